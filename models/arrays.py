@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 TokenIds: TypeAlias = npt.NDArray[np.int64]
-"""Token ids; the shape is said where it is used, [B] or [B, T]."""
+"""Token ids, [B] or [B, T]."""
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 """Natural-log probabilities in single precision."""
 
 
 class Array(Protocol):
-    """What NumPy arrays and torch tensors have in common and this project relies on."""
+    """Common interface of NumPy arrays and torch tensors."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -34,7 +34,7 @@ class Array(Protocol):
 
 
 def to_numpy(array: Array) -> FloatArray:
-    """The same values as a float32 NumPy array on the host; no copy if they are one already."""
+    """The same values as a float32 NumPy array on the host; no copy if the array is one already."""
     if isinstance(array, np.ndarray):
         return np.asarray(array, dtype=np.float32)
     tensor: Any = array
@@ -42,6 +42,6 @@ def to_numpy(array: Array) -> FloatArray:
 
 
 def on_one_device(arrays: Sequence[Array]) -> bool:
-    """Whether all of them are torch tensors and on the same device, so that they can be combined there."""
+    """Return whether all arrays are torch tensors on one device, so that they can be combined there."""
     devices = {None if isinstance(array, np.ndarray) else getattr(array, "device", None) for array in arrays}
     return len(devices) == 1 and None not in devices

@@ -68,19 +68,19 @@ class UnsupportedParameterError(InvalidInputError):
 
 
 class UnknownStateError(InvalidInputError):
-    """A handle leads to no state: it was freed, expired, belongs to somebody else, or never was."""
+    """A handle of no state: it was freed, expired, belongs to another client, or never existed."""
 
     code = "unknown_state"
 
 
 class UnknownUserError(InvalidInputError):
-    """Nothing is known of a user: they accepted nothing, were forgotten, or belong to somebody else."""
+    """No stored text of a user: nothing was accepted, it was deleted, or the user belongs to another client."""
 
     code = "unknown_user"
 
 
 class StateElsewhereError(InvalidInputError):
-    """A handle leads to a state that another process keeps; the message names it."""
+    """A handle of a state in another process; the message names the process."""
 
     code = "state_elsewhere"
 
@@ -92,7 +92,7 @@ class ModelNotFoundError(LanguageModelError):
 
 
 class RegistryError(LanguageModelError):
-    """The registry is not there, is not a registry, or cannot be written."""
+    """The registry is missing, is no registry, or cannot be written."""
 
     code = "registry_unavailable"
 
@@ -130,7 +130,7 @@ class VocabularyMismatchError(CheckpointError):
 class FormatError(LanguageModelError):
     """A file is not in the format it should be in.
 
-    The message starts with the path and the place inside it, and ends with what to do.
+    The message starts with the path and the position in the file, and ends with what to do.
     """
 
     code = "bad_format"
@@ -142,13 +142,13 @@ class FormatError(LanguageModelError):
 
 
 class ProcessLostError(LanguageModelError):
-    """A training that several processes share cannot go on, as one of them is gone; the message names it."""
+    """A process of a distributed training is gone, so the training ends; the message names it."""
 
     code = "process_lost"
 
 
 class EngineError(LanguageModelError):
-    """The service cannot answer this request now, whatever the request says."""
+    """The service cannot answer now, whatever the request."""
 
     code = "engine_error"
 
@@ -164,7 +164,7 @@ class OverloadedError(EngineError):
 
 
 class StatesFullError(OverloadedError):
-    """As many states are kept, or as large ones, as the service has room for."""
+    """The limit on the number or the size of stored states is reached."""
 
     code = "states_full"
 
@@ -194,12 +194,12 @@ class DeadlineExceededError(EngineError):
 
 
 class SupersededError(EngineError):
-    """A newer request of the same session has come, so nobody needs the answer to this one."""
+    """A newer request of the same session replaces this one."""
 
     code = "superseded"
 
 
 class EngineFailedError(EngineError):
-    """The model raised something that is not the caller's doing."""
+    """The model raised an exception that the caller did not cause."""
 
     code = "internal_error"

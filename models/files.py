@@ -25,7 +25,7 @@ import zstandard
 from models.errors import FormatError, ManifestError
 
 CONFIG_FILE = "config.json"
-"""What it is called beside a model's weights."""
+"""Name of the configuration file beside a model's weights."""
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ def write_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the file; what its values mean is for the caller to check.
+    """Read the file; the caller checks its values.
 
     Raises:
         ManifestError: it is missing, is not JSON, or is no object.
@@ -50,11 +50,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
 MAX_EXPANSION = 250
-"""How many times its size a packed file may unpack to: texts shrink to a tenth, repeated lines to a hundredth."""
+"""Largest ratio of decompressed to compressed size: texts shrink to a tenth, repeated lines to a hundredth."""
 
 
 class ExpansionError(Exception):
-    """A packed file holds more than any text would: it was made to fill memory."""
+    """A compressed file expands more than any text would: it was made to fill memory."""
 
 
 DECOMPRESSION_ERRORS = (
@@ -65,7 +65,7 @@ DECOMPRESSION_ERRORS = (
     EOFError,
     ExpansionError,
 )
-"""What reading a damaged packed file raises."""
+"""Exceptions of reading a damaged compressed file."""
 
 _ZSTD_CHUNK_BYTES = 1 << 10  # a piece may unpack to 30,000 times its size
 _BUFFER_BYTES = 1 << 18
@@ -74,10 +74,10 @@ _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
-    """What a file holds, whatever its name; reading may raise one of `DECOMPRESSION_ERRORS`."""
+    """A file's content, decompressed by its first bytes; reading may raise `DECOMPRESSION_ERRORS`."""
     magic = raw.peek(8)
     if magic.startswith(b"\x1f\x8b"):
-        return _open_bounded(raw, lambda packed: gzip.GzipFile(fileobj=packed, mode="rb"))
+        return _open_bounded(raw, lambda compressed: gzip.GzipFile(fileobj=compressed, mode="rb"))
     if magic.startswith(b"\xfd7zXZ"):
         return _open_bounded(raw, lzma.LZMAFile)
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
@@ -85,30 +85,30 @@ def decompressed(raw: BufferedReader) -> BinaryIO:
     return raw
 
 
-def _open_bounded(raw: BufferedReader, unpack: Callable[[Any], Any]) -> BinaryIO:
-    packed = _CountingReader(raw)
-    return BufferedReader(_BoundedReader(packed, unpack(packed)), _BUFFER_BYTES)
+def _open_bounded(raw: BufferedReader, decompress: Callable[[Any], Any]) -> BinaryIO:
+    compressed = _CountingReader(raw)
+    return BufferedReader(_BoundedReader(compressed, decompress(compressed)), _BUFFER_BYTES)
 
 
 class _CountingReader:
-    """A file, and how much of it was read: what comes through a pipe cannot be asked for its place."""
+    """A file and the number of bytes read from it, also where the file is a pipe without a position."""
 
     def __init__(self, raw: BufferedReader) -> None:
         self._raw = raw
         self.num_bytes = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read as files are."""
+        """Read up to `size` bytes."""
         data = self._raw.read(size)
         self.num_bytes += len(data)
         return data
 
 
 class _BoundedReader(RawIOBase):
-    """What a packed file holds, as long as that may be something that somebody has packed."""
+    """Content of a compressed file, with bounded expansion."""
 
-    def __init__(self, packed: _CountingReader, stream: Any) -> None:
-        self._packed = packed
+    def __init__(self, compressed: _CountingReader, stream: Any) -> None:
+        self._packed = compressed
         self._stream = stream
         self._num_bytes = 0
 
@@ -119,7 +119,7 @@ class _BoundedReader(RawIOBase):
         """Fill a buffer, or some of it; 0 at the end.
 
         Raises:
-            ExpansionError: it is past what may come of so much.
+            ExpansionError: the content is larger than the bound for the bytes read.
         """
         size: int = self._stream.readinto(buffer)
         self._num_bytes += size
@@ -129,7 +129,7 @@ class _BoundedReader(RawIOBase):
 
 
 class _ZstandardReader(RawIOBase):
-    """What a Zstandard file holds; the library's own reader does not see that a file was cut off."""
+    """Content of a Zstandard file; unlike the library's own reader, it detects a truncated file."""
 
     def __init__(self, raw: _CountingReader) -> None:
         self._raw = raw
@@ -143,15 +143,15 @@ class _ZstandardReader(RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, or some of it; 0 at the end."""
         while not self._unpacked:
-            packed = self._frame.unused_data or self._raw.read(_ZSTD_CHUNK_BYTES)
+            compressed = self._frame.unused_data or self._raw.read(_ZSTD_CHUNK_BYTES)
             if self._frame.eof:
                 self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
-            if not packed:
+            if not compressed:
                 if self._begun:
                     raise EOFError("it ends in the middle of a frame")
                 return 0
             self._begun = True
-            self._unpacked = memoryview(self._frame.decompress(packed))
+            self._unpacked = memoryview(self._frame.decompress(compressed))
         size = min(len(buffer), len(self._unpacked))
         buffer[:size] = self._unpacked[:size]
         self._unpacked = self._unpacked[size:]
@@ -160,10 +160,10 @@ class _ZstandardReader(RawIOBase):
 
 @contextlib.contextmanager
 def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """A function that adds bytes to a new file; it is packed as its name's ending says.
+    """A function that appends bytes to a new file, compressed by the suffix of its name.
 
-    A thread of its own packs and writes. The file gets its name at the end; should anything
-    go wrong before, nothing is left behind, and a file of that name stays as it was.
+    A separate thread compresses and writes. The file gets its name at the end; after an error
+    before that, nothing is left behind, and an older file of that name is unchanged.
 
     Raises:
         FormatError: the file system refuses.
@@ -172,9 +172,9 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
         if path.exists() and not path.is_file():
             raise FormatError(path, "cannot be written: there is something that is no file")
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short, as the file's own name may be long
-        with temporary.open("xb") as file, contextlib.ExitStack() as at_the_end:
-            at_the_end.callback(temporary.unlink, missing_ok=True)
-            # the thread ends first: a stream must not be closed while it is written to
+        with temporary.open("xb") as file, contextlib.ExitStack() as cleanup:
+            cleanup.callback(temporary.unlink, missing_ok=True)
+            # the thread ends before the stream is closed
             with _compressor(path.suffix, file) as stream, ThreadPoolExecutor(1) as thread:
                 pending: list[Future[int]] = []
 
@@ -194,10 +194,10 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def _compressor(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
-    """A stream into a file that leaves the file open when it is closed itself."""
+    """A compressing stream into a file; closing it leaves the file open."""
     if suffix == ".gz":  # no name and time in it: equal contents give equal files
-        packed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
-        return cast("BinaryIO", packed)
+        compressed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
+        return cast("BinaryIO", compressed)
     if suffix == ".xz":
         return cast("BinaryIO", lzma.LZMAFile(file, "wb", preset=_XZ_PRESET))
     if suffix == ".zst":

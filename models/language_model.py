@@ -22,18 +22,18 @@ from models.vocabulary import EOS, Vocabulary
 
 
 class State(Protocol):
-    """What a model remembers of B texts, one row each. A value: no operation changes it."""
+    """State of a model after B texts, one row each; immutable."""
 
     def __len__(self) -> int:
         """The number of rows, B."""
         ...
 
     def select(self, rows: TokenIds) -> Self:
-        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        """A state of rows `rows[0], rows[1], …` of this one; rows may repeat."""
         ...
 
-    def concatenate(self, others: Sequence[Self]) -> Self:
-        """A state with this one's rows, then those of each of `others`."""
+    def concatenate(self, states: Sequence[Self]) -> Self:
+        """A state with this one's rows, then those of each of `states`."""
         ...
 
 
@@ -43,9 +43,9 @@ S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 
 
 def supports(model: object, capability: type[C]) -> TypeIs[C]:
-    """Whether a model's class has all methods of an optional capability.
+    """Return whether a model's class has all methods of an optional capability.
 
-    The same as `isinstance`, which looks at every method of the object each time (10 µs, Python 3.11).
+    The same as `isinstance`, which checks every method of the object each time (10 µs, Python 3.11).
     """
     return issubclass(type(model), capability)
 
@@ -65,7 +65,7 @@ class LanguageModel(Protocol[S]):
 
     @property
     def normalised(self) -> bool:
-        """Whether each row of `next_log_probs` sums to 1 within 1e-5."""
+        """Return whether each row of `next_log_probs` sums to 1 within 1e-5."""
         ...
 
     def initial_state(self, batch: int) -> S:
@@ -116,7 +116,7 @@ class SequenceScorer(Protocol[S_contra]):
 
 @runtime_checkable
 class RaggedScorer(Protocol[S_contra]):
-    """Optional: score sequences that lie one after the other, without padding."""
+    """Optional: score concatenated sequences, without padding."""
 
     def score_ragged(self, state: S_contra, tokens: TokenIds, offsets: TokenIds) -> FloatArray:
         """Natural-log probabilities [N] of the tokens of B sequences.
@@ -131,7 +131,7 @@ class RaggedScorer(Protocol[S_contra]):
 
 @runtime_checkable
 class ChoiceScorer(Protocol[S_contra]):
-    """Optional: score some of the tokens that may come next, looking at each row's distribution once."""
+    """Optional: score single candidates for the next token, computing each row's distribution once."""
 
     def score_choices(self, state: S_contra, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         """Natural-log probabilities [C] of tokens, each as the next of one row.
@@ -160,7 +160,7 @@ class Prefiller(Protocol[S]):
 
 
 class ReadScores(NamedTuple):
-    """What a model says of given tokens, and what it remembers after them.
+    """Scores of given tokens, and the state after them.
 
     Attributes:
         log_probs: natural-log probabilities [B, T]; 0 past a row's length.
@@ -173,10 +173,10 @@ class ReadScores(NamedTuple):
 
 @runtime_checkable
 class SequenceReader(Protocol[S_contra]):
-    """Optional: score whole sequences and consume them in one pass, for texts that are read piece by piece."""
+    """Optional: score and consume whole sequences in one pass, for texts read in segments."""
 
     def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """What `SequenceScorer.score` and `Prefiller.prefill` answer; see there for the arguments."""
+        """Do `SequenceScorer.score` and `Prefiller.prefill`, which describe the arguments."""
         ...
 
 
@@ -202,20 +202,19 @@ class TopKPredictor(Protocol[S_contra]):
 
 
 BLOCK_TOKENS = 64
-"""Neighbouring tokens that are weighed together."""
+"""Neighbouring tokens of one sum for sampling."""
 
 
 class BlockSums(NamedTuple):
-    """What the next token of R rows is drawn by.
+    """Sums over blocks of tokens, from which the next token of R rows is sampled.
 
     Attributes:
-        log_sums: the logarithm of what exponentials of logits sum to [R], float32; a logit less this is a
-            log-probability.
+        log_sums: log-sum-exp of the logits [R], float32; a logit less this is a log-probability.
         highest: the highest logit [R], float32.
         sums: exp((logit - highest) / temperature), summed over every 64 neighbouring tokens [R, V / 64 rounded up],
             float32.
-        first: the logits of the first 64 tokens [R, 64], as `Weigher.logits` tells them.
-        features: what logits are computed from; the model's own affair.
+        first: the logits of the first 64 tokens [R, 64], as `BlockSampler.logits` computes them.
+        features: input of the output layer; private to the model.
     """
 
     log_sums: FloatArray
@@ -227,13 +226,13 @@ class BlockSums(NamedTuple):
 
 @runtime_checkable
 class BlockSampler(Protocol[S_contra]):
-    """Optional: tell what a token is drawn by, without writing the whole distribution."""
+    """Optional: compute sums for sampling without storing the whole distribution."""
 
     def block_sums(self, state: S_contra, temperatures: FloatArray) -> BlockSums:
-        """Weigh what may follow each row, at a temperature above 0 each [R], float32."""
+        """Sums for the next token of each row, at a temperature above 0 each [R], float32."""
         ...
 
-    def logits(self, weighed: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+    def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of one block of tokens each [N] after rows by number [N]; minus infinity past V."""
         ...
 
@@ -243,7 +242,7 @@ class ScoresWithFeatures(NamedTuple):
 
     Attributes:
         log_probs: natural-log probabilities [B, T].
-        features: what `Featured.features` says of the state before each token [B, T, W], float32.
+        features: `FeatureExtractor.features` of the state before each token [B, T, W], float32.
     """
 
     log_probs: FloatArray
@@ -251,7 +250,7 @@ class ScoresWithFeatures(NamedTuple):
 
 
 class ReadWithFeatures(NamedTuple):
-    """`ScoresWithFeatures`, and what a model remembers after the tokens.
+    """`ScoresWithFeatures`, and the state after the tokens.
 
     Attributes:
         log_probs: natural-log probabilities [B, T]; 0 past a row's length.
@@ -266,14 +265,14 @@ class ReadWithFeatures(NamedTuple):
 
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
-    """Optional: tell the vector from which the next token is predicted; like futures have like vectors.
+    """Optional: the vector from which the next token is predicted; similar futures have similar vectors.
 
-    A model that wraps others has these methods whether they have features or not: ask `feature_size`.
+    A wrapper of models has these methods even if they have no features: check `feature_size`.
     """
 
     @property
     def feature_size(self) -> int:
-        """Numbers in a vector, W; 0 if there are none after all."""
+        """Numbers in a vector, W; 0 if the model has no features."""
         ...
 
     def features(self, state: S_contra) -> Array:
@@ -285,33 +284,33 @@ class FeatureExtractor(Protocol[S_contra]):
         ...
 
     def score_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ScoresWithFeatures:
-        """What `SequenceScorer.score` and `features_along` answer, in one pass."""
+        """Do `SequenceScorer.score` and `features_per_token` in one pass."""
         ...
 
     def read_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
-        """The same and the state after the tokens, in one pass where the model can."""
+        """Do `score_with_features` and `Prefiller.prefill`, in one pass where the model can."""
         ...
 
 
 @runtime_checkable
 class UnnormalisedScorer(Protocol[S_contra]):
-    """Optional: score without summing over the vocabulary, where training made such scores mean something.
+    """Optional: score without summing over the vocabulary, after training with self-normalisation.
 
-    A model that was not trained for it has the method all the same: ask `self_normalised`.
+    A model without such training has the method too: check `self_normalised`.
     """
 
     @property
     def self_normalised(self) -> bool:
-        """Whether unnormalised scores were trained to come near log-probabilities."""
+        """Return whether unnormalised scores were trained to approximate log-probabilities."""
         ...
 
     def score_unnormalised(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """What `SequenceScorer.score` answers, plus the logarithm of what each distribution sums to unscaled."""
+        """Logits: `SequenceScorer.score` plus the log-sum-exp of each unnormalised distribution."""
         ...
 
 
 def is_self_normalised(model: LanguageModel[Any]) -> bool:
-    """Whether a model's unnormalised scores can be used."""
+    """Return whether a model's unnormalised scores can be used."""
     return isinstance(model, UnnormalisedScorer) and model.self_normalised
 
 
@@ -322,35 +321,35 @@ def feature_size(model: LanguageModel[Any]) -> int:
 
 @runtime_checkable
 class ContextMatcher(Protocol[S_contra]):
-    """Optional: tell how much of the history the model takes into account, as back-off models do."""
+    """Optional: the length of the history that the model takes into account, as in back-off models."""
 
     @property
     def num_context_lengths(self) -> int:
-        """Context lengths are 0 to one less than this."""
+        """Number of context lengths: 0 to one less than this."""
         ...
 
     def context_lengths(self, state: S_contra) -> npt.NDArray[np.int64]:
-        """How many of the last tokens each row's future depends on [B]."""
+        """Number of last tokens on which each row's predictions depend [B]."""
         ...
 
     def context_lengths_per_token(
         self, state: S_contra, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
-        """The same before each of given tokens [B, T]; 0 past a row's length."""
+        """The context lengths before each of given tokens [B, T]; 0 past a row's length."""
         ...
 
 
 LOG_ZERO = -9999.0
-"""What stands for the logarithm of zero in JSON."""
+"""The logarithm of zero in JSON."""
 
 
 def finite_logprob(logprob: float) -> float:
-    """The log-probability as JSON can carry it: `LOG_ZERO` for minus infinity."""
+    """The log-probability as JSON has it: `LOG_ZERO` for minus infinity."""
     return LOG_ZERO if logprob == -math.inf else float(logprob)
 
 
 def perplexity(logprob: float, count: int) -> float | None:
-    """exp(−logprob / count); None where nothing was counted or a probability was zero."""
+    """exp(−logprob / count); None if the count or a probability is zero."""
     if count == 0 or logprob == -math.inf:
         return None
     exponent = -logprob / count
@@ -358,7 +357,7 @@ def perplexity(logprob: float, count: int) -> float | None:
 
 
 def bits_per_unit(logprob: float, count: int) -> float | None:
-    """−logprob in bits, per `count` bytes or words; None where nothing was counted or p was zero."""
+    """−logprob in bits, per `count` bytes or words; None if the count or a probability is zero."""
     if count == 0 or logprob == -math.inf:
         return None
     return -logprob / math.log(2) / count
@@ -368,12 +367,12 @@ def entropy_bits(log_probs: FloatArray) -> npt.NDArray[np.float64]:
     """Shannon entropy in bits of each row of [B, V] natural-log probabilities, as [B]."""
     p = np.exp(log_probs, dtype=np.float64)
     terms = np.where(p > 0, p * np.where(np.isfinite(log_probs), log_probs, 0.0), 0.0)
-    answer: npt.NDArray[np.float64] = -terms.sum(axis=-1) / math.log(2)
-    return answer
+    entropies: npt.NDArray[np.float64] = -terms.sum(axis=-1) / math.log(2)
+    return entropies
 
 
 def count_words(text: str) -> int:
-    """Words as perplexity per word counts them, whatever the tokenizer: runs between white space."""
+    """Words for perplexity per word, whatever the tokenizer: runs between white space."""
     return len(text.split())
 
 
@@ -398,7 +397,7 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
     rows = np.arange(batch)
     for t in range(width):
         live = np.flatnonzero(lengths[rows] > t)
-        if live.size < rows.size:  # rows end at different places; finished ones drop out
+        if live.size < rows.size:  # rows have different lengths; finished rows drop out
             state, rows = state.select(live), rows[live]
         if rows.size == 0:
             break
@@ -409,11 +408,11 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-    """Log-probabilities [C] of tokens that may come next with any model; see `ChoiceScorer.score_choices`."""
+    """Log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`."""
     if supports(model, ChoiceScorer):
         return model.score_choices(state, rows, tokens)
-    ones = np.ones(len(tokens), dtype=np.int64)
-    scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], ones)[:, 0]
+    single_lengths = np.ones(len(tokens), dtype=np.int64)
+    scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], single_lengths)[:, 0]
     return scores
 
 
@@ -438,13 +437,13 @@ def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, l
         state = model.advance(state, tokens[rows, t])
     if not finished:
         return state
-    whole = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
+    all_rows = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
     order = np.concatenate([r for r, _ in finished] + [rows])
-    return whole.select(np.argsort(order))
+    return all_rows.select(np.argsort(order))
 
 
 def read_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-    """What `score_sequences` and `consume` answer, in one pass if the model can."""
+    """Do `score_sequences` and `prefill_sequences`, in one pass if the model can."""
     if supports(model, SequenceReader):
         return model.read(state, tokens, lengths)
     return ReadScores(

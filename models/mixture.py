@@ -26,7 +26,7 @@ from models.language_model import (
 from models.vocabulary import Vocabulary
 
 _NEGLIGIBLE = np.float32(-100)
-"""A difference of logarithms that is none beside 1 in single precision."""
+"""A difference of logarithms whose exponential vanishes beside 1 in single precision."""
 
 
 class MixtureState(NamedTuple):
@@ -38,34 +38,34 @@ class MixtureState(NamedTuple):
         return len(self.parts[0])
 
     def select(self, rows: TokenIds) -> "MixtureState":
-        """Rows of every part."""
+        """The given rows of every part."""
         return MixtureState(tuple(part.select(rows) for part in self.parts))
 
-    def concatenate(self, others: Sequence["MixtureState"]) -> "MixtureState":
+    def concatenate(self, states: Sequence["MixtureState"]) -> "MixtureState":
         """Rows of every part, this one's first."""
-        columns = zip(*(other.parts for other in others), strict=True) if others else ((),) * len(self.parts)
+        columns = zip(*(state.parts for state in states), strict=True) if states else ((),) * len(self.parts)
         return MixtureState(
             tuple(part.concatenate(rest) for part, rest in zip(self.parts, columns, strict=True))
         )
 
 
 class MixtureModel:
-    """Several models as one.
+    """Linear mixture of several models.
 
-    The weights are the same everywhere, or depend on how much of the history the first part with a notion
-    of that, an n-gram model, takes into account: a long context that it knows speaks for it. That length is
-    the same for every word that may follow, as the length of the n-gram that is found for a word is not;
-    so rows still sum to 1.
+    The weights are constant, or depend on the length of the history that the first `ContextMatcher` among the
+    parts, an n-gram model, takes into account: the longer the known context, the more reliable the model. That
+    length is the same for every next word, unlike the length of the n-gram found for a word, so rows still
+    sum to 1.
 
     Args:
         parts: at least one model; all with the same vocabulary.
         weights: λ, one a part; positive, summing to 1.
-        weights_by_context: λ for each context length [C, M]; if given, they count instead of `weights`.
+        weights_by_context: λ for each context length [C, M]; if given, they replace `weights`.
 
     Raises:
         VocabularyMismatchError: the parts' ids do not mean the same tokens.
-        InvalidInputError: some weights are no distribution over the parts, or weights by context are not
-            of the lengths that a part tells apart.
+        InvalidInputError: weights are no distribution over the parts, or the weights by context do not
+            match the context lengths of a part.
     """
 
     family = "mixture"
@@ -96,7 +96,7 @@ class MixtureModel:
         sizes = [feature_size(part) for part in parts]
         self._featured = next(
             (number for number, size in enumerate(sizes) if size), 0
-        )  # the first tells of none
+        )  # part 0 if none has features
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -105,7 +105,7 @@ class MixtureModel:
 
     @property
     def normalised(self) -> bool:
-        """Whether every part is."""
+        """Return whether every part is normalised."""
         return all(part.normalised for part in self.parts)
 
     @property
@@ -165,7 +165,7 @@ class MixtureModel:
         )
 
     def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """What `score` and `prefill` answer, in one pass over each part that can."""
+        """Do `score` and `prefill` in one pass over each part that supports it."""
         read = [
             read_sequences(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True)
         ]
@@ -174,21 +174,21 @@ class MixtureModel:
 
     @property
     def feature_size(self) -> int:
-        """Of the first part that has features; 0 if none has."""
+        """Feature size of the first part that has features; 0 if none has."""
         return feature_size(self.parts[self._featured])
 
     def features(self, state: MixtureState) -> Array:
-        """The vectors [B, W] of the first part that has such."""
+        """The vectors [B, W] of the first part that has features."""
         return self._features.features(state.parts[self._featured])
 
     def features_per_token(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """That part's vector before each of given tokens [B, T, W]."""
+        """The vectors [B, T, W] of that part before each of given tokens."""
         return self._features.features_per_token(state.parts[self._featured], tokens, lengths)
 
     def score_with_features(
         self, state: MixtureState, tokens: TokenIds, lengths: TokenIds
     ) -> ScoresWithFeatures:
-        """What `score` and `features_along` answer, in one pass over each part."""
+        """Do `score` and `features_per_token` in one pass over each part."""
         featured = self._features.score_with_features(state.parts[self._featured], tokens, lengths)
         scores = [
             featured.log_probs if number == self._featured else score_sequences(part, s, tokens, lengths)
@@ -199,7 +199,7 @@ class MixtureModel:
     def read_with_features(
         self, state: MixtureState, tokens: TokenIds, lengths: TokenIds
     ) -> ReadWithFeatures:
-        """What `score_with_features` and `prefill` answer, in one pass over each part that can."""
+        """Do `score_with_features` and `prefill` in one pass over each part that supports it."""
         featured = self._features.read_with_features(state.parts[self._featured], tokens, lengths)
         read = [
             ReadScores(featured.log_probs, featured.state)
@@ -258,17 +258,17 @@ class MixtureModel:
         return mixed
 
     def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:
-        """Log of the weighted sum, computed where the parts are; on the host if that is not one place.
+        """Log of the weighted sum, computed on the device of the parts; on the host if they have several.
 
         Args:
             log_probs: of each part, all of one shape.
-            log_weights: […, M], of a shape that goes with it.
+            log_weights: […, M], of a shape that broadcasts with it.
         """
         parts: Sequence[Any] = log_probs
         add: Any = _logaddexp_in_place
         weights: Any = log_weights
         if on_one_device(log_probs):
-            import torch  # whoever answered with a tensor has brought it in
+            import torch  # already imported, as the parts answered with tensors
 
             add = lambda total, more: torch.logaddexp(total, more, out=total)  # noqa: E731 - one of two
             weights = torch.as_tensor(log_weights, device=parts[0].device)
@@ -281,10 +281,10 @@ class MixtureModel:
 
 
 def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
-    """Put log(exp(total) + exp(more)) into `total`, which is what `np.logaddexp` does, ten times as fast.
+    """Put log(exp(total) + exp(more)) into `total`: `np.logaddexp`, ten times as fast.
 
-    Each entry comes out the same wherever it stands: NumPy's exponential and logarithm of single precision are
-    computed alike for all.
+    An entry's result does not depend on its position: NumPy computes exponentials and logarithms of single
+    precision in the same way for all.
     """
     high = np.maximum(total, more)
     low = np.minimum(total, more, out=total)
@@ -298,7 +298,7 @@ def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
 
 
 def find_context_matcher(parts: Sequence[LanguageModel[Any]]) -> int | None:
-    """The place of the first part that tells how much of the history it takes into account; None if none does."""
+    """Index of the first part that is a `ContextMatcher`; None if none is."""
     return next((number for number, part in enumerate(parts) if isinstance(part, ContextMatcher)), None)
 
 
@@ -317,9 +317,9 @@ def _check_context_lengths(
     parts: Sequence[LanguageModel[Any]], matching: int | None, num_lengths: int
 ) -> None:
     part: Any = None if matching is None else parts[matching]
-    told = 0 if part is None else part.num_context_lengths
-    if told != num_lengths:
-        which = "no part does" if part is None else f"part {matching} ({part.family}) tells {told} apart"
+    num_known = 0 if part is None else part.num_context_lengths
+    if num_known != num_lengths:
+        which = "no part does" if part is None else f"part {matching} ({part.family}) tells {num_known} apart"
         raise InvalidInputError(
             f"there are mixture weights for {num_lengths} context lengths, but {which}",
             parameter="weights_by_context",

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from models.errors import IntegrityError, ManifestError
 
@@ -63,7 +64,7 @@ def map_tensors(path: Path) -> Arrays:
 
 
 def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays as the safetensors library would, to the byte, but from where they lie, copying none.
+    """Write arrays as the safetensors library would, byte for byte, but without copying them.
 
     Raises:
         OSError: the file system refused.
@@ -73,16 +74,16 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     for name, array in ordered:
         offsets = [end, end := end + array.nbytes]
         header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
-    told = json.dumps(header, separators=(",", ":")).encode()
-    told += b" " * (-len(told) % 8)
+    encoded_header = json.dumps(header, separators=(",", ":")).encode()
+    encoded_header += b" " * (-len(encoded_header) % 8)
     with path.open("wb") as file:
-        file.write(len(told).to_bytes(8, "little") + told)
+        file.write(len(encoded_header).to_bytes(8, "little") + encoded_header)
         for _, array in ordered:
             file.write(np.ascontiguousarray(array).data)
 
 
 def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays, each from the beginning of a cache line on, and the SHA-256 of them and of their header."""
+    """Write arrays, each aligned to a cache line, and the SHA-256 of header and arrays."""
     entries, end = {}, 0
     for name, array in arrays.items():
         begin = -(-end // _ALIGNMENT) * _ALIGNMENT
@@ -92,18 +93,18 @@ def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]])
             "shape": list(array.shape),
             "data_offsets": [begin, end],
         }
-    parts = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    header = json.dumps({_METADATA: {_DIGEST: _digest(entries, parts)}, **entries}).encode()
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    header = json.dumps({_METADATA: {_DIGEST: _digest(entries, contiguous)}, **entries}).encode()
     header += b" " * (-(8 + len(header)) % _ALIGNMENT)
     file.write(len(header).to_bytes(8, "little") + header)
-    for name, part in parts.items():
+    for name, part in contiguous.items():
         file.write(b"\0" * (entries[name]["data_offsets"][0] + 8 + len(header) - file.tell()))
         file.write(part.data)
     file.flush()
 
 
 def map_hashed_tensors(file: BinaryIO) -> Arrays:
-    """Map what `write_hashed_tensors` wrote, and compare every byte with the SHA-256.
+    """Map a file of `write_hashed_tensors` and verify its SHA-256.
 
     Returns:
         Arrays by name, which keep the map and a duplicate of the file's descriptor. What is written to
@@ -131,7 +132,7 @@ def _digest(entries: Mapping[str, Any], arrays: Arrays) -> str:
 
 
 def _views(mapped: mmap.mmap) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays in a file, and its header."""
+    """The arrays in a file and its header."""
     body = 8 + int.from_bytes(mapped[:8], "little")
     if not 8 < body <= min(len(mapped), _MAX_HEADER_BYTES):
         raise ValueError(f"its header ends at byte {body} of {len(mapped)}")
@@ -163,42 +164,42 @@ _UNFINISHED_FILE = ".unfinished"  # there is one at a time, as the lock is held
 
 
 class PackedWeightCache(ABC):
-    """Where computed arrays lie, by name."""
+    """Cache of computed arrays, by name."""
 
     @abstractmethod
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """The arrays of a name, which must be what `make` returns; it is called if they are not there yet."""
+        """The arrays of a name, made by `make` if the cache has none; `make` must always return the same."""
 
     def section(self, name: str) -> "PackedWeightCache":
-        """A part of the shelf, whose names are its own."""
+        """A section of the cache, with its own names."""
         return _WeightCacheSection(self, name)
 
 
 class _WeightCacheSection(PackedWeightCache):
-    def __init__(self, shelf: PackedWeightCache, name: str) -> None:
-        self._shelf = shelf
+    def __init__(self, weight_cache: PackedWeightCache, name: str) -> None:
+        self._weight_cache = weight_cache
         self._name = name
 
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        return self._shelf.get_or_make(f"{self._name}.{name}", make)
+        return self._weight_cache.get_or_make(f"{self._name}.{name}", make)
 
 
 class PrivateWeightCache(PackedWeightCache):
-    """This process's own memory: nothing is kept, nothing shared."""
+    """No cache: every call makes the arrays, in this process's memory."""
 
-    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:  # noqa: ARG002 - nothing is looked up
-        """What `make` returns."""
+    @override
+    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         return make()
 
 
 class SharedWeightCache(PackedWeightCache):
     """Files in a folder that processes of one host share.
 
-    A process that is the first to need some arrays computes them while others wait. Where the folder cannot
-    be used, each computes its own: with a line in the log, and without an error.
+    The first process that needs arrays computes them while the others wait. If the folder is unusable,
+    each process computes its own, with a line in the log and no error.
 
     Args:
-        folder: on a file system with `flock`, best one in memory; nobody else may be able to write to it.
+        folder: on a file system with `flock`, best in memory; writable by this user only.
         key: what the arrays are computed from: equal if and only if they are.
     """
 
@@ -210,9 +211,9 @@ class SharedWeightCache(PackedWeightCache):
         """The arrays of a name, mapped; writing to them changes this process's copy only."""
         path = self._folder / f"{self._key}.{name}"
         try:
-            found = _map_existing(path)
-            if found is not None:
-                return found
+            cached = _map_existing(path)
+            if cached is not None:
+                return cached
             with _lock_folder(self._folder):
                 return _map_existing(path) or _write_and_map(path, make())
         except OSError as error:
@@ -222,22 +223,22 @@ class SharedWeightCache(PackedWeightCache):
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Wait until no other process lays anything; the lock goes with a process that dies."""
+    """Hold the folder's lock, which the system releases if the process dies."""
     with (folder / _LOCK_FILE).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _map_existing(path: Path) -> Arrays | None:
-    """What lies there; None if nothing does, or what does is damaged.
+    """The arrays in a file; None if it is missing or damaged.
 
-    The lock that says that somebody has mapped the file belongs to its descriptor, of which the map keeps a duplicate.
+    The lock that marks the file as mapped belongs to its descriptor, of which the map keeps a duplicate.
     """
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
             if not os.fstat(file.fileno()).st_nlink:
-                return None  # it was removed before the lock was had
+                return None  # removed before the lock was acquired
             return map_hashed_tensors(file)
     except FileNotFoundError:
         return None
@@ -246,25 +247,25 @@ def _map_existing(path: Path) -> Arrays | None:
         return None
 
 
-def _write_and_map(path: Path, made: Arrays) -> Arrays:
-    """Write a file whole, or not at all, and map it; what was made if there is no room for it."""
+def _write_and_map(path: Path, arrays: Arrays) -> Arrays:
+    """Write a complete file and map it; return the arrays as they are if it cannot be written."""
     unfinished = path.with_name(_UNFINISHED_FILE)
     try:
         _remove_unused(path.parent)
         with unfinished.open("w+b") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
-            write_hashed_tensors(file, made)
+            write_hashed_tensors(file, arrays)
             mapped = map_hashed_tensors(file)
             unfinished.replace(path)
             return mapped
     except (OSError, IntegrityError) as error:
         _log.warning("%s cannot be shared between processes: %s", path, error)
         unfinished.unlink(missing_ok=True)
-        return made
+        return arrays
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove every file that no process has mapped."""
+    """Remove the files that no process has mapped."""
     for path in folder.iterdir():
         if path.name == _LOCK_FILE:
             continue

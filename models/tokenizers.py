@@ -38,10 +38,10 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Tokenizer(ABC):
-    """Turns text into ids of a vocabulary and back.
+    """Converts text to ids of a vocabulary and back.
 
     Control ids are never made from text: "<s>" and "</s>" in a text are spellings like
-    any other, and so is "<unk>", unless a word tokenizer was told otherwise.
+    any other, and so is "<unk>", except with `marked_unknown` of a word tokenizer.
     """
 
     kind: ClassVar[str]
@@ -60,7 +60,7 @@ class Tokenizer(ABC):
         return [self.encode(text) for text in texts]
 
     def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
-        """The ids of each text in one array: the same as `encode_all`, for texts by the million."""
+        """The ids of each text in one array: the same as `encode_all`, for millions of texts."""
         rows = self.encode_all(texts)
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -76,24 +76,24 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
-        """How many of the joint text's ids end within a context that is not empty."""
+        """The number of the joint text's ids that end within a non-empty context."""
 
     def surface(self, token_id: int) -> str:
-        """A token as it is shown to people: its spelling in the vocabulary."""
+        """A token as users see it: its spelling in the vocabulary."""
         return self.vocabulary[token_id]
 
     @cached_property
     @abstractmethod
     def token_bytes(self) -> tuple[bytes, ...]:
-        """What each id adds to a text, in UTF-8 [V]; `<s>` and `</s>` add nothing."""
+        """The bytes that each id adds to a text, in UTF-8 [V]; none for `<s>` and `</s>`."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """All that rebuilds it, as JSON, the learnt model of SentencePiece aside."""
+        """Settings from which it is rebuilt, as JSON, without SentencePiece's learnt model."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that decides what `encode` answers."""
+        """SHA-256 (hex) of everything that the result of `encode` depends on."""
         text = json.dumps({"kind": self.kind, **self.settings()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -194,7 +194,7 @@ class WordTokenizer(Tokenizer):
 
 
 def make_word_splitter(pattern: str | None, *, lowercase: bool) -> "WordSplitter":
-    """How a word tokenizer cuts a text, also needed to count words before there is a vocabulary.
+    """The splitter of a word tokenizer, which also counts words before there is a vocabulary.
 
     Raises:
         InvalidInputError: the pattern is no regular expression.
@@ -225,7 +225,7 @@ class WordSplitter:
         return [match.group() for match in self._pattern.finditer(text) if match.group()]
 
     def ends(self, text: str) -> list[int]:
-        """Where each word ends, in characters of the text as it is split, which may be lower-cased."""
+        """End of each word, in characters of the text as it is split, lower-cased or not."""
         pattern = self._pattern or _NOT_SPACE
         return [m.end() for m in pattern.finditer(text.lower() if self._lowercase else text) if m.group()]
 
@@ -285,13 +285,13 @@ class SentencePieceTokenizer(Tokenizer):
             raise ManifestError(
                 f"{SPM_FILE} starts with the pieces {pieces[:3]!s:.200}, it must start with {list(CONTROL_TOKENS)}"
             )
-        odd = next(
+        malformed = next(
             (p for i, p in enumerate(pieces) if self._processor.IsByte(i) and not _BYTE_PIECE.fullmatch(p)),
             None,
         )
-        if odd is not None:
+        if malformed is not None:
             raise ManifestError(
-                f"{SPM_FILE} has the piece {odd!r:.40} for a byte; such are spelled <0x00> to <0xFF>"
+                f"{SPM_FILE} has the piece {malformed!r:.40} for a byte; such are spelled <0x00> to <0xFF>"
             )
         super().__init__(Vocabulary(pieces[len(CONTROL_TOKENS) :]))
 
@@ -309,8 +309,8 @@ class SentencePieceTokenizer(Tokenizer):
             own_space = sum(lengths) - len((context + text).encode())
             border = len(context.encode()) + own_space
         else:
-            # the model normalises what it reads: it does so with the context alone, too, save that
-            # it may drop the space at its end
+            # the model normalises its input, also the context alone, where it may drop the
+            # trailing space
             alone = b"".join(self.token_bytes[i] for i in self.encode(context))
             border = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
         return sum(1 for end in accumulate(lengths) if end <= border)
@@ -334,7 +334,7 @@ class SentencePieceTokenizer(Tokenizer):
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
-        """The hash of the learnt model, which lies beside in a file of its own."""
+        """The hash of the learnt model, which is in a separate file."""
         return {"model_sha256": hashlib.sha256(self._model).hexdigest()}
 
     def save(self, directory: Path) -> None:
@@ -344,11 +344,11 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _checked_token(token: Any) -> str:
-    """A token of a file, which must be text.
+    """A token from a file, checked to be text.
 
     Raises:
-        ValueError: it is half of a surrogate pair, or has one in it.
-        TypeError: it is none at all.
+        ValueError: it contains half of a surrogate pair.
+        TypeError: it is no text.
     """
     if not isinstance(token, str):
         raise TypeError(f"a token is {token!r:.40}, not text")
@@ -382,8 +382,8 @@ class Detokenizer:
     """Incremental decoding of one text.
 
     Args:
-        tokenizer: what the ids mean.
-        continues: whether text stands before the first token, so that its leading space is real.
+        tokenizer: of the ids.
+        continues: whether there is text before the first token, so that its leading space is real.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, continues: bool = False) -> None:
@@ -392,7 +392,7 @@ class Detokenizer:
         self._strip_space = tokenizer.leading_space and not continues
 
     def push(self, *tokens: int) -> str:
-        """The text that has become certain with these tokens; may be empty."""
+        """The text completed by these tokens; may be empty."""
         raw = b"".join([self._bytes[token] for token in tokens])
         if self._strip_space and raw:
             self._strip_space = False

@@ -21,7 +21,7 @@ CONTROL_TOKENS = ("<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """An immutable list of tokens; a token's id is its place in the list.
+    """An immutable list of tokens; a token's id is its index in the list.
 
     Args:
         tokens: the ordinary tokens, in id order from 3 on; each once.
@@ -65,28 +65,28 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the tokens in order: equal if and only if ids mean the same."""
+        """SHA-256 (hex) of the tokens in order: equal if and only if all ids stand for the same tokens."""
         text = json.dumps(self._tokens, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def check_ids(self, ids: Sequence[int] | npt.NDArray[np.integer], *, parameter: str) -> TokenIds:
-        """The ids as an array [T], if each is one of this vocabulary.
+        """The ids as an array [T], each checked to be in the vocabulary.
 
         Raises:
-            InvalidInputError: an id is outside [0, V); the message names its place and value.
+            InvalidInputError: an id is outside [0, V); the message names its index and value.
         """
         try:
             array = np.asarray(ids, dtype=np.int64).reshape(-1)
         except OverflowError:
-            place = next(i for i, v in enumerate(ids) if not -(2**63) <= int(v) < 2**63)
-            raise self._outside(parameter, place, int(ids[place])) from None
+            index = next(i for i, v in enumerate(ids) if not -(2**63) <= int(v) < 2**63)
+            raise self._outside(parameter, index, int(ids[index])) from None
         bad = np.flatnonzero((array < 0) | (array >= len(self)))
         if bad.size:
             raise self._outside(parameter, int(bad[0]), int(array[bad[0]]))
         return array
 
-    def _outside(self, parameter: str, place: int, value: int) -> InvalidInputError:
+    def _outside(self, parameter: str, index: int, value: int) -> InvalidInputError:
         return InvalidInputError(
-            f"{parameter}[{place}] is {value}, but this model's token ids are 0 to {len(self) - 1}",
-            parameter=f"{parameter}[{place}]",
+            f"{parameter}[{index}] is {value}, but this model's token ids are 0 to {len(self) - 1}",
+            parameter=f"{parameter}[{index}]",
         )

@@ -27,7 +27,7 @@ class RaggedIds(NamedTuple):
 
 
 class TextSize(NamedTuple):
-    """Words between white space and bytes of UTF-8 in some lines, their ends aside."""
+    """Words between white space and bytes of UTF-8 in lines, line ends not counted."""
 
     num_words: int
     num_bytes: int
@@ -47,7 +47,7 @@ class WordIndex:
         self._ids = np.fromiter(ids.values(), np.int32, len(ids))
 
     def encode(self, lines: Sequence[str]) -> RaggedIds:
-        """The ids of each line's words; other threads run meanwhile."""
+        """The ids of each line's words; releases the interpreter lock."""
         from models.word_kernels import encode_lines
 
         text = _join_lines(lines)
@@ -59,7 +59,7 @@ class WordIndex:
 
 
 class WordCounter:
-    """Counts how often each word occurs in a text that comes in pieces."""
+    """Counts of each word in a text that is added piece by piece."""
 
     def __init__(self) -> None:
         from models.word_kernels import WordTable
@@ -68,25 +68,25 @@ class WordCounter:
         self._counts = np.zeros(self._words.capacity, dtype=np.int64)
 
     def add(self, lines: Sequence[str]) -> None:
-        """Count the words of some lines; other threads run meanwhile."""
+        """Count the words of lines, without the interpreter lock."""
         from models.word_kernels import count_occurrences
 
-        words, text, place = self._words, _join_lines(lines), 0
+        words, text, position = self._words, _join_lines(lines), 0
         while True:
-            place, words.size = count_occurrences(text, place, words.table, words.size, self._counts)
-            if place == len(text):
+            position, words.size = count_occurrences(text, position, words.table, words.size, self._counts)
+            if position == len(text):
                 return
-            words.grow(len(text) - place)
+            words.grow(len(text) - position)
             self._counts.resize(words.capacity, refcheck=False)  # what is new is 0
 
     def counts(self) -> dict[str, int]:
-        """How often each word occurs, in the order of first occurrence."""
+        """The number of occurrences of each word, in the order of first occurrence."""
         words = (word.decode("utf-8", "surrogatepass") for word in self._words.all_words())
         return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
 
 
 def measure_text(lines: Sequence[str]) -> TextSize:
-    """How many words and bytes some lines have."""
+    """The number of words and bytes in lines."""
     from models.word_kernels import count_words_in_bytes
 
     text = _join_lines(lines)
@@ -94,7 +94,7 @@ def measure_text(lines: Sequence[str]) -> TextSize:
 
 
 def _join_lines(lines: Sequence[str]) -> npt.NDArray[np.uint8]:
-    r"""Lines as bytes with "\n" between them and nowhere else, so that there are as many as before."""
+    r"""Lines as bytes with "\n" between them and nowhere else: their number is unchanged."""
     text = "\n".join(lines)
     if text.count("\n") > max(len(lines) - 1, 0):
         text = "\n".join(line.replace("\n", " ") for line in lines)

@@ -25,13 +25,13 @@ _NEWLINE = 10
 
 _SPACE, _MAYBE_SPACE = 1, 2
 _BYTE_KINDS = np.zeros(256, dtype=np.uint8)
-"""Of each byte: 0, part of a word; or white space; or the first of a character that may be white space."""
+"""Kind of each byte: 0 for part of a word, white space, or first byte of possible white space."""
 _BYTE_KINDS[[*range(0x09, 0x0E), *range(0x1C, 0x21)]] = _SPACE
 _BYTE_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _MAYBE_SPACE
 
 
 class WordHashTable(NamedTuple):
-    """W words and where to find them; the arrays may have room for more.
+    """Hash table of W words; the arrays may have capacity for more.
 
     Attributes:
         slots: hash and number [S], uint64; S is a power of two.
@@ -45,14 +45,14 @@ class WordHashTable(NamedTuple):
 
 
 @numba.njit(nogil=True, cache=True)
-def wide_space_length(text: ByteArray, place: int) -> int:
-    """How many bytes the white space beyond ASCII has that starts here, as `str.isspace` knows it; else 0."""
-    first, left = text[place], len(text) - place
+def wide_space_length(text: ByteArray, position: int) -> int:
+    """The length in bytes of white space beyond ASCII at a position, as `str.isspace` defines it; else 0."""
+    first, left = text[position], len(text) - position
     if first == 0xC2:  # U+0085, U+00A0
-        return 2 if left > 1 and (text[place + 1] == 0x85 or text[place + 1] == 0xA0) else 0
+        return 2 if left > 1 and (text[position + 1] == 0x85 or text[position + 1] == 0xA0) else 0
     if left < 3:
         return 0
-    second, third = text[place + 1], text[place + 2]
+    second, third = text[position + 1], text[position + 2]
     if first == 0xE1:  # U+1680
         return 3 if second == 0x9A and third == 0x80 else 0
     if first == 0xE3:  # U+3000
@@ -63,40 +63,40 @@ def wide_space_length(text: ByteArray, place: int) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def _space_length(text: ByteArray, place: int) -> int:
-    """How many bytes the white space has that starts here; else 0."""
-    kind = _BYTE_KINDS[text[place]]
+def _space_length(text: ByteArray, position: int) -> int:
+    """The length in bytes of the white space at a position; 0 if there is none."""
+    kind = _BYTE_KINDS[text[position]]
     if kind == _MAYBE_SPACE:
-        return wide_space_length(text, place)
+        return wide_space_length(text, position)
     return 1 if kind == _SPACE else 0
 
 
 @numba.njit(nogil=True, cache=True)
 def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
-    """Where the word that starts here ends, and its hash before mixing."""
-    value, place = HASH_SEED, start
-    while place < len(text):
-        byte = text[place]
+    """The end of the word that begins at `start`, and its hash before mixing."""
+    value, position = HASH_SEED, start
+    while position < len(text):
+        byte = text[position]
         kind = _BYTE_KINDS[byte]
-        if kind != 0 and (kind == _SPACE or wide_space_length(text, place) > 0):
+        if kind != 0 and (kind == _SPACE or wide_space_length(text, position) > 0):
             break
         value = (value ^ np.uint64(byte)) * HASH_PRIME
-        place += 1
-    return place, value
+        position += 1
+    return position, value
 
 
 @numba.njit(nogil=True, cache=True)
 def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
-    """The hash of some bytes, before mixing."""
+    """The hash of a range of bytes, before mixing."""
     value = HASH_SEED
-    for place in range(start, end):
-        value = (value ^ np.uint64(text[place])) * HASH_PRIME
+    for position in range(start, end):
+        value = (value ^ np.uint64(text[position])) * HASH_PRIME
     return value
 
 
 @numba.njit(nogil=True, cache=True)
 def _mix_hash(hashed: np.uint64) -> np.uint64:
-    """The hash with all its bits stirred: slots are told by the lowest, words in them by the upper half."""
+    """Mix all bits of a hash: the lowest choose the slot, the upper half is stored in it."""
     mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
     return mixed ^ (mixed >> _HALF)
 
@@ -108,7 +108,7 @@ def find_word(
     """The number of a word given by its bytes and hash.
 
     Returns:
-        The number or −1; the mixed hash; the slot where the word is, or could be entered.
+        The number or −1; the mixed hash; the slot of the word, or the free one for it.
     """
     mixed = _mix_hash(hashed)
     mask = len(table.slots) - 1
@@ -133,7 +133,7 @@ def find_word(
 def insert_word(
     table: WordHashTable, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
 ) -> None:
-    """Add a word that `find` did not find, as the next number; the arrays have room for it."""
+    """Add a word that `find_word` did not find, as the next number; the arrays have capacity for it."""
     begin = table.starts[number]
     for offset in range(end - start):
         table.spelling[begin + offset] = text[start + offset]
@@ -143,7 +143,7 @@ def insert_word(
 
 @numba.njit(nogil=True, cache=True)
 def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -> int:
-    """The number of a word, which is entered as the next if it is new; the arrays have room for it."""
+    """The number of a word; a new word is added as the next, for which the arrays have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
     if number < 0:
         insert_word(table, num_words, word, 0, len(word), mixed, slot)
@@ -153,7 +153,7 @@ def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -
 
 @numba.njit(nogil=True, cache=True)
 def fill_slots(table: WordHashTable, num_words: int) -> None:
-    """Enter the first words of a table into its slots, which are all free."""
+    """Fill the slots of a table, all free, with its first words."""
     mask = len(table.slots) - 1
     for number in range(num_words):
         mixed = _mix_hash(hash_bytes(table.spelling, table.starts[number], table.starts[number + 1]))
@@ -172,84 +172,84 @@ def encode_lines(
     out: npt.NDArray[np.int32],
     offsets: npt.NDArray[np.int64],
 ) -> None:
-    r"""The ids of all words of lines that are joined by "\n".
+    r"""Write the ids of all words of lines joined by "\n".
 
     Args:
         text: the lines.
         table: the words that have ids.
         ids: the id of each [W].
         unknown: the id of every other word.
-        out: room for the ids: half of the bytes, rounded up.
-        offsets: how many words stand before each line, and in all [L + 1].
+        out: buffer for the ids: half of the bytes, rounded up.
+        offsets: number of words before each line, and in all [L + 1].
     """
-    place, line, count = 0, 0, 0
+    position, line, count = 0, 0, 0
     offsets[0] = 0
-    while place < len(text):
-        width = _space_length(text, place)
+    while position < len(text):
+        width = _space_length(text, position)
         if width > 0:
-            if text[place] == _NEWLINE:
+            if text[position] == _NEWLINE:
                 line += 1
                 offsets[line] = count
-            place += width
+            position += width
             continue
-        end, hashed = _hash_word(text, place)
-        number, _, _ = find_word(table, text, place, end, hashed)
+        end, hashed = _hash_word(text, position)
+        number, _, _ = find_word(table, text, position, end, hashed)
         out[count] = ids[number] if number >= 0 else unknown
         count += 1
-        place = end
+        position = end
     offsets[line + 1] = count
 
 
 @numba.njit(nogil=True, cache=True)
 def count_occurrences(
-    text: ByteArray, place: int, table: WordHashTable, num_words: int, counts: npt.NDArray[np.int64]
+    text: ByteArray, position: int, table: WordHashTable, num_words: int, counts: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Count the words of a text from a place on, entering those not seen before.
+    """Count the words of a text from a position on, adding new ones to the table.
 
-    Stops before a word for which the table has no room.
+    Stops before a word for which the table has no capacity.
 
     Returns:
-        How far it came, and how many words the table holds now.
+        The position reached, and the number of words in the table.
     """
-    while place < len(text):
-        width = _space_length(text, place)
+    while position < len(text):
+        width = _space_length(text, position)
         if width > 0:
-            place += width
+            position += width
             continue
-        end, hashed = _hash_word(text, place)
-        number, mixed, slot = find_word(table, text, place, end, hashed)
+        end, hashed = _hash_word(text, position)
+        number, mixed, slot = find_word(table, text, position, end, hashed)
         if number < 0:
-            if not has_capacity(table, num_words, end - place):
-                return place, num_words
-            insert_word(table, num_words, text, place, end, mixed, slot)
+            if not has_capacity(table, num_words, end - position):
+                return position, num_words
+            insert_word(table, num_words, text, position, end, mixed, slot)
             counts[num_words] = 1
             num_words += 1
         else:
             counts[number] += 1
-        place = end
-    return place, num_words
+        position = end
+    return position, num_words
 
 
 @numba.njit(nogil=True, cache=True)
 def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
-    """Whether one more word of so many bytes can be entered, and half of the slots stay free."""
+    """Return whether one more word of `length` bytes fits, with half of the slots still free."""
     return 2 * (num_words + 1) <= len(table.slots) and table.starts[num_words] + length <= len(table.spelling)
 
 
 @numba.njit(nogil=True, cache=True)
 def count_words_in_bytes(text: ByteArray) -> int:
-    """How many words a text has: runs between white space."""
-    place, count, inside = 0, 0, 0
-    while place < len(text):
-        kind = _BYTE_KINDS[text[place]]  # looked at here as well: a branch lets the processor read ahead
-        width = 0 if kind == 0 else _space_length(text, place)
+    """The number of words in a text: runs between white space."""
+    position, count, inside = 0, 0, 0
+    while position < len(text):
+        kind = _BYTE_KINDS[text[position]]  # tested here too: a predicted branch lets the processor run ahead
+        width = 0 if kind == 0 else _space_length(text, position)
         if width > 0:
             inside = 0
-            place += width
+            position += width
         else:
             count += 1 - inside
             inside = 1
-            place += 1
+            position += 1
     return count
 
 
@@ -257,42 +257,42 @@ _MIN_SLOTS = 1 << 10
 
 
 class WordTable:
-    """Distinct words, numbered from 0 as they come.
+    """Distinct words, numbered from 0 in the order of insertion.
 
     Args:
         words: to start with, each once.
 
     Attributes:
-        table: the arrays, with room for more words; other ones after `grow`.
-        size: how many words are in them.
+        table: the arrays, with capacity for more words; replaced by `grow`.
+        size: number of words in them.
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
-        spelt = [encode_utf8(word) for word in words]
-        self.size = len(spelt)
+        encoded = [encode_utf8(word) for word in words]
+        self.size = len(encoded)
         starts = np.zeros(self.size + 1, dtype=np.int64)
-        np.cumsum([len(word) for word in spelt], out=starts[1:])
-        spelling = np.frombuffer(bytearray(b"".join(spelt)), dtype=np.uint8)
+        np.cumsum([len(word) for word in encoded], out=starts[1:])
+        spelling = np.frombuffer(bytearray(b"".join(encoded)), dtype=np.uint8)
         self.table = WordHashTable(np.zeros(0, np.uint64), starts, spelling)
         self._rebuild(self.size)
 
     @property
     def capacity(self) -> int:
-        """How many words there is room for."""
+        """The number of words for which there is capacity."""
         return len(self.table.starts) - 1
 
     def grow(self, num_bytes: int) -> None:
-        """Make room for another word of up to so many bytes, and for many more like it."""
+        """Ensure capacity for another word of up to `num_bytes`; arrays at least double when they grow."""
         if self.size == self.capacity:
             self._rebuild(2 * self.capacity)
-        used, room = int(self.table.starts[self.size]), len(self.table.spelling)
-        if used + num_bytes > room:
-            spelling = np.zeros(max(2 * room, used + num_bytes), dtype=np.uint8)
+        used, capacity = int(self.table.starts[self.size]), len(self.table.spelling)
+        if used + num_bytes > capacity:
+            spelling = np.zeros(max(2 * capacity, used + num_bytes), dtype=np.uint8)
             spelling[:used] = self.table.spelling[:used]
             self.table = self.table._replace(spelling=spelling)
 
     def add(self, word: bytes) -> int:
-        """The number of a word, which is entered if it is new."""
+        """The number of a word; a new word is added."""
         text = np.frombuffer(word, dtype=np.uint8)
         self.grow(len(text))
         number: int = find_or_insert_word(self.table, self.size, text)
@@ -302,8 +302,8 @@ class WordTable:
     def all_words(self) -> list[bytes]:
         """The words, by number."""
         ends = self.table.starts[: self.size + 1].tolist()
-        whole = self.table.spelling[: ends[-1]].tobytes()
-        return [whole[begin:end] for begin, end in pairwise(ends)]
+        spelling = self.table.spelling[: ends[-1]].tobytes()
+        return [spelling[begin:end] for begin, end in pairwise(ends)]
 
     def _rebuild(self, num_words: int) -> None:
         slots = _MIN_SLOTS

@@ -13,7 +13,7 @@ CacheKind = Literal["continuous", "unigram"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
-    """How a cache predicts the next token from the last ones.
+    """Configuration of a cache model.
 
     p(w) = (1 − λ) p_inner(w) + λ p_cache(w),
     p_cache(w) ∝ μ p_inner(w) + Σ_i 1[x_i = w] exp(θ (cos(s, s_i) − 1)) · 2^(−age_i / half-life), over the
@@ -24,16 +24,16 @@ class CacheConfig:
     unigram     without features: θ is 0, and only age counts. Source: Kuhn and De Mori 1990.
 
     Exponential decay is from Clarkson and Robinson 1997, the prior from MacKay and Peto 1995: where little is
-    remembered, or nothing that is like the present place, the cache says what the model says.
+    remembered, or nothing similar to the present context, the cache predicts what the model predicts.
 
     Attributes:
         kind: see above.
-        window: how many tokens are remembered.
-        flatness: θ; 0 counts every place alike, and is the only value for a unigram cache.
-        half_life: the age in tokens at which one counts half; None: tokens are not forgotten while
-            they are in the window.
+        window: number of tokens remembered.
+        flatness: θ; 0 weighs every remembered token equally, and is the only value for a unigram cache.
+        half_life: the age in tokens at which a weight is halved; None for no decay within
+            the window.
         weight: λ.
-        prior: μ, in remembered tokens whose place is just like the present one.
+        prior: μ, in remembered tokens whose context equals the present one.
 
     Raises:
         InvalidInputError: a value is outside its limits, or of another type.

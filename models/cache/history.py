@@ -18,7 +18,7 @@ _MIN_CAPACITY = 16
 
 
 class _Buffer:
-    """Room for tokens and features; places are taken once, in order."""
+    """Buffer of tokens and features; slots are claimed once, in order."""
 
     __slots__ = ("_filled", "_lock", "features", "tokens")
 
@@ -29,7 +29,7 @@ class _Buffer:
         self._lock = threading.Lock()  # states are values: threads may continue the same one
 
     def claim(self, begin: int, end: int) -> bool:
-        """Take the places [begin, end) if there are such and nobody has taken `begin` yet."""
+        """Claim the slots [begin, end) if they exist and are free; return whether that succeeded."""
         with self._lock:
             free = begin == self._filled and end <= len(self.tokens)
             if free:
@@ -39,15 +39,15 @@ class _Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class History:
-    """At most `window` tokens and their features, the newest last. A value: nothing changes it.
+    """At most `window` tokens and their features, the newest last; immutable.
 
     Made by `empty` and `appended`.
 
     Attributes:
         window: tokens remembered at most.
-        buffer: where they are.
-        begin: the place of the oldest.
-        end: one past the place of the newest.
+        buffer: of tokens and features.
+        begin: slot of the oldest.
+        end: one past the slot of the newest.
     """
 
     window: int
@@ -57,7 +57,7 @@ class History:
 
     @classmethod
     def empty(cls, *, window: int, width: int) -> "History":
-        """Nothing remembered yet, of a text whose unit vectors have `width` numbers; 0 if there are none."""
+        """An empty history with unit vectors of `width` numbers; 0 for a cache without features."""
         return cls(window, _Buffer(0, width), 0, 0)
 
     def __len__(self) -> int:
@@ -65,21 +65,21 @@ class History:
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
-        """The tokens [N], not to be written."""
+        """The tokens [N]; read-only."""
         return self.buffer.tokens[self.begin : self.end]
 
     @property
     def features(self) -> FloatArray:
-        """What each of them followed [N, W], not to be written."""
+        """The unit vector before each token [N, W]; read-only."""
         return self.buffer.features[self.begin : self.end]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that tokens and features take; other histories may share them."""
+        """Bytes of tokens and features, which other histories may share."""
         return self.tokens.nbytes + self.features.nbytes
 
     def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
-        """This history and more tokens [K] with their features [K, W]; what leaves the window is forgotten."""
+        """This history and more tokens [K] with features [K, W]; tokens that leave the window are dropped."""
         if len(tokens) == 0:
             return self
         tokens, features = tokens[-self.window :], features[-self.window :]
@@ -93,11 +93,11 @@ class History:
         return after
 
     def _reallocated(self, size: int, added: int) -> "History":
-        """A history of `size` tokens in a buffer of its own: the newest of this one, and room for those added."""
+        """A history of `size` tokens in a new buffer: this one's newest, then free slots for those added."""
         capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
         buffer.claim(0, size)
-        kept = size - added
-        buffer.tokens[:kept] = self.tokens[len(self) - kept :]
-        buffer.features[:kept] = self.features[len(self) - kept :]
+        num_old = size - added
+        buffer.tokens[:num_old] = self.tokens[len(self) - num_old :]
+        buffer.features[:num_old] = self.features[len(self) - num_old :]
         return History(self.window, buffer, 0, size)

@@ -24,21 +24,21 @@ from models.arrays import FloatArray
 from models.kernels.math import exp
 
 SEGMENT_TOKENS = 2_048
-"""Tokens of a window that are weighed together; a multiple of `LANES`."""
+"""Tokens of a window whose weights are summed together; a multiple of `SUM_LANES`."""
 
 SUM_LANES = 64
-"""Weights that are summed side by side."""
+"""Lanes of a sum of weights."""
 
-_SMALLEST_NORMAL = 2.0**-126  # below it, numbers are slow and say nothing
+_SMALLEST_NORMAL = 2.0**-126  # smaller numbers are slow and negligible
 
 
 class SimilarityDecay(NamedTuple):
-    """F values of θ and H half-lives, and what each half-life leaves of a token.
+    """F values of θ, and the decay by age for H half-lives.
 
     Attributes:
         flatnesses: values of θ [F], float32.
-        decays: 2^(−age / half-life) of the tokens in a full window, the oldest first, then `LANES` zeros
-            [H, window + LANES], float32.
+        decays: 2^(−age / half-life) of the tokens in a full window, the oldest first, then `SUM_LANES` zeros
+            [H, window + SUM_LANES], float32.
     """
 
     flatnesses: FloatArray
@@ -48,12 +48,12 @@ class SimilarityDecay(NamedTuple):
     def of(
         cls, flatnesses: Sequence[float], half_lives: Sequence[float | None], *, window: int
     ) -> "SimilarityDecay":
-        """The weighing of the last tokens.
+        """Tabulate the decay of a window.
 
         Args:
             flatnesses: values of θ [F].
-            half_lives: in tokens [H]; None where nothing is forgotten.
-            window: how many tokens are remembered.
+            half_lives: in tokens [H]; None for no decay.
+            window: number of tokens remembered.
         """
         decays = np.zeros((len(half_lives), window + SUM_LANES), dtype=np.float32)
         for row, half_life in zip(decays, half_lives, strict=True):
@@ -64,40 +64,41 @@ class SimilarityDecay(NamedTuple):
 @numba.njit([types.void(types.float64, types.float32[::1])], nogil=True, cache=True, error_model="numpy")
 def _write_decays(half_life: float, decays: FloatArray) -> None:
     """Write 2^(−age / half-life) for the ages N − 1, …, 1, 0 into [N]; the newest token has age 0."""
-    for place in range(len(decays)):
-        decay = 2.0 ** ((place + 1 - len(decays)) / half_life)
-        decays[place] = decay if decay >= _SMALLEST_NORMAL else 0.0
+    for index in range(len(decays)):
+        decay = 2.0 ** ((index + 1 - len(decays)) / half_life)
+        decays[index] = decay if decay >= _SMALLEST_NORMAL else 0.0
 
 
 @numba.njit(nogil=True, cache=True)
-def similarity_weights(likeness: Any, flatness: Any, out: Any) -> Any:
+def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
     """Write exp(θ cos) of up to `SEGMENT_TOKENS` tokens [N], then zeros.
 
     Returns:
-        Where the zeros end, the next multiple of `LANES`.
+        The end of the zeros, the next multiple of `SUM_LANES`.
     """
-    size = len(likeness)
-    for place in range(size):
-        out[place] = exp(flatness * likeness[place])
+    size = len(cosines)
+    for index in range(size):
+        out[index] = exp(flatness * cosines[index])
     end = (size + SUM_LANES - 1) // SUM_LANES * SUM_LANES
     out[size:end] = 0
     return end
 
 
 @numba.njit(nogil=True, cache=True)
-def sum_weights(alike: Any, decays: Any, lanes: Any) -> Any:
-    """The sum of alike[i] · decays[i] over as many as a multiple of `LANES`, in double precision.
+def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
+    """The sum of weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
 
     Args:
-        alike: what `similarity_weights` wrote [N].
-        decays: of the same tokens [N]; what stands beside zeros does not count.
-        lanes: [LANES]; written over.
+        weights: from `similarity_weights` [N].
+        decays: of the same tokens [N]; those beside zeros do not count.
+        lanes: [SUM_LANES]; written over.
     """
+    # 64 independent sums: the order of additions is fixed, and the compiler vectorises the inner loop
     lanes[:] = 0
-    some, others = alike.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
-    for block in range(len(some)):
+    weight_blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
+    for block in range(len(weight_blocks)):
         for lane in range(SUM_LANES):
-            lanes[lane] += some[block, lane] * others[block, lane]
+            lanes[lane] += weight_blocks[block, lane] * decay_blocks[block, lane]
     width = SUM_LANES
     while width > 1:
         width //= 2
@@ -130,7 +131,7 @@ _INDICES = types.Array(types.int64, 1, "C", readonly=True)
     cache=True,
 )
 def cache_shares(
-    likeness: FloatArray,
+    cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
     begins: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
@@ -140,40 +141,43 @@ def cache_shares(
     out: FloatArray,
     evidence: FloatArray,
 ) -> None:
-    """What Q windows make of the token after each, for F values of θ and H half-lives.
+    """Share of the token after each of Q windows, for F values of θ and H half-lives.
 
     Args:
-        likeness: cosine of each query and remembered token [Q, N].
+        cosines: cosine of each query and remembered token [Q, N].
         tokens: remembered [N].
-        begins: where each query's window begins in `tokens` [Q].
-        ends: where it ends [Q].
+        begins: start of each query's window in `tokens` [Q].
+        ends: its end [Q].
         targets: the token that follows each query [Q].
         flatnesses: θ [F].
-        decays: as `SimilarityDecay` has them [H, window + LANES].
+        decays: see `SimilarityDecay` [H, window + SUM_LANES].
         out: the token's share of the weights [Q, F, H]; written. 0 where the window is empty.
-        evidence: their sum [Q, F, H], of which a place just alike has 1; written.
+        evidence: sum of the weights [Q, F, H], to which a token with an equal context adds 1; written.
     """
-    alike, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
-    places = np.empty(SEGMENT_TOKENS + 1, np.int64)
+    weights, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
+    matches = np.empty(SEGMENT_TOKENS + 1, np.int64)
     totals, hits = np.empty((2, len(flatnesses), len(decays)), np.float64)
+    # a segment's weights [SEGMENT_TOKENS] stay in the nearest cache for all H half-lives
     for q in range(len(targets)):
         totals[:] = 0
         hits[:] = 0
-        oldest = decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
+        oldest = (
+            decays.shape[1] - SUM_LANES - (ends[q] - begins[q])
+        )  # row of `decays` for the window's first token
         for begin in range(begins[q], ends[q], SEGMENT_TOKENS):
             end = min(begin + SEGMENT_TOKENS, ends[q])
-            found = 0
+            num_matches = 0
             for n in range(begin, end):
-                places[found] = n - begin
-                found += tokens[n] == targets[q]
+                matches[num_matches] = n - begin
+                num_matches += tokens[n] == targets[q]
             for f in range(len(flatnesses)):
-                size = similarity_weights(likeness[q, begin:end], flatnesses[f], alike)
+                size = similarity_weights(cosines[q, begin:end], flatnesses[f], weights)
                 for h in range(len(decays)):
                     decay = decays[h, oldest : oldest + size]
-                    totals[f, h] += sum_weights(alike[:size], decay, lanes)
-                    for number in range(found):
-                        place = places[number]
-                        hits[f, h] += np.float64(alike[place] * decay[place])
+                    totals[f, h] += sum_weights(weights[:size], decay, lanes)
+                    for m in range(num_matches):
+                        match = matches[m]
+                        hits[f, h] += np.float64(weights[match] * decay[match])
             oldest += SEGMENT_TOKENS
         for f in range(len(flatnesses)):
             for h in range(len(decays)):
@@ -184,7 +188,7 @@ def cache_shares(
 
 @numba.njit([types.float64(types.float64, types.float64, types.float64)], nogil=True, cache=True)
 def effective_weight(weight: float, evidence: float, prior: float) -> float:
-    """λ n / (n + μ): what λ comes to with so much evidence n; 0 without any."""
+    """λ n / (n + μ), the weight of the cache with evidence n; 0 without evidence."""
     return weight * (evidence / (evidence + prior)) if evidence > 0.0 else 0.0
 
 
@@ -209,7 +213,7 @@ def mix_targets(
     prior: float,
     out: FloatArray,
 ) -> None:
-    """Log-probabilities [T] mixed with shares and their evidence [T] as `cache_shares` tells them, into `out` [T]."""
+    """Log-probabilities [T] mixed with shares and evidence [T] of `cache_shares`, into `out` [T]."""
     for t in range(len(shares)):
         out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(weight, evidence[t], prior))
 
@@ -231,7 +235,7 @@ def mix_targets(
     cache=True,
 )
 def mix_row(
-    likeness: FloatArray,
+    cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
     flatness: float,
     decays: FloatArray,
@@ -240,28 +244,28 @@ def mix_row(
     log_probs: FloatArray,
     out: FloatArray,
 ) -> None:
-    """A whole distribution mixed with what its window, not empty, makes probable.
+    """Mix one row's distribution with that of its window, which is not empty.
 
     Args:
-        likeness: cosine of each remembered token [N].
+        cosines: cosine of each remembered token [N].
         tokens: remembered [N].
         flatness: θ.
-        decays: of a full window's tokens, then zeros [window + LANES].
+        decays: of a full window's tokens, then zeros [window + SUM_LANES].
         weight: λ.
         prior: μ.
         log_probs: of every token of the vocabulary [V].
         out: [V]; written.
     """
-    alike, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
-    masses, total = np.zeros(len(log_probs), np.float64), 0.0
+    weights, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
+    masses, total = np.zeros(len(log_probs), np.float64), 0.0  # masses [V]
     oldest = len(decays) - SUM_LANES - len(tokens)
     for begin in range(0, len(tokens), SEGMENT_TOKENS):
         end = min(begin + SEGMENT_TOKENS, len(tokens))
-        size = similarity_weights(likeness[begin:end], flatness, alike)
+        size = similarity_weights(cosines[begin:end], flatness, weights)
         decay = decays[oldest + begin : oldest + begin + size]
-        total += sum_weights(alike[:size], decay, lanes)
+        total += sum_weights(weights[:size], decay, lanes)
         for n in range(begin, end):
-            masses[tokens[n]] += np.float64(alike[n - begin] * decay[n - begin])
+            masses[tokens[n]] += np.float64(weights[n - begin] * decay[n - begin])
     # as `cache_shares` writes evidence and shares
     weight = effective_weight(weight, float(np.float32(total * math.exp(-float(flatness)))), prior)
     for token in range(len(log_probs)):
@@ -270,10 +274,10 @@ def mix_row(
 
 
 VECTOR_LANES = 16
-"""What the vectors' width must be a multiple of."""
+"""Unit of the vectors' width: a multiple of it."""
 
-_TILE_SIDE = 4  # queries and keys that meet at once: their products' sums fill the registers
-_KEYS_PER_BLOCK = 32  # keys that stay near while all queries meet them
+_TILE_SIDE = 4  # queries and keys of one tile: its 4 x 4 sums fill the registers
+_KEYS_PER_BLOCK = 32  # keys that stay in the nearest cache for all queries
 
 _codegen: Any = _cgutils
 _LANE_VECTOR = ir.VectorType(ir.FloatType(), VECTOR_LANES)
@@ -281,29 +285,29 @@ _FMA_TYPE = ir.FunctionType(_LANE_VECTOR, [_LANE_VECTOR] * 3)
 _ROWS = types.Array(types.float32, 2, "C", readonly=True)
 
 
-def _shuffle(builder: Any, one: Any, other: Any, places: list[int]) -> Any:
-    index = ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places)
-    return builder.shuffle_vector(one, other, index)
+def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
+    index = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+    return builder.shuffle_vector(left, right, index)
 
 
 def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
-    """The totals of up to sixteen vectors of lanes, side by side in one vector."""
-    width = VECTOR_LANES  # of what a sum takes in a vector, so far
+    """The totals of up to sixteen vectors, in the lanes of one vector, summed by halves."""
+    width = VECTOR_LANES  # lanes that one sum still takes
     while width > 1:
         halves = [
-            [place for place in range(2 * VECTOR_LANES) if (place % width < width // 2) == lower]
+            [lane for lane in range(2 * VECTOR_LANES) if (lane % width < width // 2) == lower]
             for lower in (True, False)
         ]
         pairs = zip(sums[::2], sums[1::2], strict=True) if len(sums) > 1 else [(sums[0], sums[0])]
         sums = [
-            builder.fadd(*(_shuffle(builder, one, other, half) for half in halves)) for one, other in pairs
+            builder.fadd(*(_shuffle(builder, left, right, half) for half in halves)) for left, right in pairs
         ]
         width //= 2
     return sums[0]
 
 
 def _tile_intrinsic(rows: int, columns: int) -> Any:
-    """An intrinsic that writes the products of some queries with some keys into `out`."""
+    """An intrinsic that writes the products of `rows` queries and `columns` keys into `out`."""
 
     @intrinsic
     def fill(
@@ -323,10 +327,10 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
                 return [builder.gep(array.data, [builder.mul(number, width)]) for number in numbers]
 
             def lanes(vector: Any, offset: Any) -> Any:
-                place = builder.bitcast(builder.gep(vector, [offset]), _LANE_VECTOR.as_pointer())
-                return builder.load(place, align=4)
+                address = builder.bitcast(builder.gep(vector, [offset]), _LANE_VECTOR.as_pointer())
+                return builder.load(address, align=4)
 
-            some, others = vectors(0, rows), vectors(2, columns)
+            query_rows, key_rows = vectors(0, rows), vectors(2, columns)
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
             steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_LANES))
             sums = [
@@ -335,20 +339,24 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
             ]
             with _codegen.for_range(builder, steps, intp=index) as loop:
                 offset = builder.mul(loop.index, constant(VECTOR_LANES))
-                met = [lanes(other, offset) for other in others]
-                for row, one in enumerate(some):
-                    here = lanes(one, offset)
-                    for there, total in zip(met, sums[row * columns : (row + 1) * columns], strict=True):
-                        builder.store(builder.call(fused, [here, there, builder.load(total)]), total)
+                key_lanes = [lanes(key_row, offset) for key_row in key_rows]
+                for row, query_row in enumerate(query_rows):
+                    query_lanes = lanes(query_row, offset)
+                    for key_vector, total in zip(
+                        key_lanes, sums[row * columns : (row + 1) * columns], strict=True
+                    ):
+                        builder.store(
+                            builder.call(fused, [query_lanes, key_vector, builder.load(total)]), total
+                        )
             totals = _fold_lanes(builder, [builder.load(total) for total in sums])
-            # the first product's place in `out` is told as its row, the query's, and its column
+            # the first product goes to row `query` and column `column` of `out`
             target = context.make_array(signature.args[4])(context, builder, arguments[4])
             stride = builder.extract_value(target.shape, 1)
             for row in range(rows):
                 begin = builder.mul(builder.add(arguments[1], constant(row)), stride)
-                place = builder.gep(target.data, [builder.add(begin, arguments[5])])
+                address = builder.gep(target.data, [builder.add(begin, arguments[5])])
                 chosen = _shuffle(builder, totals, totals, list(range(row * columns, (row + 1) * columns)))
-                builder.store(chosen, builder.bitcast(place, chosen.type.as_pointer()), align=4)
+                builder.store(chosen, builder.bitcast(address, chosen.type.as_pointer()), align=4)
             return context.get_dummy_value()
 
         return types.void(queries, query, keys, key, out, column), generate
@@ -365,15 +373,16 @@ _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
     """Inner products of queries [Q, W] and keys [N, W], into `out[:, column : column + N]`.
 
-    Where four do not divide what there is, the last four are computed from the end: some of them twice.
+    If four does not divide a count, the last tile ends at the end and repeats products.
 
     Args:
-        queries: W is a multiple of `LANES`.
+        queries: W is a multiple of `VECTOR_LANES`.
         keys: of the same width.
-        column: where in `out` the first key's products are.
+        column: of the first key's products in `out`.
         out: [Q, at least column + N]; written.
     """
     rows, count = len(queries), len(keys)
+    # blocks of keys outside, queries inside: a block is read from memory once and then from the cache
     for begin in range(0, count, _KEYS_PER_BLOCK):
         end = min(begin + _KEYS_PER_BLOCK, count)
         if count < _TILE_SIDE:
@@ -397,12 +406,12 @@ _FEATURES = types.Array(types.float32, 2, "C", readonly=True)
 
 
 def padded_width(width: int) -> int:
-    """Numbers in a unit vector of features of a width: the next multiple of `LANES`."""
+    """Numbers in a unit vector of features of a width: the next multiple of `VECTOR_LANES`."""
     return -(-width // VECTOR_LANES) * VECTOR_LANES
 
 
 def to_unit_vectors(features: FloatArray) -> FloatArray:
-    """Vectors [N, W] at length 1, with zeros behind up to a multiple of `LANES`; what has no length stays zero.
+    """Vectors [N, W] scaled to length 1 and zero-padded to a multiple of `VECTOR_LANES`; zeros stay zero.
 
     Each depends on its own features alone, to the last bit.
     """
@@ -416,9 +425,9 @@ def to_unit_vectors(features: FloatArray) -> FloatArray:
 def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
     for row in range(len(features)):
         square = 0.0
-        for place in range(features.shape[1]):
-            square += np.float64(features[row, place]) * np.float64(features[row, place])
+        for column in range(features.shape[1]):
+            square += np.float64(features[row, column]) * np.float64(features[row, column])
         if square > 0.0:
             inverse = 1.0 / math.sqrt(square)
-            for place in range(features.shape[1]):
-                units[row, place] = features[row, place] * inverse
+            for column in range(features.shape[1]):
+                units[row, column] = features[row, column] * inverse

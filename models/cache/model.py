@@ -29,18 +29,18 @@ from models.language_model import (
 )
 from models.vocabulary import BOS, Vocabulary
 
-_MAX_QUERIES = 128  # tokens whose windows are gone through together, at most
-_MAX_COSINES = 1 << 21  # held at once, unless four windows have more
+_MAX_QUERIES = 128  # tokens whose windows are read in one pass, at most
+_MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
 
 class CacheShares(NamedTuple):
-    """What a cache made of T tokens.
+    """The cache's shares of T tokens.
 
     Attributes:
-        shares: what part of all weights each token has under F values of θ and H half-lives [T, F, H],
+        shares: share of each token in the sum of weights, for F values of θ and H half-lives [T, F, H],
             float32; 0 where the window was empty.
         evidence: the sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
-        history: what is remembered after them.
+        history: after the tokens.
     """
 
     shares: FloatArray
@@ -49,45 +49,46 @@ class CacheShares(NamedTuple):
 
 
 def extend_history(history: History, tokens: TokenIds, features: FloatArray) -> History:
-    """The history after tokens [T], each with the unit vector it followed [T, W]; `<s>` is never remembered."""
-    kept = tokens != BOS
-    return history.appended(tokens[kept], features[kept])
+    """The history after tokens [T], each with the unit vector before it [T, W]; `<s>` is never remembered."""
+    is_stored = tokens != BOS
+    return history.appended(tokens[is_stored], features[is_stored])
 
 
 def score_with_history(
     history: History, tokens: TokenIds, features: FloatArray, *, decay: SimilarityDecay
 ) -> CacheShares:
-    """Go along tokens that follow a history.
+    """The shares of tokens that follow a history.
 
     Memory is bounded by the window and T together.
 
     Args:
-        history: what is remembered before the first; its window is every token's.
+        history: before the first token; its window holds for all.
         tokens: ids [T].
-        features: the unit vectors that they follow [T, W]; W is 0 for a unigram cache.
+        features: the unit vectors before them [T, W]; W is 0 for a unigram cache.
         decay: of the history's window.
     """
-    tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # as the kernels are compiled for
-    kept = tokens != BOS
+    tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the type for which the kernels are compiled
+    is_stored = tokens != BOS
     before = len(history)
-    ends = before + np.cumsum(kept) - kept  # what is remembered when each token comes
+    ends = before + np.cumsum(is_stored) - is_stored  # number of remembered tokens before each token [T]
     begins = np.maximum(ends - history.window, 0)
-    new = np.ascontiguousarray(features[kept])
-    remembered = np.concatenate([history.tokens, tokens[kept]], dtype=np.int32)
-    shape = (len(tokens), len(decay.flatnesses), len(decay.decays))
+    new = np.ascontiguousarray(features[is_stored])
+    remembered = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
+    shape = (len(tokens), len(decay.flatnesses), len(decay.decays))  # [T, F, H]
     shares, evidence = np.empty(shape, dtype=np.float32), np.empty(shape, dtype=np.float32)
-    together = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(remembered), 1)))
-    for start in range(0, len(tokens), together):
-        cut = slice(start, start + together)
+    queries_per_pass = min(_MAX_QUERIES, max(4, _MAX_COSINES // max(len(remembered), 1)))
+    for start in range(0, len(tokens), queries_per_pass):
+        cut = slice(start, start + queries_per_pass)
         first, last = int(begins[start]), int(ends[cut][-1])
-        likeness = np.zeros((len(tokens[cut]), last - first), dtype=np.float32)
+        # cosines [Q, N] of a pass: all windows of its queries lie in [first, last)
+        cosines = np.zeros((len(tokens[cut]), last - first), dtype=np.float32)
         if features.shape[1]:
             queries = np.ascontiguousarray(features[cut])
             old = history.features[first:]
-            inner_products(queries, old, 0, likeness)
-            inner_products(queries, new[max(first - before, 0) : last - before], len(old), likeness)
+            inner_products(queries, old, 0, cosines)
+            inner_products(queries, new[max(first - before, 0) : last - before], len(old), cosines)
         kernels.cache_shares(
-            likeness,
+            cosines,
             remembered[first:last],
             begins[cut] - first,
             ends[cut] - first,
@@ -97,17 +98,17 @@ def score_with_history(
             shares[cut],
             evidence[cut],
         )
-    return CacheShares(shares, evidence, history.appended(tokens[kept], new))
+    return CacheShares(shares, evidence, history.appended(tokens[is_stored], new))
 
 
-_SEGMENT_TOKENS = 1_024  # tokens of a row whose features are held at once
-_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors held at once (32 MiB)
+_SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
+_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors in memory at once (32 MiB)
 
 
 class CacheState(NamedTuple):
-    """The wrapped model's state and what is remembered of each of its B rows.
+    """The wrapped model's state and the history of each of its B rows.
 
-    Memory of a row is bounded by the window; rows that are continued share it.
+    Memory of a row is bounded by the window; continuations of a row share it.
     """
 
     inner: Any
@@ -120,25 +121,24 @@ class CacheState(NamedTuple):
         """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
         return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
 
-    def concatenate(self, others: Sequence["CacheState"]) -> "CacheState":
-        """A state with this one's rows, then those of each of `others`."""
-        histories = [history for state in (self, *others) for history in state.histories]
-        return CacheState(self.inner.concatenate([other.inner for other in others]), tuple(histories))
+    def concatenate(self, states: Sequence["CacheState"]) -> "CacheState":
+        """A state with this one's rows, then those of each of `states`."""
+        histories = [history for state in (self, *states) for history in state.histories]
+        return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
 
 class CacheModel:
-    """A model whose probabilities are mixed with those of the tokens it read last.
+    """A model mixed with a cache of the tokens that it read last.
 
-    Computes on the host, whatever the wrapped model's device. A state begins with nothing remembered, and
-    as long as that is so the wrapped model answers alone. `<s>` is never remembered; `</s>` and `<unk>`
-    are, like any token.
+    Computes on the host, whatever the wrapped model's device. While a history is empty, the wrapped model
+    predicts alone. `<s>` is never remembered; `</s>` and `<unk>` are, like any token.
 
     Args:
         inner: the model to wrap.
         config: see `CacheConfig`.
 
     Raises:
-        InvalidInputError: the cache is continuous, and the model tells no features.
+        InvalidInputError: the cache is continuous, and the model has no features.
     """
 
     family = "cache"
@@ -151,7 +151,7 @@ class CacheModel:
             )
         self.inner = inner
         self.config = config
-        self._weighing = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
+        self._decay = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
         self._featured: FeatureExtractor[Any] | None = None
         if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
             self._featured = inner
@@ -159,12 +159,12 @@ class CacheModel:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The wrapped model's."""
+        """The wrapped model's vocabulary."""
         return self.inner.vocabulary
 
     @property
     def normalised(self) -> bool:
-        """Whether the wrapped model is."""
+        """Return whether the wrapped model is normalised."""
         return self.inner.normalised
 
     @property
@@ -182,10 +182,6 @@ class CacheModel:
 
     def advance(self, state: CacheState, tokens: TokenIds) -> CacheState:
         """Consume one token per row.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B], each in [0, V).
 
         Raises:
             InvalidInputError: an id is outside the vocabulary.
@@ -207,14 +203,14 @@ class CacheModel:
         for row, history in enumerate(state.histories):
             if len(history) == 0:
                 continue
-            likeness = np.zeros(len(history), dtype=np.float32)
+            cosines = np.zeros(len(history), dtype=np.float32)
             if self._featured:
-                inner_products(features[row : row + 1], history.features, 0, likeness[None])
+                inner_products(features[row : row + 1], history.features, 0, cosines[None])
             kernels.mix_row(
-                likeness,
+                cosines,
                 history.tokens,
-                self._weighing.flatnesses[0],
-                self._weighing.decays[0],
+                self._decay.flatnesses[0],
+                self._decay.decays[0],
                 self.config.weight,
                 self.config.prior,
                 log_probs[row],
@@ -223,17 +219,7 @@ class CacheModel:
         return out
 
     def score(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities of given tokens, each given the state and the tokens before it.
-
-        Memory beyond arguments and result is bounded, however many and long the rows are.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
-
-        Returns:
-            Natural-log probabilities [B, T]; 0 past a row's length.
+        """Log-probabilities [B, T] of given tokens; memory is bounded, however many and long the rows are.
 
         Raises:
             InvalidInputError: an id is outside the vocabulary.
@@ -260,7 +246,7 @@ class CacheModel:
         return groups[0].concatenate(groups[1:]) if groups else state
 
     def save(self, directory: Path) -> None:
-        """Write the cache's shape; the wrapped model is a checkpoint of its own under `parts/`."""
+        """Write the cache's configuration; the wrapped model is a separate checkpoint under `parts/`."""
         write_config(directory / CONFIG_FILE, dataclasses.asdict(self.config))
 
     @classmethod
@@ -279,11 +265,11 @@ class CacheModel:
             raise ManifestError(f"{path}: not a cache's configuration: {error}") from None
 
     def _without_history(self, inner: Any, batch: int) -> CacheState:
-        nothing = History.empty(window=self.config.window, width=self._width)
-        return CacheState(inner, (nothing,) * batch)
+        empty = History.empty(window=self.config.window, width=self._width)
+        return CacheState(inner, (empty,) * batch)
 
     def _features(self, inner: Any) -> FloatArray:
-        """Unit vectors of every row [B, W]; W is 0 where the cache does not look at them."""
+        """Unit vectors of every row [B, W]; W is 0 for a unigram cache."""
         if self._featured is None:
             return np.zeros((len(inner), 0), dtype=np.float32)
         return to_unit_vectors(to_numpy(self._featured.features(inner)))
@@ -293,7 +279,7 @@ class CacheModel:
         self.vocabulary.check_ids(tokens[inside], parameter="tokens")
 
     def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
-        """As many rows at a time as features can be held of."""
+        """Slices of rows whose features fit into memory together."""
         rows, width = shape
         size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
         for start in range(0, rows, size):
@@ -302,28 +288,28 @@ class CacheModel:
     def _score_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, out: FloatArray) -> None:
         inner, histories = state.inner, list(state.histories)
         for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
-            stretch, counts = (
+            segment, counts = (
                 tokens[:, start : start + _SEGMENT_TOKENS],
                 np.clip(lengths - start, 0, _SEGMENT_TOKENS),
             )
             last = start + _SEGMENT_TOKENS >= tokens.shape[1]
             scored = (
-                self._inner_scores(inner, stretch, counts)
+                self._inner_scores(inner, segment, counts)
                 if last
-                else self._inner_read(inner, stretch, counts)
+                else self._inner_read(inner, segment, counts)
             )
             for row, count in enumerate(counts):
-                reading = score_with_history(
+                result = score_with_history(
                     histories[row],
-                    stretch[row, :count],
+                    segment[row, :count],
                     to_unit_vectors(scored.features[row, :count]),
-                    decay=self._weighing,
+                    decay=self._decay,
                 )
-                histories[row] = reading.history
+                histories[row] = result.history
                 kernels.mix_targets(
                     scored.log_probs[row, :count],
-                    reading.shares[:, 0, 0].copy(),
-                    reading.evidence[:, 0, 0].copy(),
+                    result.shares[:, 0, 0].copy(),
+                    result.evidence[:, 0, 0].copy(),
                     self.config.weight,
                     self.config.prior,
                     out[row, start : start + count],
@@ -347,15 +333,15 @@ class CacheModel:
     def _prefill_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
         inner, histories = state.inner, list(state.histories)
         for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
-            stretch, counts = (
+            segment, counts = (
                 tokens[:, start : start + _SEGMENT_TOKENS],
                 np.clip(lengths - start, 0, _SEGMENT_TOKENS),
             )
-            features = np.zeros((*stretch.shape, 0), dtype=np.float32)
+            features = np.zeros((*segment.shape, 0), dtype=np.float32)
             if self._featured is not None:
-                features = self._featured.features_per_token(inner, stretch, counts)
+                features = self._featured.features_per_token(inner, segment, counts)
             for row, count in enumerate(counts):
                 vectors = to_unit_vectors(features[row, :count])
-                histories[row] = extend_history(histories[row], stretch[row, :count], vectors)
-            inner = prefill_sequences(self.inner, inner, stretch, counts)
+                histories[row] = extend_history(histories[row], segment[row, :count], vectors)
+            inner = prefill_sequences(self.inner, inner, segment, counts)
         return CacheState(inner, tuple(histories))

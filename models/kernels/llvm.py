@@ -32,28 +32,27 @@ _Pointer: Any = types.CPointer
 
 
 def data_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    """Where the elements of an argument begin: an array, or what `at` gives."""
+    """A pointer to the first element of an argument: an array, or a pointer made by `pointer_at`."""
     if isinstance(signature.args[position], _Pointer):
         return arguments[position]
     return context.make_array(signature.args[position])(context, builder, arguments[position]).data
 
 
 def byte_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    """The same as a pointer to bytes."""
+    """The pointer of `data_pointer` as a pointer to bytes."""
     return builder.bitcast(data_pointer(context, builder, signature, arguments, position), BYTE_POINTER)
 
 
 @intrinsic
-def _at(
+def _pointer_at(
     _typing_context: Any,
     array: Any,
     index: Any,
 ) -> Any:
-    """Where an array is from an element on, for an intrinsic that reads or writes there.
+    """A pointer to an element of an array, for an intrinsic that reads or writes from there on.
 
-    A slice would say the same, but be counted among those that hold the array, and no more when it is done with: two
-    operations that no other core may come between. This is not counted, so that the array must be an argument of the
-    function, or of one that calls it.
+    A slice would do too, but numba counts its references: two atomic operations. This pointer is not counted, so the
+    array must be an argument of the function or of its caller.
 
     Args:
         array: contiguous, of one dimension.
@@ -66,30 +65,30 @@ def _at(
     return _Pointer(array.dtype)(array, index), generate
 
 
-pointer_at: Any = _at  # called without the typing context
+pointer_at: Any = _pointer_at  # called without the typing context
 
 
-def broadcast(builder: Any, value: Any, kind: Any) -> Any:
-    """A number in every place of a vector of a kind, `FLOATS` or `INT_VECTOR`."""
-    empty = ir.Constant(kind, ir.Undefined)
-    one = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, empty, ir.Constant(INT_VECTOR, None))
+def broadcast(builder: Any, value: Any, vector_type: Any) -> Any:
+    """A vector of a type, `FLOAT_VECTOR` or `INT_VECTOR`, with one number in every lane."""
+    empty = ir.Constant(vector_type, ir.Undefined)
+    inserted = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(inserted, empty, ir.Constant(INT_VECTOR, None))
 
 
 def call_llvm(builder: Any, function: str, *arguments: Any) -> Any:
-    """What one of LLVM's functions, such as `fma`, makes of vectors of sixteen floats."""
+    """Call one of LLVM's functions, such as `fma`, on vectors of sixteen floats."""
     declared = ir.FunctionType(FLOAT_VECTOR, [FLOAT_VECTOR] * len(arguments))
     named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{VECTOR_WIDTH}f32")
     return builder.call(named, arguments)
 
 
-def emit_prefetch(builder: Any, place: Any) -> None:
-    """Have the cache line at a place brought into the second cache, as it is read soon; nothing waits for it."""
+def emit_prefetch(builder: Any, address: Any) -> None:
+    """Prefetch the cache line at an address into the second-level cache, without waiting."""
     number = ir.IntType(32)
     reading, second_cache, data = (ir.Constant(number, value) for value in (0, 2, 1))
     declared = ir.FunctionType(ir.VoidType(), [BYTE_POINTER, number, number, number])
-    fetch = codegen.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0i8")
-    builder.call(fetch, [place, reading, second_cache, data])
+    prefetch = codegen.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0i8")
+    builder.call(prefetch, [address, reading, second_cache, data])
 
 
 _SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -101,22 +100,25 @@ def _has_amx() -> bool:
 
 
 def _request_amx() -> bool:
-    """Whether Linux lets this process use tiles; it wants to be asked before the first."""
+    """Request the permission to use tiles, which Linux requires; return whether it was granted."""
     if not (HAS_AMX and platform.system() == "Linux"):
         return False
-    refused: int = ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)
-    return refused == 0
+    error_code: int = ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)
+    return error_code == 0
 
 
 HAS_AMX = _has_amx()
-"""Whether the processor has them, so that kernels with them can be compiled."""
+"""Whether the processor has AMX tiles, so that kernels with them can be compiled."""
 
 USE_AMX = _request_amx()
-"""Whether this process may run such kernels."""
+"""Whether this process may run kernels with AMX tiles."""
 
 
 def emit_x86(builder: Any, instruction: str, *arguments: Any) -> None:
     """Generate an instruction; tiles are named by their numbers."""
-    values = [ir.Constant(ir.IntType(8), one) if isinstance(one, int) else one for one in arguments]
+    values = [
+        ir.Constant(ir.IntType(8), argument) if isinstance(argument, int) else argument
+        for argument in arguments
+    ]
     declared = ir.FunctionType(ir.VoidType(), [value.type for value in values])
     builder.call(codegen.get_or_insert_function(builder.module, declared, f"llvm.x86.{instruction}"), values)

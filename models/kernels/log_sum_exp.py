@@ -32,43 +32,46 @@ def _constant(value: Any) -> Any:
 
 
 def _exp(builder: Any, x: Any) -> Any:
-    """What `elementary.exp` computes, operation by operation, of sixteen numbers."""
+    """Exponentials of sixteen numbers, operation by operation as `math.exp` computes one."""
     scaled, lowest = builder.fmul(x, _constant(math.LOG2_E)), _constant(math.LOWEST_EXPONENT)
     y = builder.select(builder.fcmp_ordered(">", scaled, lowest), scaled, lowest)
-    whole = call_llvm(builder, "floor", builder.fadd(y, _constant(0.5)))
-    f = builder.fsub(y, whole)
+    integer = call_llvm(builder, "floor", builder.fadd(y, _constant(0.5)))
+    f = builder.fsub(y, integer)
     power = _constant(math.EXP2_COEFFICIENTS[-1])
     for coefficient in (*math.EXP2_COEFFICIENTS[-2::-1], 1.0):
         power = call_llvm(builder, "fma", power, f, _constant(coefficient))
-    exponent = builder.add(builder.fptosi(whole, INT_VECTOR), ir.Constant(INT_VECTOR, [_BIAS] * VECTOR_WIDTH))
+    exponent = builder.add(
+        builder.fptosi(integer, INT_VECTOR), ir.Constant(INT_VECTOR, [_BIAS] * VECTOR_WIDTH)
+    )
     bits = builder.shl(exponent, ir.Constant(INT_VECTOR, [_FRACTION_BITS] * VECTOR_WIDTH))
     return builder.fmul(power, builder.bitcast(bits, FLOAT_VECTOR))
 
 
 def _vector_pointer(builder: Any, array: Any, *offsets: Any) -> Any:
-    """Where sixteen numbers of an array stand."""
-    place = array
+    """A pointer to sixteen numbers of an array, behind all of the offsets."""
+    pointer = array
     for offset in offsets:
-        place = builder.gep(place, [offset])
-    return builder.bitcast(place, FLOAT_VECTOR.as_pointer())
+        pointer = builder.gep(pointer, [offset])
+    return builder.bitcast(pointer, FLOAT_VECTOR.as_pointer())
 
 
 def _combine_lanes(
     builder: Any, values: Any, count: Any, lanes: Any, combine: Callable[[Any, Any], Any]
 ) -> None:
-    """Combine lanes [64] with values, 64 at a time; the lanes are in registers meanwhile."""
+    """Combine lanes [64] with values [count], 64 at a time; the lanes stay in registers."""
     offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, ROW_LANES, VECTOR_WIDTH)]
-    held = [
+    # four registers of 16 lanes: LLVM promotes these stack slots
+    registers = [
         codegen.alloca_once_value(builder, builder.load(_vector_pointer(builder, lanes, offset), align=4))
         for offset in offsets
     ]
     step = ir.Constant(count.type, ROW_LANES)
     with codegen.for_range(builder, builder.udiv(count, step), intp=count.type) as loop:
         start = builder.mul(loop.index, step)
-        for offset, lane in zip(offsets, held, strict=True):
+        for offset, lane in zip(offsets, registers, strict=True):
             value = builder.load(_vector_pointer(builder, values, start, offset), align=4)
             builder.store(combine(builder.load(lane), value), lane)
-    for offset, lane in zip(offsets, held, strict=True):
+    for offset, lane in zip(offsets, registers, strict=True):
         builder.store(builder.load(lane), _vector_pointer(builder, lanes, offset), align=4)
 
 
@@ -79,7 +82,7 @@ def _highest_in_lanes(
     count: Any,
     lanes: Any,
 ) -> Any:
-    """Raise lanes [64] to the highest of values that stand in them.
+    """Raise lanes [64] to the highest of the values of each lane.
 
     Args:
         values: [count], float32, contiguous.
@@ -108,7 +111,7 @@ def _add_exponentials(
     highest: Any,
     lanes: Any,
 ) -> Any:
-    """Add to lanes [64] the exponentials of values that stand in them, less the highest.
+    """Add exp(value - highest) to lanes [64], each value to its lane.
 
     Args:
         values: [count], float32, contiguous.
@@ -118,10 +121,10 @@ def _add_exponentials(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        less = broadcast(builder, arguments[2], FLOAT_VECTOR)
+        maxima = broadcast(builder, arguments[2], FLOAT_VECTOR)
 
         def added(total: Any, value: Any) -> Any:
-            return builder.fadd(total, _exp(builder, builder.fsub(value, less)))
+            return builder.fadd(total, _exp(builder, builder.fsub(value, maxima)))
 
         source, target = (
             data_pointer(context, builder, signature, arguments, position) for position in (0, 3)
@@ -133,7 +136,7 @@ def _add_exponentials(
 
 
 @intrinsic
-def _weigh(
+def _block_sums(
     _typing_context: Any,
     values: Any,
     count: Any,
@@ -142,7 +145,7 @@ def _weigh(
     lanes: Any,
     sums: Any,
 ) -> Any:
-    """What `_add_exponentials` does, and the sum of each 64 of exp((value - highest) inverse).
+    """Do as `_add_exponentials`, and sum exp((value - highest) inverse) over each block of 64.
 
     Args:
         values: [count], float32, contiguous.
@@ -154,50 +157,53 @@ def _weigh(
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target, of_blocks = (
+        source, target, block_sums = (
             data_pointer(context, builder, signature, arguments, position) for position in (0, 4, 5)
         )
         offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, ROW_LANES, VECTOR_WIDTH)]
-        less, factor = (broadcast(builder, arguments[position], FLOAT_VECTOR) for position in (2, 3))
+        maxima, factor = (broadcast(builder, arguments[position], FLOAT_VECTOR) for position in (2, 3))
         blocks = builder.udiv(arguments[1], ir.Constant(arguments[1].type, ROW_LANES))
 
-        def along(weight: Callable[[Any, Any], Any]) -> None:
-            places = [_vector_pointer(builder, target, offset) for offset in offsets]
-            held = [codegen.alloca_once_value(builder, builder.load(place, align=4)) for place in places]
+        # one pass over the values: each is read from memory once for both sums
+        def accumulate(weight: Callable[[Any, Any], Any]) -> None:
+            pointers = [_vector_pointer(builder, target, offset) for offset in offsets]
+            registers = [
+                codegen.alloca_once_value(builder, builder.load(pointer, align=4)) for pointer in pointers
+            ]
             with codegen.for_range(builder, blocks, intp=blocks.type) as loop:
                 start = builder.mul(loop.index, ir.Constant(loop.index.type, ROW_LANES))
                 weights = []
-                for offset, lane in zip(offsets, held, strict=True):
+                for offset, lane in zip(offsets, registers, strict=True):
                     value = builder.load(_vector_pointer(builder, source, start, offset), align=4)
-                    below = builder.fsub(value, less)
+                    below = builder.fsub(value, maxima)
                     exponential = _exp(builder, below)
                     builder.store(builder.fadd(builder.load(lane), exponential), lane)
                     weights.append(weight(below, exponential))
-                builder.store(_sum_vectors(builder, weights), builder.gep(of_blocks, [loop.index]))
-            for place, lane in zip(places, held, strict=True):
-                builder.store(builder.load(lane), place, align=4)
+                builder.store(_sum_vectors(builder, weights), builder.gep(block_sums, [loop.index]))
+            for pointer, lane in zip(pointers, registers, strict=True):
+                builder.store(builder.load(lane), pointer, align=4)
 
         is_one = builder.fcmp_ordered("==", arguments[3], ir.Constant(ir.FloatType(), 1.0))
         with builder.if_else(is_one) as (then, otherwise):
             with then:
-                along(lambda _, exponential: exponential)
+                accumulate(lambda _, exponential: exponential)
             with otherwise:
-                along(lambda below, _: _exp(builder, builder.fmul(below, factor)))
+                accumulate(lambda below, _: _exp(builder, builder.fmul(below, factor)))
         return context.get_dummy_value()
 
     return types.void(values, count, highest, inverse, lanes, sums), generate
 
 
 def _sum_vectors(builder: Any, vectors: list[Any]) -> Any:
-    """The sum of 64 numbers, added by halves as `output.sum_lanes` does."""
+    """The sum of 64 numbers, added by halves as `int8.softmax.sum_lanes` does."""
     first, second, third, fourth = vectors
     total = builder.fadd(builder.fadd(first, third), builder.fadd(second, fourth))
     for half in (8, 4, 2, 1):
-        moved = [(place + half) % VECTOR_WIDTH for place in range(VECTOR_WIDTH)]
-        total = builder.fadd(total, builder.shuffle_vector(total, total, ir.Constant(INT_VECTOR, moved)))
+        swapped = [(lane + half) % VECTOR_WIDTH for lane in range(VECTOR_WIDTH)]
+        total = builder.fadd(total, builder.shuffle_vector(total, total, ir.Constant(INT_VECTOR, swapped)))
     return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
 
 
 max_in_lanes: Any = _highest_in_lanes  # called without the typing context
 add_exp_in_lanes: Any = _add_exponentials
-block_sums_in_lanes: Any = _weigh
+block_sums_in_lanes: Any = _block_sums

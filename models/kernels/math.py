@@ -17,7 +17,7 @@ LOWEST_EXPONENT = np.float32(-126.0)
 _HALF = np.float32(0.5)
 _ONE = np.float32(1)
 _TWO = np.float32(2)
-_SATURATION = np.float32(40)  # beyond it, the functions below have reached their limits
+_SATURATION = np.float32(40)  # beyond it, sigmoid and tanh equal their limits
 # 2^f for f in [-1/2, 1/2], its Taylor series; the relative error is below 3e-7
 _C1, _C2, _C3 = np.float32(0.6931471806), np.float32(0.2402265070), np.float32(0.0555041087)
 _C4, _C5, _C6 = np.float32(0.0096181291), np.float32(0.0013333558), np.float32(0.0001540353)
@@ -70,10 +70,10 @@ def greater(x: Any, y: Any) -> Any:
 def exp(x: Any) -> Any:
     """e^x in single precision for x ≤ 88; the smallest normal number for any x below -87."""
     y = greater(x * LOG2_E, LOWEST_EXPONENT)
-    whole = np.floor(y + _HALF)
-    f = y - whole
+    integer = np.floor(y + _HALF)
+    f = y - integer
     p = fma(fma(fma(fma(fma(fma(_C6, f, _C5), f, _C4), f, _C3), f, _C2), f, _C1), f, _ONE)
-    return p * float_of_bits(np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23))
+    return p * float_of_bits(np.uint32(np.int32(integer) + np.int32(127)) << np.uint32(23))
 
 
 @numba.njit(nogil=True, inline="always")

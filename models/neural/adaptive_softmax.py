@@ -19,14 +19,14 @@ from models.neural.softmax import OutputLayer
 from models.vocabulary import BOS
 
 WIDTH_DIVISOR = 4
-"""Each cluster's vectors are so many times narrower than those of the one before."""
+"""Ratio of the widths of a cluster's vectors and the next cluster's."""
 
 
 class ClusteredEmbedding(nn.Module):
     """Tokens in clusters by frequency; vectors of full width in the first, E / 4, E / 16, … in the others.
 
     As input vectors they are widened by their cluster's projection (Baevski and Auli 2019). `<s>`,
-    which stands before every sentence and is never predicted, always has rank 0.
+    which begins every sentence and is never predicted, always has rank 0.
 
     Attributes:
         rank: of each token, by falling frequency [V]; an integer buffer that is stored with the weights.
@@ -56,7 +56,7 @@ class ClusteredEmbedding(nn.Module):
             torch.empty(s, w).uniform_(-initial_range, initial_range)
             for s, w in zip(sizes, widths, strict=True)
         )
-        # scaled so that all clusters' logits and widened vectors start alike
+        # scaled so that the logits and widened vectors of all clusters start at the same size
         self.projections = nn.ParameterList(torch.randn(w, width) * w**-0.5 for w in widths[1:])
         first = torch.tensor([BOS])
         order = torch.cat([first, torch.arange(BOS), torch.arange(BOS + 1, vocab_size)])
@@ -79,7 +79,7 @@ class ClusteredEmbedding(nn.Module):
         """The input vectors [..., E] of tokens [...]."""
         ranks = self.rank[tokens]
         vectors: Tensor | None = None
-        # every token is looked up in every cluster and masked: shapes do not depend on the tokens
+        # every token is looked up in every cluster and masked: shapes must not depend on the tokens
         for i in range(len(self)):
             begin, end = self.bounds[i], self.bounds[i + 1]
             inside = (ranks >= begin) & (ranks < end)
@@ -93,7 +93,7 @@ class ClusteredEmbedding(nn.Module):
 
     @torch.no_grad()
     def rank_tokens(self, counts: Tensor) -> Tensor:
-        """Rank the tokens by how often they occur [V]; returns their ids in the order of rank [V]."""
+        """Rank the tokens by their counts [V]; return their ids in the order of rank [V]."""
         counts = counts.clone()
         counts[BOS] = torch.inf
         order = torch.argsort(counts, descending=True, stable=True)
@@ -104,10 +104,10 @@ class ClusteredEmbedding(nn.Module):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the ranks, None if nothing is; they may come from a damaged file."""
-        places = torch.sort(self.rank).values
-        if not torch.equal(places, torch.arange(len(places), device=places.device)):
-            return f"rank is not a permutation of 0 to {len(places) - 1}"
+        """The fault of the ranks, which may come from a damaged file; None if there is none."""
+        ordered = torch.sort(self.rank).values
+        if not torch.equal(ordered, torch.arange(len(ordered), device=ordered.device)):
+            return f"rank is not a permutation of 0 to {len(ordered) - 1}"
         return None if self.rank[BOS] == 0 else f"rank of <s> is {int(self.rank[BOS])}, it must be 0"
 
 
@@ -135,7 +135,9 @@ class AdaptiveSoftmax(OutputLayer):
         self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-initial_range, initial_range))
         sizes = [len(table) for table in vectors.tables]
         self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
-        never_predicted = torch.zeros(sizes[0] + tails, device="cpu")  # known, also where all else is shapes
+        never_predicted = torch.zeros(
+            sizes[0] + tails, device="cpu"
+        )  # on the CPU even if the model is on `meta`
         never_predicted[0] = -math.inf  # the rank of <s>
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
         self.never_predicted: Tensor
@@ -146,7 +148,7 @@ class AdaptiveSoftmax(OutputLayer):
         return weight, self.biases[0] + self.never_predicted
 
     def head_index(self, ranks: Tensor) -> Tensor:
-        """Where the head has tokens of given ranks [N]: their own place or their cluster's."""
+        """Index in the head of tokens of given ranks [N]: their own or their cluster's."""
         inner = self.rank_bounds(ranks)
         cluster = torch.bucketize(ranks, inner, right=True)
         return torch.where(cluster == 0, ranks, inner[0] + cluster - 1)
@@ -184,14 +186,14 @@ class AdaptiveSoftmax(OutputLayer):
             begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
             choices = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(choices):
-                needed, places = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+                needed, indices = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
                 inside = self._inside(i, features[needed])
-                answer[choices] += inside[places, ranks[choices] - begin]
+                answer[choices] += inside[indices, ranks[choices] - begin]
         return answer
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the tokens' ranks, in words."""
+        """The fault of the tokens' ranks; None if there is none."""
         return self.vectors.problem
 
     def _inside(self, cluster: int, features: Tensor) -> Tensor:

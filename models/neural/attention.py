@@ -10,11 +10,12 @@ import math
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from models.neural.cells import Body, Hidden
 from models.neural.config import NetworkConfig
 
-_MAX_TANH_VALUES = 1 << 22  # values of tanh at once (16 MiB)
+_MAX_TANH_VALUES = 1 << 22  # values of tanh in memory at once (16 MiB)
 
 
 class AdditiveScores(nn.Module):
@@ -90,8 +91,8 @@ class ScaledScores(nn.Module):
 class AttentionBody(Body):
     """h_t + P Σ α_j h_j over the last n outputs h_j of a body, h_t among them; α is a softmax of scores.
 
-    Carries what the body does, the n - 1 outputs before [n - 1, B, W], and how many of those there
-    are [1, B, 1].
+    Carries the body's state, the n - 1 outputs before [n - 1, B, W], and their number
+    [1, B, 1].
 
     Args:
         inner: the body.
@@ -107,7 +108,7 @@ class AttentionBody(Body):
         self.projection = nn.Linear(self.width, self.width, bias=False)
 
     def start(self, batch: int) -> Hidden:
-        """What the body starts with, and no outputs."""
+        """The body's initial state, and no outputs."""
         like = self.projection.weight
         return (
             *self.inner.start(batch),
@@ -115,14 +116,14 @@ class AttentionBody(Body):
             like.new_zeros(1, batch, 1),
         )
 
+    @override
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read T vectors a row: [T, B, E] to [T, B, W]."""
         outputs, inner = self.inner(inputs, carried[:-2])
         attended, memory = self._attend(outputs, carried[-2:])
         return attended, (*inner, *memory)
 
+    @override
     def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read one vector a row: [B, E] to [B, W]."""
         output, inner = self.inner.step(inputs, carried[:-2])
         attended, memory = self._attend(output[None], carried[-2:])
         return attended[0], (*inner, *memory)
@@ -136,11 +137,13 @@ class AttentionBody(Body):
         return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
 
     def _visible(self, times: int, filled: Tensor) -> Tensor:
-        """What each of T outputs may look at [B, T, n - 1 + T]: itself and what was there in the window."""
+        """Visibility mask [B, T, n - 1 + T]: each of T outputs sees itself and earlier ones in the window."""
         columns = torch.arange(self.before + times, device=filled.device)
-        behind = self.before + torch.arange(times, device=filled.device)[:, None] - columns  # [T, n - 1 + T]
-        there = columns >= self.before - filled[0]  # [B, n - 1 + T]
-        return ((behind >= 0) & (behind <= self.before)) & there[:, None]
+        distances = (
+            self.before + torch.arange(times, device=filled.device)[:, None] - columns
+        )  # [T, n - 1 + T]
+        is_filled = columns >= self.before - filled[0]  # [B, n - 1 + T]
+        return ((distances >= 0) & (distances <= self.before)) & is_filled[:, None]
 
 
 def _make_scores(config: NetworkConfig, width: int) -> nn.Module:

@@ -19,8 +19,8 @@ from torch.nn import functional
 from models.neural.config import ActivationName, NetworkConfig
 
 Hidden: TypeAlias = tuple[Tensor, ...]
-"""What a network carries from token to token: tensors [·, B, ·]. The first is the body's output at the
-last token, [1, B, W], from which the next one is predicted; the others are what the body carries."""
+"""A network's state between tokens: tensors [·, B, ·]. The first is the body's output at the last token,
+[1, B, W], from which the next one is predicted; the rest is the body's state."""
 
 
 class Body(nn.Module, ABC):
@@ -34,7 +34,7 @@ class Body(nn.Module, ABC):
 
     @abstractmethod
     def start(self, batch: int) -> Hidden:
-        """What is carried before any token: tensors whose dimension 1 is the batch."""
+        """The initial state: tensors whose dimension 1 is the batch."""
 
     @abstractmethod
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
@@ -42,31 +42,31 @@ class Body(nn.Module, ABC):
 
         Args:
             inputs: [T, B, E].
-            carried: up to the first of them; it is not changed.
+            carried: the state before the first; it is not changed.
 
         Returns:
-            The outputs [T, B, W] and what is carried on.
+            The outputs [T, B, W] and the next state.
         """
 
     def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
         """Read one vector a row, [B, E]: as `forward`, but may be faster for few rows on a CPU.
 
         Returns:
-            The output [B, W] and what is carried on.
+            The output [B, W] and the next state.
         """
         outputs, carried = self.forward(inputs[None], carried)
         return outputs[0], carried
 
 
 CellState: TypeAlias = tuple[Tensor, ...]
-"""What a layer carries from token to token, each [B, H]; the first is its output at the last token."""
+"""A layer's state between tokens, each [B, H]; the first is its output at the last token."""
 
 
 class Cell(nn.Module, ABC):
     """One recurrent layer.
 
     Attributes:
-        parts: how many tensors are carried.
+        parts: number of tensors in the state.
     """
 
     parts: int
@@ -77,14 +77,14 @@ class Cell(nn.Module, ABC):
 
         Args:
             inputs: [T, B, I].
-            carried: up to the first of them; it is not changed.
+            carried: the state before the first; it is not changed.
 
         Returns:
-            The outputs [T, B, H] and what is carried on.
+            The outputs [T, B, H] and the next state.
         """
 
     def step(self, inputs: Tensor, carried: CellState) -> CellState:
-        """Read one input a row, [B, I]; the output is the first part of what is carried on."""
+        """Read one input a row, [B, I]; return the next state, whose first part is the output."""
         return self.forward(inputs[None], carried)[1]
 
 
@@ -96,8 +96,8 @@ class Dropout(nn.Module):
         variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
 
     Attributes:
-        shard: which of how many equal parts of a batch the rows are; others may be in other processes, and
-            masks are those of the whole batch.
+        shard: index and number of equal parts of a batch that processes share; masks are those of the
+            complete batch.
     """
 
     def __init__(self, share: float, *, variational: bool) -> None:
@@ -107,7 +107,7 @@ class Dropout(nn.Module):
         self.shard = (0, 1)
 
     def forward(self, values: Tensor) -> Tensor:
-        """The values [T, B, W], some of them 0 in training mode."""
+        """The values [T, B, W], with dropout in training mode."""
         if not self.training or not self.share:
             return values
         number, count = self.shard
@@ -123,23 +123,23 @@ class Dropout(nn.Module):
 
 
 def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int) -> Tensor:
-    """Embeddings [T, B, E] of tokens [T, B], those of some tokens of the vocabulary 0 wherever they stand."""
-    kept = _dropout_mask(embedded.new_empty(vocab_size, 1), share)
-    return embedded * kept[tokens]
+    """Embeddings [T, B, E] of tokens [T, B], with 0 at all occurrences of dropped tokens."""
+    mask = _dropout_mask(embedded.new_empty(vocab_size, 1), share)
+    return embedded * mask[tokens]
 
 
 def drop_weights(weights: Tensor, share: float) -> Tensor:
     """Weights of which a share is 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
 
-    There are many, and on a CPU torch draws a number of 32 bits for each, one after the other, which takes
-    as long as the layer: sixteen bits do, so a share is one in 65,536 off at most.
+    On a CPU torch samples 32 bits for each weight, one after the other, which takes as long as the layer;
+    sixteen bits suffice, with an error of the share of at most 1 in 65,536.
     """
     if weights.is_cuda:
         return functional.dropout(weights, share)
     count = weights.numel()
     draws = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
-    kept = draws.view(torch.int16)[:count].view(weights.shape) >= round(share * 2**16) - 2**15
-    return weights * kept.to(weights.dtype).div_(1 - share)
+    is_kept = draws.view(torch.int16)[:count].view(weights.shape) >= round(share * 2**16) - 2**15
+    return weights * is_kept.to(weights.dtype).div_(1 - share)
 
 
 def _dropout_mask(mask: Tensor, share: float) -> Tensor:
@@ -147,7 +147,7 @@ def _dropout_mask(mask: Tensor, share: float) -> Tensor:
 
 
 SINGLE_LAYER_ARGS = (True, 1, 0.0, True, False, False)
-"""How torch's functions are told of one: biases, layers, dropout, for training, both directions, batch first."""
+"""Arguments of torch's functions for one layer: biases, layers, dropout, train, bidirectional, batch first."""
 
 
 class TorchCell(Cell, ABC):
@@ -170,15 +170,15 @@ class TorchCell(Cell, ABC):
 
     @property
     def drops(self) -> bool:
-        """Whether weights are dropped now."""
+        """Return whether weights are dropped in the present mode."""
         return self.training and self.weight_drop > 0
 
     def weights(self) -> list[Tensor]:
-        """Of the inputs [G H, I], of the last outputs [G H, H], and two biases [G H]."""
+        """Weights of the inputs [G H, I] and of the last outputs [G H, H], and two biases [G H]."""
         return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - named one by one only
 
     def dropped_weights(self) -> list[Tensor]:
-        """The same with some of the second dropped; on a CUDA device in one piece, as cuDNN wants them."""
+        """The weights with dropout of the second; on a CUDA device in one block of memory, as cuDNN requires."""
         of_inputs, of_hidden, *biases = self.weights()
         weights = [of_inputs, drop_weights(of_hidden, self.weight_drop), *biases]
         if not of_inputs.is_cuda:
@@ -235,7 +235,7 @@ class Elman(TorchCell):
 class GRU(TorchCell):
     """r, z = σ(W x + U h + b), n = tanh(W x + b + r (U h + b')); h ← (1 − z) n + z h.
 
-    Carries (h,). Gates stand in the order r, z, n.
+    Carries (h,). Order of the gates: r, z, n.
 
     Args:
         input_size: I.
@@ -266,7 +266,7 @@ class GRU(TorchCell):
 class LSTM(TorchCell):
     """i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b); c ← f c + i g, h ← o tanh(c).
 
-    Carries (h, c). Gates stand in the order i, f, g, o.
+    Carries (h, c). Order of the gates: i, f, g, o.
 
     Args:
         input_size: I.
@@ -315,7 +315,7 @@ def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """Its gradient is the same recurrence from the last step to the first."""
+    """The recurrence and its gradient, the same recurrence from the last step to the first."""
 
     @staticmethod
     def forward(ctx: Any, decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
@@ -337,8 +337,8 @@ class _LinearRecurrence(torch.autograd.Function):
 
 def _scan(decays: Tensor, drives: Tensor) -> Tensor:
     """h_1 … h_T from h_0 = 0."""
-    width = 1
-    while width < len(decays):  # each entry stands for the `width` steps that end with it
+    width = 1  # O(T log T) element-wise work in log2 T passes, each over all of [T, B, H]
+    while width < len(decays):  # each entry combines the `width` steps that end with it
         drives = torch.cat([drives[:width], torch.addcmul(drives[width:], decays[width:], drives[:-width])])
         decays = torch.cat([decays[:width], decays[width:] * decays[:-width]])
         width *= 2
@@ -348,8 +348,8 @@ def _scan(decays: Tensor, drives: Tensor) -> Tensor:
 class MinGRU(Cell):
     """z = σ(W x + b), n = g(V x + c); h ← (1 − z) h + z n, with g(v) = v + ½ above 0 and σ(v) below.
 
-    Gates look at the input alone and h enters linearly, so all steps are computed at once. Carries (h,).
-    W stands above V.
+    Gates depend on the input alone and h enters linearly, so all steps are computed at once. Carries (h,).
+    W is stored above V.
 
     Args:
         input_size: I.
@@ -374,7 +374,7 @@ class MinGRU(Cell):
         return (torch.addcmul(drive, decay, carried[0]),)
 
     def _terms(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """What the last h is multiplied by and what is added to it, both [..., H] in the weights' precision."""
+        """Factor of the last h and the term added to it, both [..., H] in the weights' precision."""
         z, n = self.gates(inputs).to(self.gates.weight.dtype).chunk(2, dim=-1)
         candidate = torch.where(n > 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-z), torch.sigmoid(z) * candidate

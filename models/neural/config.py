@@ -11,7 +11,7 @@ MIN_HEAD_TOKENS = 3
 
 
 def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
-    """What is wrong with the ranks at which clusters begin, in words; None if nothing is.
+    """The fault of the ranks at which clusters begin, as a message; None if there is none.
 
     Args:
         cutoffs: the ranks.
@@ -43,25 +43,25 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "attention_size": ("attention", ("additive", "scaled")),
     "cutoffs": ("output", ("adaptive",)),
 }
-"""Keys that act with some values of another key only: that key and those values."""
+"""Keys with an effect only for certain values of another key: that key and the values."""
 
 
 class NetworkConfig(BaseModel):
-    """What rebuilds a network, its vocabulary's size aside.
+    """Shape of a network, except its vocabulary's size.
 
     Attributes:
-        cell: what stands between embedding and output: `feed-forward` (Bengio et al. 2003), `elman`
+        cell: layers between embedding and output: `feed-forward` (Bengio et al. 2003), `elman`
             (Elman 1990), `lstm` (Hochreiter and Schmidhuber 1997, with forget gates), `gru` (Cho et
             al. 2014) or `mingru` (Feng et al. 2024); the model's family has its name.
         layers: of cells, one on top of the other.
         embedding_size: width of a token's vector.
         hidden_size: width of each layer.
-        window: tokens that a feed-forward network sees.
+        window: context tokens of a feed-forward network.
         activation: of feed-forward and Elman layers.
         residual: whether a layer's input is added to its output where both are equally wide.
         layer_norm: whether each layer's input and the last one's output are normalised (Ba et al. 2016).
         orthogonal: whether the recurrent matrices start orthogonal, gate by gate (Saxe et al. 2014).
-        forget_bias: what an LSTM's forget gates start with (Jozefowicz et al. 2015).
+        forget_bias: initial bias of an LSTM's forget gates (Jozefowicz et al. 2015).
         learned_state: whether the state before any token is learned instead of zeros.
         attention: over the last outputs of the layers, added to the newest: `additive` (Bahdanau et al.
             2015), `multiplicative` (Luong et al. 2015), `scaled` (Vaswani et al. 2017) or `none`.
@@ -72,17 +72,17 @@ class NetworkConfig(BaseModel):
         output: `softmax` over all tokens at once, or `adaptive`, in two steps for rare tokens, whose
             vectors are narrower (Grave et al. 2017; if tied, those of the embedding too, Baevski and Auli 2019).
         cutoffs: ranks by frequency at which the clusters of an adaptive softmax begin, such as [2000, 10000].
-        self_normalised: whether logits were trained to stand for log-probabilities by themselves. Says
-            what training did, and is not to be set in a recipe.
+        self_normalised: whether logits were trained to approximate log-probabilities. Set by training,
+            not in a recipe.
         dropout: share of values dropped in training before the output layer and, where the next two
             are not given, also of embeddings and between layers.
         input_dropout: share of the values of embeddings that is dropped.
         hidden_dropout: share of values dropped between layers.
-        embedding_dropout: share of the vocabulary's tokens whose vector is dropped whole in each
-            stretch of training text (Gal and Ghahramani 2016).
-        weight_drop: share of the hidden-to-hidden weights dropped in each stretch (Merity et al. 2018).
-        variational: whether a row of a stretch drops the same values at every step (Gal and
-            Ghahramani 2016) instead of others at each.
+        embedding_dropout: share of the vocabulary's tokens whose vector is dropped in each
+            segment of training text (Gal and Ghahramani 2016).
+        weight_drop: share of the hidden-to-hidden weights dropped in each segment (Merity et al. 2018).
+        variational: whether a row of a segment drops the same values at every step (Gal and
+            Ghahramani 2016) instead of new ones at each.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -132,16 +132,16 @@ class NetworkConfig(BaseModel):
 
     @property
     def layer_inputs(self) -> tuple[int, ...]:
-        """The width of what each layer reads."""
+        """Input width of each layer."""
         tokens = self.window if self.cell == "feed-forward" else 1
         return (tokens * self.embedding_size, *[self.hidden_size] * (self.layers - 1))
 
     def unused_key(self) -> str | None:
-        """A key that was set and would do nothing, with the reason; None if there is none."""
-        for key, (other, values) in ACTS_WITH.items():
-            given = getattr(self, other)
+        """A key that was set without effect, with the reason; None if there is none."""
+        for key, (controlling, values) in ACTS_WITH.items():
+            given = getattr(self, controlling)
             if key in self.model_fields_set and given not in values:
-                return f"{key} acts with neural.{other}={' or '.join(values)} only, given {given}"
+                return f"{key} acts with neural.{controlling}={' or '.join(values)} only, given {given}"
         if "self_normalised" in self.model_fields_set:
             return f"self_normalised is decided by train.self_normalise and train.loss, given {self.self_normalised}"
         if self.residual and self.hidden_size not in self.layer_inputs:

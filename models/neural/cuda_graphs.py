@@ -15,7 +15,7 @@ from models.neural.cells import Hidden
 from models.neural.network import Network
 
 MAX_GRAPH_ROWS = 1024
-"""Beyond so many rows the device is busy with the step itself, and nothing is recorded."""
+"""Largest batch that is captured; larger ones keep the device busy without a graph."""
 
 _WARM_UPS = 3  # what torch's documentation advises: libraries choose their kernels and take their memory at first calls
 
@@ -23,11 +23,11 @@ CaptureGraph: TypeAlias = Callable[[Callable[[], Hidden]], "CapturedGraph"]
 
 
 class CapturedGraph(NamedTuple):
-    """A computation that can be done again.
+    """A captured computation.
 
     Attributes:
-        replay: does it with whatever now lies in the tensors that it reads.
-        outputs: where its results lie after that, until the next time.
+        replay: repeats it with the present content of its input tensors.
+        outputs: tensors of its results, valid until the next replay.
     """
 
     replay: Callable[[], None]
@@ -35,16 +35,16 @@ class CapturedGraph(NamedTuple):
 
 
 class CudaGraphSteps:
-    """`Network.step` of up to `MAX_GRAPH_ROWS` rows, recorded and replayed.
+    """`Network.step` of up to `MAX_GRAPH_ROWS` rows as captured CUDA graphs.
 
     Args:
-        network: in evaluation mode; its parameters must stay where they are.
-        record: how a computation is recorded.
+        network: in evaluation mode; its parameters must not move.
+        record: captures a computation.
     """
 
-    def __init__(self, network: Network, record: CaptureGraph) -> None:
+    def __init__(self, network: Network, capture: CaptureGraph) -> None:
         self._network = network
-        self._record = record
+        self._record = capture
         self._bound: dict[int, _CapturedStep] = {}
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
@@ -52,21 +52,21 @@ class CudaGraphSteps:
 
         Args:
             tokens: ids [B], B at most `MAX_GRAPH_ROWS`.
-            hidden: what is carried; it is not changed.
+            hidden: the state; it is not changed.
 
         Returns:
-            What is carried on, of the same shapes.
+            The next state, of the same shapes.
         """
         rows = tokens.shape[0]
         size = 1 << max(rows - 1, 0).bit_length()
         if size not in self._bound:
             self._bound[size] = self._bind(size, tokens)
-        bound = self._bound[size]
-        bound.tokens[:rows] = tokens
-        for place, part in zip(bound.hidden, hidden, strict=True):
-            place[:, :rows] = part
-        bound.recording.replay()
-        return tuple(part[:, :rows].clone() for part in bound.recording.outputs)
+        captured = self._bound[size]
+        captured.tokens[:rows] = tokens
+        for buffer, part in zip(captured.hidden, hidden, strict=True):
+            buffer[:, :rows] = part
+        captured.recording.replay()
+        return tuple(part[:, :rows].clone() for part in captured.recording.outputs)
 
     def _bind(self, rows: int, like: Tensor) -> "_CapturedStep":
         tokens = like.new_zeros(rows)
@@ -81,13 +81,13 @@ class _CapturedStep(NamedTuple):
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
-    """Record a computation on the current CUDA device; other threads may go on using it meanwhile."""
-    aside: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
+    """Capture a computation on the current CUDA device, which other threads may use meanwhile."""
+    side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
         for _ in range(_WARM_UPS):
             compute()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(side_stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = compute()

@@ -8,6 +8,7 @@ from typing import Generic, cast
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from models.arrays import Array, FloatArray, TokenIds
 from models.errors import InvalidInputError
@@ -40,7 +41,7 @@ class NetworkModel(ABC, Generic[S]):
     """A network and the vocabulary that it predicts.
 
     Args:
-        network: its shape and number of parameters are noted.
+        network: of which shape and number of parameters are stored.
         vocabulary: the tokens that ids stand for.
 
     Raises:
@@ -81,7 +82,7 @@ class NetworkModel(ABC, Generic[S]):
 
     @property
     def self_normalised(self) -> bool:
-        """Whether training pulled logits towards log-probabilities."""
+        """Return whether logits were trained to approximate log-probabilities."""
         return self._config.self_normalised
 
     @abstractmethod
@@ -106,22 +107,22 @@ class NetworkModel(ABC, Generic[S]):
 
     @cached_property
     def _start(self) -> S:
-        """One row after `<s>`: nearly every request begins there, so it is computed once."""
+        """One row after `<s>`, computed once, as nearly every request begins there."""
         return self.advance(self.empty_state(1), np.array([BOS]))
 
 
 class NeuralModel(NetworkModel[NeuralState]):
-    """A neural language model, ready to answer.
+    """A neural language model for inference.
 
-    Computes in single precision; two ways to the same score (step by step or whole, alone or in
+    Computes in single precision: scores computed in different ways (step by step or at once, alone or in
     a batch, CPU or CUDA) agree within rounding, not bit by bit.
 
     Args:
         network: its parameters; moved to the device and switched to evaluation.
         vocabulary: the tokens that ids stand for.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
-        weight_cache: where packed weights lie; None for this process's memory. Whoever goes on training the network
-            gives none.
+        weight_cache: of packed weights; None for this process's memory, also if the network is trained
+            further.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size, or there is no such device.
@@ -144,32 +145,24 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     @property
     def network(self) -> Network:
-        """Its parameters, in evaluation mode; nobody but a trainer may change them."""
+        """The network, in evaluation mode; only a trainer may change its parameters."""
         return self._network
 
     @cached_property
     def _served(self) -> Network:
-        """What computes; packed when it is first asked, so that whoever trains the network does so before."""
+        """The network that predicts; packed at first use, so after any training."""
         if BEST_PACKING is None or self._device.type != "cpu":
             return self._network
         return pack_network(self._network, BEST_PACKING, self.weight_cache)
 
+    @override
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
-        """The state after nothing."""
         return NeuralState(self._network.initial_hidden(batch))
 
+    @override
     @torch.inference_mode()
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        """Consume one token per row.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B], each in [0, V).
-
-        Returns:
-            The state after the tokens.
-        """
         ids = self._ids(tokens)
         if self._recorded is not None and 0 < len(ids) <= MAX_GRAPH_ROWS:
             with torch.cuda.device(self._device):
@@ -187,65 +180,33 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     @torch.inference_mode()
     def score(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities of given tokens, each given the state and the tokens before it.
-
-        Memory beyond arguments and result is bounded, however many and long the rows are.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B, T]; what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
-
-        Returns:
-            Natural-log probabilities [B, T]; 0 past a row's length.
-        """
+        """Log-probabilities [B, T] of given tokens; memory is bounded, however many and long the rows are."""
         return score_batch(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def score_unnormalised(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Logits of given tokens instead of their log-probabilities; see `score`.
-
-        Only the tokens' own are computed, so the size of the vocabulary costs nothing.
-        """
+        """Logits [B, T] of given tokens, at a cost independent of the vocabulary's size."""
         return score_batch(self._served, state, tokens, lengths, normalised=False)
 
     @torch.inference_mode()
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Log-probabilities of tokens that may come next, at the cost of a distribution for each row of the state.
-
-        Args:
-            state: B rows; it is not changed.
-            rows: of each token, never falling [C].
-            tokens: ids [C].
-
-        Returns:
-            Natural-log probabilities [C].
-        """
+        """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
         return score_choices_after(self._served, state.top, rows, tokens)
 
     @torch.inference_mode()
     def prefill(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
-        """Consume whole sequences.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B, T]; what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
-
-        Returns:
-            The state after row b's first lengths[b] tokens.
-        """
+        """Consume the first lengths[b] tokens of each row b."""
         return prefill_batch(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """What `score` and `prefill` answer, in one pass."""
+        """Do `score` and `prefill` in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
         return ReadScores(scores, read_batch(self._served, state, tokens, lengths, scores=scores))
 
     @property
     def feature_size(self) -> int:
-        """Numbers in what the output layer reads, E."""
+        """Width of the output layer's input, E."""
         return self._network.feature_size
 
     @torch.inference_mode()
@@ -256,14 +217,14 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     @torch.inference_mode()
     def features_per_token(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vector before each of given tokens [B, T, E]; see `prefill` for the arguments."""
+        """The vector before each of given tokens [B, T, E]; float32."""
         return features_of_batch(self._served, state, tokens, lengths)
 
     @torch.inference_mode()
     def score_with_features(
         self, state: NeuralState, tokens: TokenIds, lengths: TokenIds
     ) -> ScoresWithFeatures:
-        """What `score` and `features_along` answer, in one pass."""
+        """Do `score` and `features_per_token` in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
         return ScoresWithFeatures(
             scores, features_of_batch(self._served, state, tokens, lengths, scores=scores)
@@ -271,7 +232,7 @@ class NeuralModel(NetworkModel[NeuralState]):
 
     @torch.inference_mode()
     def read_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
-        """What `score_with_features` and `prefill` answer, in one pass."""
+        """Do `score_with_features` and `prefill` in one pass."""
         scores = np.zeros(tokens.shape, dtype=np.float32)
         features = np.zeros((*tokens.shape, self.feature_size), dtype=np.float32)
         after = read_batch(self._served, state, tokens, lengths, scores=scores, features=features)
@@ -311,7 +272,7 @@ class NeuralModel(NetworkModel[NeuralState]):
 
 
 class BlockSamplingModel(NeuralModel):
-    """One that tells what a token is drawn by without its whole distribution; see `BlockSampler`.
+    """A neural model that samples without computing whole distributions; see `BlockSampler`.
 
     Args:
         network: with a softmax over the whole vocabulary.
@@ -325,13 +286,13 @@ class BlockSamplingModel(NeuralModel):
 
     @torch.inference_mode()
     def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
-        """What the next token of each row is drawn by; see `BlockSampler`."""
+        """Sums for sampling the next token of each row; see `BlockSampler`."""
         features = self._served.features(state.top)
         return self._softmax.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
 
-    def logits(self, weighed: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+    def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
-        return self._softmax.logits(weighed.features, np.asarray(rows), np.asarray(blocks))
+        return self._softmax.logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
     @property
     def _softmax(self) -> PackedSoftmax:
@@ -339,7 +300,7 @@ class BlockSamplingModel(NeuralModel):
 
 
 def _samples_blocks(network: Network, device: str) -> bool:
-    """Whether the output layer is packed."""
+    """Return whether the output layer is packed."""
     return (
         BEST_PACKING is not None
         and resolve_device(device).type == "cpu"
@@ -351,13 +312,13 @@ class Int8Model(NetworkModel[Int8State]):
     """A neural language model with weights and activations of eight bits, on a CPU.
 
     Weights have a scale per row, activations one per row of the batch, and integers are summed
-    exactly: what a row is told depends on its own text alone, to the last bit, whoever is in the
-    batch, step by step or whole.
+    exactly: a row's results depend on its own text alone, to the last bit, in any batch, step by step
+    or at once.
 
     Args:
         network: in single precision; it is not changed.
         vocabulary: the tokens that ids stand for.
-        shelf: where rounded weights lie; None for this process's memory.
+        shelf: cache of rounded weights; None for this process's memory.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size, or the network is of a kind that cannot
@@ -370,101 +331,69 @@ class Int8Model(NetworkModel[Int8State]):
         super().__init__(network, vocabulary)
         self._network = Int8Network(network, shelf or PrivateWeightCache())
 
+    @override
     def empty_state(self, batch: int) -> Int8State:
-        """The state after nothing."""
         return Int8State(self._network.start).select(np.zeros(batch, dtype=np.int64))
 
+    @override
     def advance(self, state: Int8State, tokens: TokenIds) -> Int8State:
-        """Consume one token per row.
+        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels do not check it
+        results: dict[int, Int8State] = {}
 
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B], each in [0, V).
-
-        Returns:
-            The state after the tokens.
-        """
-        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels trust it
-        shares: dict[int, Int8State] = {}
-
-        def work(some: slice) -> None:
-            shares[some.start] = Int8State(self._network.step(ids[some], state.select(some).hidden))
+        def work(part: slice) -> None:
+            results[part.start] = Int8State(self._network.step(ids[part], state.select(part).hidden))
 
         run_row_slices(work, len(state))
-        first, *others = (shares[start] for start in sorted(shares))
-        return first.concatenate(others) if others else first
+        first, *rest = (results[start] for start in sorted(results))
+        return first.concatenate(rest) if rest else first
 
     def next_log_probs(self, state: Int8State) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row."""
         return self._network.log_probs(state.top)
 
     def block_sums(self, state: Int8State, temperatures: FloatArray) -> BlockSums:
-        """What the next token of each row is drawn by; see `BlockSampler`."""
+        """Sums for sampling the next token of each row; see `BlockSampler`."""
         return self._network.block_sums(state.top, np.ascontiguousarray(temperatures, dtype=np.float32))
 
-    def logits(self, weighed: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+    def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
-        return self._network.logits(weighed.features, np.asarray(rows), np.asarray(blocks))
+        return self._network.logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
     def score(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities of given tokens, each given the state and the tokens before it.
-
-        Memory beyond arguments and result is bounded, however many and long the rows are.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B, T]; what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
-
-        Returns:
-            Natural-log probabilities [B, T]; 0 past a row's length.
-        """
+        """Log-probabilities [B, T] of given tokens; memory is bounded, however many and long the rows are."""
         scores = np.zeros(tokens.shape, np.float32)
         self._read(state, tokens, lengths, Want(scores))
         return scores
 
     def score_unnormalised(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The logits of given tokens [B, T], which spare the sum over the vocabulary; see `score`."""
+        """Logits [B, T] of given tokens, at a cost independent of the vocabulary's size."""
         scores = np.zeros(tokens.shape, np.float32)
         self._read(state, tokens, lengths, Want(scores, normalised=False))
         return scores
 
     def score_choices(self, state: Int8State, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Log-probabilities of tokens that may come next, at the cost of a distribution for each row of the state.
-
-        Args:
-            state: B rows; it is not changed.
-            rows: of each token, never falling [C].
-            tokens: ids [C].
-
-        Returns:
-            Natural-log probabilities [C].
-        """
+        """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
         top, scores = state.top, np.empty(len(tokens), np.float32)
 
-        def choose(some: slice) -> None:
-            cut = slice(*np.searchsorted(rows, [some.start, some.stop]))
-            scores[cut] = self._network.choice_log_probs(top[some], rows[cut] - some.start, tokens[cut])
+        def score_part(part: slice) -> None:
+            cut = slice(*np.searchsorted(rows, [part.start, part.stop]))
+            scores[cut] = self._network.choice_log_probs(top[part], rows[cut] - part.start, tokens[cut])
 
-        run_row_slices(choose, len(top))
+        run_row_slices(score_part, len(top))
         return scores
 
     def prefill(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> Int8State:
-        """Consume whole sequences; the arguments are those of `score`.
-
-        Returns:
-            The state after row b's first lengths[b] tokens.
-        """
+        """Consume the first lengths[b] tokens of each row b."""
         return self._read(state, tokens, lengths, Want())
 
     def read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """What `score` and `prefill` answer, in one pass."""
+        """Do `score` and `prefill` in one pass."""
         scores = np.zeros(tokens.shape, np.float32)
         return ReadScores(scores, self._read(state, tokens, lengths, Want(scores)))
 
     @property
     def feature_size(self) -> int:
-        """Numbers in what the output layer reads, E."""
+        """Width of the output layer's input, E."""
         return self._network.feature_size
 
     def features(self, state: Int8State) -> FloatArray:
@@ -472,7 +401,7 @@ class Int8Model(NetworkModel[Int8State]):
         return self._network.features(state.top)
 
     def features_per_token(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vector before each of given tokens [B, T, E]; see `score` for the arguments."""
+        """The vector before each of given tokens [B, T, E]; float32."""
         features = np.zeros((*tokens.shape, self.feature_size), np.float32)
         self._read(state, tokens, lengths, Want(features=features))
         return features
@@ -480,18 +409,18 @@ class Int8Model(NetworkModel[Int8State]):
     def score_with_features(
         self, state: Int8State, tokens: TokenIds, lengths: TokenIds
     ) -> ScoresWithFeatures:
-        """What `score` and `features_along` answer, in one pass."""
+        """Do `score` and `features_per_token` in one pass."""
         reading = self.read_with_features(state, tokens, lengths)
         return ScoresWithFeatures(reading.log_probs, reading.features)
 
     def read_with_features(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
-        """What `score_with_features` and `prefill` answer, in one pass."""
+        """Do `score_with_features` and `prefill` in one pass."""
         scores = np.zeros(tokens.shape, np.float32)
         features = np.zeros((*tokens.shape, self.feature_size), np.float32)
         after = self._read(state, tokens, lengths, Want(scores, features=features))
         return ReadWithFeatures(scores, features, after)
 
     def _read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds, wanted: Want) -> Int8State:
-        """Read sequences, in as many threads as torch would take."""
+        """Read sequences, in as many threads as torch would use."""
         threads = torch.get_num_threads()
         return read_int8_batch(self._network, state, tokens, lengths, wanted=wanted, threads=threads)

@@ -47,9 +47,9 @@ def make_output_layer(
 
     Args:
         config: the shape.
-        embedding: what `make_embedding` made; its vectors are the output's too if the network is tied.
+        embedding: from `make_embedding`; its vectors are the output's too if the network is tied.
         vocab_size: V.
-        width: of what the layer reads; the embedding's if the network is tied.
+        width: of the layer's input; the embedding's if the network is tied.
 
     Raises:
         InvalidInputError: the cutoffs do not fit the vocabulary.
@@ -74,7 +74,7 @@ class Network(nn.Module):
         vocab_size: V.
 
     Attributes:
-        takes_any_shape: whether numbers of rows and tokens that were not met before cost nothing more.
+        accepts_any_shape: whether new numbers of rows and tokens cost nothing extra.
 
     Raises:
         InvalidInputError: the configuration's cutoffs do not fit the vocabulary.
@@ -99,34 +99,34 @@ class Network(nn.Module):
         self.output = make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
 
     def tie(self) -> None:
-        """Let the output layer have the embedding's matrix again, after the embedding was given another."""
+        """Share the embedding's matrix with the output layer again, after the embedding was replaced."""
         if self.config.tied and isinstance(self.output, Softmax):
             self.output.weight = cast("nn.Parameter", self.embedding.weight)
 
     def initial_hidden(self, batch: int) -> Hidden:
-        """What is carried before any token: no output, and what the body starts with, mostly zeros."""
+        """The initial state: no output, and the body's initial state, usually zeros."""
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
-    def detach_and_reset(self, hidden: Hidden, kept: Tensor) -> Hidden:
-        """What a training step starts from: cut off from the past's gradients, and in some rows begun anew.
+    def detach_and_reset(self, hidden: Hidden, continues: Tensor) -> Hidden:
+        """The state for a training step: without gradients of the past, and reset in rows that begin a text.
 
         Args:
-            hidden: what the step before left.
-            kept: which rows go on, booleans [B].
+            hidden: state after the last step.
+            continues: rows that continue, booleans [B].
         """
-        begun = self.initial_hidden(len(kept))
-        mask = kept[None, :, None]
-        return tuple(torch.where(mask, part.detach(), new) for part, new in zip(hidden, begun, strict=True))
+        initial = self.initial_hidden(len(continues))
+        mask = continues[None, :, None]
+        return tuple(torch.where(mask, part.detach(), new) for part, new in zip(hidden, initial, strict=True))
 
     def forward(self, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """Read T tokens a row.
 
         Args:
             tokens: ids [T, B].
-            hidden: what was carried up to the first of them; it is not changed.
+            hidden: state before the first; it is not changed.
 
         Returns:
-            The body's outputs [T, B, W] and what is carried on.
+            The body's outputs [T, B, W] and the next state.
         """
         embedded = self.embedding(tokens)
         if self.training and self.config.embedding_dropout:
@@ -140,7 +140,7 @@ class Network(nn.Module):
         return (output[None], *carried)
 
     def features(self, outputs: Tensor) -> Tensor:
-        """What the output layer reads, [..., E], of the body's outputs [..., W]; in training [T, B, W]."""
+        """Input of the output layer [..., E] from the body's outputs [..., W]; in training [T, B, W]."""
         narrowed: Tensor = self.projection(self.output_dropout(outputs))
         return narrowed
 
@@ -162,8 +162,11 @@ class Network(nn.Module):
 
 
 WEIGHTS_FILE = "model.safetensors"
-_OBSOLETE_PREFIX = "recurrent."  # what the tensors of the first recurrent networks were called
-_TIED_TENSORS = ("output.weight", "output.vectors.")  # of a tied network: the embedding's too, stored once
+_OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent networks
+_TIED_TENSORS = (
+    "output.weight",
+    "output.vectors.",
+)  # of a tied network: shared with the embedding, stored once
 
 
 def write_network(network: Network, directory: Path) -> None:
@@ -176,8 +179,8 @@ def write_network(network: Network, directory: Path) -> None:
 def read_network(directory: Path, *, vocab_size: int) -> Network:
     """Rebuild a network, on the CPU and in evaluation mode.
 
-    Its parameters are the file itself, mapped into memory: processes share the pages, and what one of them
-    writes is seen by no other.
+    Its parameters are the file itself, mapped into memory: processes share the pages, and writes
+    of one process are private.
 
     Args:
         directory: where both files are.
@@ -203,9 +206,9 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Leaves out what torch computes shapes of by its compiler, which takes a second and 64 MB to bring in.
+    """Skips initialisers whose shapes torch infers with its compiler: its import takes a second and 64 MB.
 
-    The first values of an adaptive softmax do so still.
+    Those of an adaptive softmax are not skipped.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -214,8 +217,8 @@ class _SkipInitialisation(TorchFunctionMode):
 
 
 def _make_on_meta(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
-    """The network's shapes: sizes that the weights do not bear out cost no memory."""
-    shapes = config.model_copy(update={"orthogonal": False})  # decides about first values only
+    """The network on the `meta` device: sizes that contradict the weights cost no memory."""
+    shapes = config.model_copy(update={"orthogonal": False})  # affects initial values only
     try:
         with torch.device("meta"), _SkipInitialisation():
             network = Network(shapes, vocab_size)
@@ -226,7 +229,7 @@ def _make_on_meta(config: NetworkConfig, vocab_size: int, path: Path) -> Network
 
 
 def _stored_tensors(network: Network) -> dict[str, Tensor]:
-    """The tensors as the file has them: nothing twice, as safetensors asks."""
+    """The tensors in a file, without duplicates, as safetensors requires."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     if not network.config.tied:
         return tensors
@@ -260,7 +263,7 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, T
                 f"{path}: {name} is {list(got.shape)} {got.dtype}, config.json asks for "
                 f"{list(want.shape)} {want.dtype}"
             )
-        if not bool(torch.stack(got.aminmax()).isfinite().all()):  # nothing as large as the tensor is made
+        if not bool(torch.stack(got.aminmax()).isfinite().all()):  # no temporary of the tensor's size
             raise ManifestError(f"{path}: {name} has values that are not finite")
 
 
@@ -268,8 +271,7 @@ def resolve_device(name: str) -> torch.device:
     """The device that a name stands for.
 
     Single precision is single precision on it: cuDNN's recurrent kernels, unlike products, round their
-    factors to ten bits unless they are told not to, and scores would be off by more than a CPU's golden
-    test allows.
+    factors to ten bits by default, and scores would differ by more than a CPU's golden test allows.
 
     Args:
         name: `cpu`, `cuda`, `cuda:1`, …, or `auto`: a CUDA device if there is one, else the CPU.

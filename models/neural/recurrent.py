@@ -12,9 +12,9 @@ from models.neural.config import NetworkConfig
 
 
 class Recurrent(Body):
-    """The layers. Carries all layers' [L, B, H] of every part of a cell.
+    """Stacked recurrent layers. Carries [L, B, H], all layers, for every part of a cell.
 
-    Where asked for, a layer's input is normalised (Ba et al. 2016), as is the last layer's output, and
+    If configured, a layer's input is normalised (Ba et al. 2016), as is the last layer's output, and
     is added to the layer's output where the two are of equal width (He et al. 2016).
 
     Args:
@@ -37,7 +37,7 @@ class Recurrent(Body):
         self.initial = nn.ParameterList(torch.zeros(config.layers, 1, self.width) for _ in learned)
 
     def start(self, batch: int) -> Hidden:
-        """Zeros, or what was learned to begin with."""
+        """Zeros, or the learned initial state."""
         if len(self.initial):
             return tuple(part.repeat(1, batch, 1) for part in self.initial)
         like = next(self.parameters())

@@ -27,7 +27,7 @@ from models.neural.threads import run_parts
 from models.vocabulary import EOS
 
 PLAIN_CELL_ROWS = 32
-"""Up to so many rows, one step by the plain cell beats the layer's kernel on a CPU."""
+"""Rows up to which a step by the plain cell beats the layer's kernel on a CPU."""
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
@@ -36,10 +36,10 @@ def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
     Args:
         network: in evaluation mode.
         tokens: ids [B].
-        hidden: what is carried; it is not changed.
+        hidden: the state; it is not changed.
 
     Returns:
-        What is carried on, of the same shapes.
+        The next state, of the same shapes.
     """
     if tokens.is_cuda or (tokens.shape[0] > PLAIN_CELL_ROWS and not network.accepts_any_shape):
         return advance_many(network, tokens[None], hidden)[1]
@@ -52,12 +52,12 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     Args:
         network: in evaluation mode.
         tokens: ids [T, B]; the caller keeps the number of different T small.
-        hidden: what is carried; it is not changed.
+        hidden: the state; it is not changed.
 
     Returns:
-        The body's outputs [T, B, W] and what is carried on.
+        The body's outputs [T, B, W] and the next state.
     """
-    hidden = tuple(part.contiguous() for part in hidden)  # cuDNN takes no other
+    hidden = tuple(part.contiguous() for part in hidden)  # as cuDNN requires
     rows = tokens.shape[1]
     extra = 0 if tokens.is_cuda or network.accepts_any_shape else _padded_row_count(rows) - rows
     if extra:
@@ -72,26 +72,26 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
 
 
 def advance_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden) -> Hidden:
-    """Consume as many tokens of each row as its length says.
+    """Consume the first lengths[b] tokens of each row b.
 
     Args:
         network: in evaluation mode.
         tokens: ids [T, B].
         lengths: [B], on the CPU, descending, each in [1, T].
-        hidden: what is carried; it is not changed.
+        hidden: the state; it is not changed.
 
     Returns:
-        What is carried on, of the same shapes.
+        The next state, of the same shapes.
     """
     after = tuple(part.clone() for part in hidden)
     any_width = tokens.is_cuda or network.accepts_any_shape
     for start, end, alive in ragged_segments(lengths.numpy(), any_width=any_width, most=len(tokens)):
         before = tuple(part[:, :alive] for part in after)
-        stretch = tokens[start:end, :alive]
+        segment = tokens[start:end, :alive]
         hidden_after = (
-            advance_one(network, stretch[0], before)
+            advance_one(network, segment[0], before)
             if end - start == 1
-            else advance_many(network, stretch, before)[1]
+            else advance_many(network, segment, before)[1]
         )
         for part, changed in zip(after, hidden_after, strict=True):
             part[:, :alive] = changed
@@ -99,18 +99,18 @@ def advance_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hi
 
 
 def ragged_segments(lengths: TokenIds, *, any_width: bool, most: int) -> Iterator[tuple[int, int, int]]:
-    """Pieces of rows of these lengths [B], descending, each in [1, T], in none of which a row ends before its end.
+    """Segments of rows, within which no row ends.
 
     Args:
-        lengths: of the rows.
-        any_width: False if there are to be few different widths: powers of two.
-        most: tokens of a row in one piece.
+        lengths: of the rows [B], descending, each in [1, T].
+        any_width: False for few different widths, powers of two.
+        most: tokens of a row in one segment.
 
     Yields:
-        The first column, the one after the last, and how many rows, the first ones, go through it.
+        The first column, the one after the last, and the number of rows, from the first on, that have it.
     """
     start = 0
-    for end in np.unique(lengths).tolist():  # ascending: at each end, some rows stop
+    for end in np.unique(lengths).tolist():  # ascending: rows stop at each end
         alive = int(np.count_nonzero(lengths >= end))
         while start < end:
             left = min(end - start, most)
@@ -126,28 +126,28 @@ def _padded_row_count(rows: int) -> int:
 
 
 GROUP_ROWS = 64
-"""Sequences computed side by side: few, so that those of a group are of like length."""
+"""Sequences of a group: few, so that their lengths are similar."""
 
 SEGMENT_STEPS = 128
-"""Tokens of each computed before their outputs are turned into scores."""
+"""Tokens of each sequence per pass of the body and the output layer."""
 
 MAX_LOGITS = 1 << 21
-"""Logits held at once (8 MiB): the output layer's matrix product stays in a CPU's cache."""
+"""Logits in memory at once (8 MiB): the output layer's matrix product stays in a CPU's cache."""
 
 MAX_CHOICE_LOGITS = 1 << 22
-"""The same where several tokens are scored after one text: a product of more rows at once is faster yet."""
+"""`MAX_LOGITS` for several candidates after one text, where a product of more rows is faster."""
 
 GROUP_ROWS_ON_CUDA = 256
 MAX_LOGITS_ON_CUDA = 1 << 27
-"""The same on a CUDA device, which is the faster the more it has to do at once (512 MiB of logits)."""
+"""`MAX_LOGITS` on a CUDA device, which is faster with larger products (512 MiB of logits)."""
 
-_STEPS_MULTIPLE = 8  # stretches are padded to it: each new length costs a compiled kernel
+_STEPS_MULTIPLE = 8  # segments are padded to it: each new length costs a compiled kernel
 
 _MAX_POSITIONS = 1024
-"""Of networks that take any shape, tokens of all rows read at once: rows drop out soon after their ends."""
+"""Tokens of all rows per pass, if the network accepts any shape: rows drop out soon after their ends."""
 
 _MAX_DISTRIBUTIONS = 8192
-"""Distributions summed up at once by an output layer that holds few logits: it reads its weights the less often."""
+"""Distributions per call of an output layer that streams logits: it reads its weights less often."""
 
 
 def score_batch(
@@ -157,10 +157,10 @@ def score_batch(
 
     Args:
         network: in evaluation mode.
-        state: what came before, B rows.
+        state: before the tokens, B rows.
         tokens: ids [B, T].
         lengths: [B], each in [0, T].
-        normalised: False for logits instead, whatever they sum to.
+        normalised: False for logits instead.
     """
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for rows in _length_groups(lengths, _rows_at_once(state)):
@@ -176,11 +176,11 @@ def features_of_batch(
     *,
     scores: FloatArray | None = None,
 ) -> FloatArray:
-    """What the output layer reads before each of given tokens [B, T, E], 0 past a row's length.
+    """Inputs of the output layer before each of given tokens [B, T, E], 0 past a row's length.
 
     Args:
         network: in evaluation mode.
-        state: what came before, B rows.
+        state: before the tokens, B rows.
         tokens: ids [B, T].
         lengths: [B], each in [0, T].
         scores: [B, T]; if given, the tokens' natural-log probabilities are written into it.
@@ -200,15 +200,15 @@ def read_batch(
     scores: FloatArray,
     features: FloatArray | None = None,
 ) -> NeuralState:
-    """Score given tokens and tell the state after them, in one pass.
+    """Score given tokens and return the state after them, in one pass.
 
     Args:
         network: in evaluation mode.
-        state: what came before, B rows.
+        state: before the tokens, B rows.
         tokens: ids [B, T].
         lengths: [B], each in [0, T].
         scores: [B, T]; natural-log probabilities are written into it.
-        features: [B, T, E]; if given, what the output layer reads before each token is written into it.
+        features: [B, T, E]; if given, the output layer's input before each token is written into it.
     """
     hidden = tuple(part.clone() for part in state.hidden)
     for rows in _length_groups(lengths, _rows_at_once(state)):
@@ -235,9 +235,9 @@ def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: 
 
     Args:
         network: in evaluation mode.
-        outputs: that the texts led to [N, W].
-        rows: which text each id is after, never falling [C].
-        ids: that may come next.
+        outputs: of the body after each text [N, W].
+        rows: text of each id, never falling [C].
+        ids: candidates for the next token [C].
     """
     held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS
     size = _MAX_DISTRIBUTIONS if network.output.streams_logits else max(1, held // network.vocab_size)
@@ -249,8 +249,8 @@ def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: 
         here, chosen = (
             torch.as_tensor(part, device=outputs.device) for part in (rows[cut] - start, ids[cut])
         )
-        told = network.choice_log_probs(outputs[start : start + size], here, chosen)
-        scores[cut] = told.cpu().numpy()
+        log_probs = network.choice_log_probs(outputs[start : start + size], here, chosen)
+        scores[cut] = log_probs.cpu().numpy()
     return scores
 
 
@@ -259,7 +259,7 @@ def _rows_at_once(state: NeuralState) -> int:
 
 
 def _length_groups(lengths: TokenIds, most: int) -> Iterator[TokenIds]:
-    """Rows that are not empty, longest first, so that neighbours end together; so many at a time at most."""
+    """Groups of at most `most` non-empty rows, longest first, so that neighbours end together."""
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]
     for start in range(0, len(order), most):
@@ -277,21 +277,21 @@ def _score_group(
     features: FloatArray | None = None,
     normalised: bool = True,
 ) -> None:
-    """Scores [B, T] and features [B, T, E] of some rows, sorted by length, the longest first; none is empty."""
+    """Write scores [B, T] and features [B, T, E] of non-empty rows, sorted by falling length."""
     device = state.top.device
     tokens, lengths = tokens[rows, : lengths[rows[0]]], lengths[rows]
     batch, width = tokens.shape
     padding = 0 if network.accepts_any_shape else -width % _STEPS_MULTIPLE
     padded = np.full((batch, width + padding), EOS, dtype=np.int64)
     is_given = np.arange(width) < lengths[:, None]
-    padded[:, :width][is_given] = tokens[is_given]  # what lies past a row's length may be no id
+    padded[:, :width][is_given] = tokens[is_given]  # entries past a row's length may be invalid ids
     hidden, last = state.hidden, state.top
     steps = _steps_at_once(network, batch)
     for start in range(0, width, steps):
         alive = int(np.count_nonzero(lengths > start))
-        stretch = torch.as_tensor(padded[:alive, start : start + steps].T.copy(), device=device)  # [t, alive]
-        outputs, hidden = advance_many(network, stretch, tuple(part[:, :alive] for part in hidden))
-        # the first token follows what came before, each other one the token left of it
+        segment = torch.as_tensor(padded[:alive, start : start + steps].T.copy(), device=device)  # [t, alive]
+        outputs, hidden = advance_many(network, segment, tuple(part[:, :alive] for part in hidden))
+        # contexts [t, alive, W]: the last output before the segment, then all outputs but the last
         contexts = torch.cat([last[None, :alive], outputs[:-1]])
         last = outputs[-1]
         row, column = np.nonzero(np.arange(start, min(start + steps, width)) < lengths[:alive, None])
@@ -316,7 +316,7 @@ def _read_group(
     scores: FloatArray,
     features: FloatArray | None,
 ) -> Hidden:
-    """What is carried on after rows that are sorted by length, the longest first, none of them empty."""
+    """The state after non-empty rows, sorted by falling length; also writes their scores and features."""
     device, lengths = state.top.device, lengths[rows]
     ids = torch.as_tensor(tokens[rows, : lengths[0]].T.astype(np.int64), device=device)
     hidden = tuple(part.clone() for part in state.hidden)
@@ -327,7 +327,7 @@ def _read_group(
     for start, end, alive in ragged_segments(lengths, any_width=any_width, most=SEGMENT_STEPS):
         before = tuple(part[:, :alive] for part in hidden)
         outputs, after = _read_segment(network, ids[start:end, :alive], before)
-        contexts.append(torch.cat([before[0], outputs]).flatten(0, 1))  # before they are written over
+        contexts.append(torch.cat([before[0], outputs]).flatten(0, 1))  # copied before they are overwritten
         for part, changed in zip(hidden, after, strict=True):
             part[:, :alive] = changed
         size += alive * (end - start)
@@ -342,7 +342,7 @@ def _read_group(
 
 
 def _read_segment(network: Network, ids: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-    """The outputs after all but the last of ids [T, B] and what is carried on after that."""
+    """The outputs after all but the last of ids [T, B], and the state after the last."""
     if len(ids) == 1:
         return hidden[0][:0], advance_one(network, ids[0], hidden)
     outputs, after = advance_many(network, ids, hidden)
@@ -353,36 +353,36 @@ def _write_scores(
     network: Network,
     contexts: Tensor,
     ids: Tensor,
-    places: tuple[TokenIds, TokenIds],
+    positions: tuple[TokenIds, TokenIds],
     scores: FloatArray,
     features: FloatArray | None,
 ) -> None:
-    """Write at places [N] of [B, T] what is told of ids [N] after outputs [N, W]."""
+    """Write scores and features of ids [N] after outputs [N, W] at positions [N] of [B, T]."""
     if features is not None:
-        features[places] = network.features(contexts).cpu().numpy()
-    scores[places] = _score_positions(network, contexts, ids, normalised=True)
+        features[positions] = network.features(contexts).cpu().numpy()
+    scores[positions] = _score_positions(network, contexts, ids, normalised=True)
 
 
 def _prefill_group(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
-    """The state after rows that are sorted by length, the longest first; none is empty."""
+    """The state after non-empty rows, sorted by falling length."""
     hidden = tuple(part.clone() for part in state.hidden)
     for start in range(0, int(lengths[0]), SEGMENT_STEPS):
         alive = int(np.count_nonzero(lengths > start))
         ids = tokens[:alive, start : start + SEGMENT_STEPS].T.astype(np.int64)
-        stretch = torch.as_tensor(ids, device=state.top.device)
+        segment = torch.as_tensor(ids, device=state.top.device)
         before = tuple(part[:, :alive] for part in hidden)
-        if lengths[alive - 1] >= start + SEGMENT_STEPS:  # all go through
-            after = advance_many(network, stretch, before)[1]
+        if lengths[alive - 1] >= start + SEGMENT_STEPS:  # no row ends in the segment
+            after = advance_many(network, segment, before)[1]
         else:
             left = torch.as_tensor(np.minimum(lengths[:alive] - start, SEGMENT_STEPS))
-            after = advance_ragged(network, stretch, left, before)
+            after = advance_ragged(network, segment, left, before)
         for part, changed in zip(hidden, after, strict=True):
             part[:, :alive] = changed
     return NeuralState(hidden)
 
 
 def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalised: bool) -> FloatArray:
-    """Log-probabilities or logits [N] of ids [N], each after the text that led to the output [N, hidden]."""
+    """Log-probabilities or logits [N] of ids [N], each after the text of an output [N, W]."""
     of_targets = network.target_log_probs if normalised else network.target_logits
     held = MAX_LOGITS_ON_CUDA if ids.is_cuda else MAX_LOGITS
     size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
@@ -396,25 +396,25 @@ def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalis
 
 
 INT8_GROUP_ROWS = 64
-"""Sequences computed side by side: few, so that those of a group are of like length."""
+"""Sequences of a group in int8: few, so that their lengths are similar."""
 
 INT8_SEGMENT_STEPS = 64
-"""Tokens of each computed before their outputs are turned into scores."""
+"""Tokens of each sequence per pass of the body and the output layer, in int8."""
 
 INT8_TOKENS_PER_THREAD = 512
-"""Fewer tokens are not worth a thread."""
+"""Tokens at least for which a thread pays."""
 
 INT8_ROWS_PER_THREAD = 8
-"""Fewer rows are not, either, as each thread reads all weights."""
+"""Rows at least for which a thread pays, as each thread reads all weights."""
 
 
 class Want(NamedTuple):
-    """What is to be written while sequences are read.
+    """Results to write while sequences are read.
 
     Attributes:
         scores: natural-log probabilities of the tokens [B, T].
-        normalised: whether they are divided by what they sum to.
-        features: what the output layer reads before each token [B, T, E].
+        normalised: False for logits instead.
+        features: inputs of the output layer before each token [B, T, E].
     """
 
     scores: FloatArray | None = None
@@ -426,7 +426,7 @@ class _Int8Sequences(NamedTuple):
     tokens: TokenIds
     lengths: TokenIds
     hidden: HiddenArrays
-    """Of all rows; written over."""
+    """States of all rows; written over."""
 
 
 def read_int8_batch(
@@ -441,15 +441,15 @@ def read_int8_batch(
     """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was.
 
     Args:
-        network: what computes.
-        state: what came before, B rows.
+        network: in int8.
+        state: before the tokens, B rows.
         tokens: ids [B, T].
         lengths: [B], each in [0, T].
-        wanted: what else to write.
-        threads: at most so many share the rows.
+        wanted: arrays to write as well.
+        threads: number at most.
     """
     sequences = _Int8Sequences(tokens, lengths, tuple(part.copy() for part in state.hidden))
-    shares = max(
+    num_shares = max(
         1,
         min(
             threads,
@@ -457,41 +457,41 @@ def read_int8_batch(
             int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD,
         ),
     )
-    groups = list(_int8_length_groups(lengths, shares))
+    groups = list(_int8_length_groups(lengths, num_shares))
 
-    def read(some: Sequence[TokenIds]) -> None:
-        for group in some:
+    def read(assigned: Sequence[TokenIds]) -> None:
+        for group in assigned:
             _read_int8_group(network, sequences, group, wanted)
 
-    run_parts(read, [groups[number::shares] for number in range(shares)])
+    run_parts(read, [groups[number::num_shares] for number in range(num_shares)])
     return Int8State(sequences.hidden)
 
 
-def _int8_length_groups(lengths: TokenIds, shares: int) -> Iterator[TokenIds]:
-    """Rows that are not empty, longest first, so that neighbours end together; up to `ROWS` at a time."""
+def _int8_length_groups(lengths: TokenIds, num_shares: int) -> Iterator[TokenIds]:
+    """Groups of at most `INT8_GROUP_ROWS` non-empty rows, longest first, so that neighbours end together."""
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]
-    size = max(1, min(INT8_GROUP_ROWS, -(-len(order) // shares)))
+    size = max(1, min(INT8_GROUP_ROWS, -(-len(order) // num_shares)))
     for start in range(0, len(order), size):
         yield order[start : start + size]
 
 
 def _read_int8_group(network: Int8Network, sequences: _Int8Sequences, group: TokenIds, wanted: Want) -> None:
-    """Read some rows to their ends."""
+    """Read the rows of a group to their ends."""
     lengths = sequences.lengths[group]
     for start in range(0, int(lengths[0]), INT8_SEGMENT_STEPS):
         rows = group[: np.count_nonzero(lengths > start)]
         cut = slice(start, min(start + INT8_SEGMENT_STEPS, int(lengths[0])))
         here = tuple(part[:, rows] for part in sequences.hidden)
         is_read = np.arange(cut.start, cut.stop)[:, None] < sequences.lengths[rows]
-        stretch = np.where(is_read, sequences.tokens[rows, cut].T, 0)
-        outputs = network.read(stretch, np.count_nonzero(is_read, axis=1), here)
+        segment = np.where(is_read, sequences.tokens[rows, cut].T, 0)
+        outputs = network.read(segment, np.count_nonzero(is_read, axis=1), here)
         for part, changed in zip(sequences.hidden, outputs.hidden, strict=True):
             part[:, rows] = changed
         step, row = np.nonzero(is_read)
         if wanted.scores is not None:
             before = take_rows(outputs.rows, step * len(rows) + row)
             predict = network.target_log_probs if wanted.normalised else network.target_logits
-            wanted.scores[rows[row], start + step] = predict(before, stretch[step, row])
+            wanted.scores[rows[row], start + step] = predict(before, segment[step, row])
         if wanted.features is not None:
             wanted.features[rows[row], start + step] = network.features(outputs.before[step, row])

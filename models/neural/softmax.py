@@ -21,7 +21,7 @@ from models.vocabulary import BOS
 
 _LANES = 64
 _LOGITS_PER_THREAD = 1 << 20
-"""Fewer are not worth a thread."""
+"""Logits at least for which a thread pays."""
 
 _LOWEST = np.float32(-3e38)
 
@@ -29,7 +29,7 @@ _LOWEST = np.float32(-3e38)
 def log_sum_exp(logits: Tensor) -> Tensor:
     """The logarithms of the sums of the exponentials of each row [N] of logits [N, V], without a gradient.
 
-    On a CPU five times as fast as `torch.logsumexp`, and the same whoever is in the batch.
+    On a CPU five times as fast as `torch.logsumexp`, and independent of the other rows of the batch.
     """
     if logits.is_cuda or logits.dtype != torch.float32:
         return torch.logsumexp(logits, dim=-1)
@@ -47,22 +47,22 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
     """Write the logarithm of each row's sum; 64 lanes are summed apart, then by halves."""
     width = logits.shape[1]
-    whole = width // _LANES * _LANES
-    lanes = np.empty(_LANES, np.float32)
+    lane_end = width // _LANES * _LANES
+    lanes = np.empty(_LANES, np.float32)  # independent maxima and sums: a fixed order that vectorises
     for row in range(len(logits)):
         lanes[:] = _LOWEST
-        for start in range(0, whole, _LANES):
+        for start in range(0, lane_end, _LANES):
             for lane in range(_LANES):
                 lanes[lane] = greater(lanes[lane], logits[row, start + lane])
-        for place in range(whole, width):
-            lanes[place - whole] = greater(lanes[place - whole], logits[row, place])
+        for column in range(lane_end, width):
+            lanes[column - lane_end] = greater(lanes[column - lane_end], logits[row, column])
         highest = lanes.max()
         lanes[:] = 0
-        for start in range(0, whole, _LANES):
+        for start in range(0, lane_end, _LANES):
             for lane in range(_LANES):
                 lanes[lane] += exp(logits[row, start + lane] - highest)
-        for place in range(whole, width):
-            lanes[place - whole] += exp(logits[row, place] - highest)
+        for column in range(lane_end, width):
+            lanes[column - lane_end] += exp(logits[row, column] - highest)
         half = _LANES // 2
         while half:
             for lane in range(half):
@@ -75,7 +75,7 @@ class OutputLayer(nn.Module, ABC):
     """Vectors to distributions over the vocabulary of size V.
 
     Attributes:
-        holds_few_logits: whether it is never all logits of many vectors that are in memory at once.
+        streams_logits: whether the logits of many vectors are never all in memory at once.
     """
 
     streams_logits = False
@@ -92,11 +92,11 @@ class OutputLayer(nn.Module, ABC):
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
         """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C], never falling.
 
-        A vector costs what its distribution does, however many ids there are.
+        The cost is one distribution a vector, however many ids there are.
         """
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary where that can be spared."""
+        """Unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary where possible."""
         return self.target_log_probs(features, ids)
 
     @abstractmethod
@@ -104,12 +104,12 @@ class OutputLayer(nn.Module, ABC):
         """Set biases so that the layer starts from the tokens' frequencies.
 
         Args:
-            counts: how often each token occurs, [V].
+            counts: of each token [V].
         """
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with stored weights of the right shapes, in words; None if nothing is."""
+        """The fault of stored weights of the right shapes, as a message; None if there is none."""
         return None
 
 
@@ -131,7 +131,7 @@ class Softmax(OutputLayer):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         if shared is None:
             nn.init.uniform_(self.weight, -INITIAL_RANGE, INITIAL_RANGE)
-        never_predicted = torch.zeros(vocab_size, device="cpu")  # known, also where all else is shapes alone
+        never_predicted = torch.zeros(vocab_size, device="cpu")  # on the CPU even if the model is on `meta`
         never_predicted[BOS] = -math.inf
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the bias
         self.never_predicted: Tensor
@@ -162,5 +162,5 @@ class Softmax(OutputLayer):
 
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Set the bias to the tokens' log frequencies, which saves the first epoch's learning them."""
+        """Set the bias to the tokens' log frequencies, so that the first epoch need not learn them."""
         self.bias.copy_(torch.log(counts / counts.sum()))

@@ -15,11 +15,11 @@ from models.neural.cells import Hidden
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NeuralState:
-    """What is carried of B texts.
+    """State of B texts.
 
     Attributes:
         hidden: tensors whose dimension 1 is the batch; the first is the body's last output
-            [1, B, W], so predicting needs nothing computed again.
+            [1, B, W], so predicting repeats no computation.
     """
 
     hidden: Hidden
@@ -39,9 +39,9 @@ class NeuralState:
         return NeuralState(tuple(part.index_select(1, index) for part in self.hidden))
 
     @torch.inference_mode()
-    def concatenate(self, others: Sequence["NeuralState"]) -> "NeuralState":
-        """This state's rows, then those of each of `others`."""
-        columns = zip(self.hidden, *(other.hidden for other in others), strict=True)
+    def concatenate(self, states: Sequence["NeuralState"]) -> "NeuralState":
+        """This state's rows, then those of each of `states`."""
+        columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         return NeuralState(tuple(torch.cat(parts, dim=1) for parts in columns))
 
 
@@ -51,7 +51,7 @@ HiddenArrays: TypeAlias = tuple[npt.NDArray[Any], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Int8State:
-    """What is carried of B texts.
+    """State of B texts in an int8 network.
 
     Attributes:
         hidden: in single precision, as `NeuralState` carries it.
@@ -69,10 +69,10 @@ class Int8State:
         return top
 
     def select(self, rows: TokenIds | slice) -> "Int8State":
-        """Rows `rows[0], rows[1], …`, copied, which may repeat; or a stretch of them, as it is."""
+        """Rows `rows[0], rows[1], …`, copied, which may repeat; or a slice of them, as a view."""
         return Int8State(tuple(part[:, rows] for part in self.hidden))
 
-    def concatenate(self, others: Sequence["Int8State"]) -> "Int8State":
-        """This state's rows, then those of each of `others`."""
-        columns = zip(self.hidden, *(other.hidden for other in others), strict=True)
+    def concatenate(self, states: Sequence["Int8State"]) -> "Int8State":
+        """This state's rows, then those of each of `states`."""
+        columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         return Int8State(tuple(np.concatenate(parts, axis=1) for parts in columns))

@@ -15,30 +15,30 @@ import torch
 T = TypeVar("T")
 
 MIN_ROWS_PER_THREAD = 32
-"""Fewer rows are not worth a thread, as each reads all weights."""
+"""Rows at least for which a thread pays, as each reads all weights."""
 
 _ROW_MULTIPLE = 16  # rows of a tile
 
 
 def run_row_slices(work: Callable[[slice], None], count: int) -> None:
-    """Do a share of the rows in each of as many threads as torch would take; shares begin at multiples of 16."""
-    shares = max(1, min(torch.get_num_threads(), count // MIN_ROWS_PER_THREAD))
-    if shares == 1:
+    """Call `work` for slices of the rows in as many threads as torch would use; they begin at multiples of 16."""
+    num_slices = max(1, min(torch.get_num_threads(), count // MIN_ROWS_PER_THREAD))
+    if num_slices == 1:
         work(slice(0, count))
         return
-    cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), shares + 1).astype(int) * _ROW_MULTIPLE
+    cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), num_slices + 1).astype(int) * _ROW_MULTIPLE
     run_parts(work, [slice(begin, min(end, count)) for begin, end in pairwise(cuts.tolist())])
 
 
 def run_parts(work: Callable[[T], None], parts: Sequence[T]) -> None:
-    """Do all parts of some work, each in a thread: the first in the caller's own."""
-    others = [_pool(torch.get_num_threads()).submit(work, part) for part in parts[1:]]
+    """Call `work` for all parts, each in a thread: the first in the caller's thread."""
+    futures = [_pool(torch.get_num_threads()).submit(work, part) for part in parts[1:]]
     try:
         work(parts[0])
     finally:
-        wait(others)
-    for other in others:
-        other.result()
+        wait(futures)
+    for future in futures:
+        future.result()
 
 
 @cache

@@ -37,10 +37,10 @@ COLUMN_MULTIPLE = 64
 """The width of vectors in memory is a multiple of it."""
 
 ZERO_POINT = 128
-"""What is added to weights so that they are unsigned, as the instruction wants one of its factors."""
+"""Offset that makes weights unsigned, as the instruction requires of one factor."""
 
 _BYTE_VECTOR = ir.VectorType(ir.IntType(8), ROW_LANES)
-_SUM_VECTORS = COLUMN_GROUP  # of sums that 64 rows fill
+_SUM_VECTORS = COLUMN_GROUP  # vectors of 16 sums for 64 rows
 
 
 def _has_vnni() -> bool:
@@ -48,7 +48,7 @@ def _has_vnni() -> bool:
 
 
 HAS_VNNI = _has_vnni()
-"""Whether this processor multiplies bytes."""
+"""Whether this processor has AVX-512 VNNI."""
 
 
 def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
@@ -61,19 +61,19 @@ def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> A
 
 
 def _word_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
-    """The same in integers of 32 bits."""
+    """The same as `_byte_products`, in integers of 32 bits."""
     quads = []
     for offset in range(COLUMN_GROUP):
-        places = ir.Constant(INT_VECTOR, list(range(offset, ROW_LANES, COLUMN_GROUP)))
-        one = builder.zext(builder.shuffle_vector(weights, weights, places), INT_VECTOR)
-        other = builder.sext(builder.shuffle_vector(activations, activations, places), INT_VECTOR)
-        quads.append(builder.mul(one, other))
+        lanes = ir.Constant(INT_VECTOR, list(range(offset, ROW_LANES, COLUMN_GROUP)))
+        weight = builder.zext(builder.shuffle_vector(weights, weights, lanes), INT_VECTOR)
+        activation = builder.sext(builder.shuffle_vector(activations, activations, lanes), INT_VECTOR)
+        quads.append(builder.mul(weight, activation))
     first, second, third, fourth = quads
     return builder.add(sums, builder.add(builder.add(first, second), builder.add(third, fourth)))
 
 
 def _dot_intrinsic(rows: int, multiply: Any) -> Any:
-    """An intrinsic that fills [rows, 64] sums."""
+    """An intrinsic that writes sums [rows, 64] of 64 rows of weights and `rows` vectors."""
 
     @intrinsic
     def fill(
@@ -85,6 +85,7 @@ def _dot_intrinsic(rows: int, multiply: Any) -> Any:
             width = builder.mul(arguments[4], ir.Constant(index, COLUMN_GROUP))
             weight = builder.gep(data(0), [arguments[1]])
             first = builder.gep(data(2), [builder.mul(arguments[3], width)])
+            # rows x 4 vectors of 16 sums, in registers; the weights of a column group are read once for all rows
             totals = [
                 [
                     codegen.alloca_once_value(builder, ir.Constant(INT_VECTOR, None))
@@ -93,26 +94,26 @@ def _dot_intrinsic(rows: int, multiply: Any) -> Any:
                 for _ in range(rows)
             ]
             with codegen.for_range(builder, arguments[4], intp=index) as loop:
-                at = builder.gep(
+                group_address = builder.gep(
                     weight, [builder.mul(loop.index, ir.Constant(index, ROW_LANES * COLUMN_GROUP))]
                 )
                 columns = []
                 for number in range(_SUM_VECTORS):
-                    place = builder.gep(at, [ir.Constant(INT64, number * ROW_LANES)])
-                    columns.append(builder.load(builder.bitcast(place, _BYTE_VECTOR.as_pointer()), align=1))
+                    address = builder.gep(group_address, [ir.Constant(INT64, number * ROW_LANES)])
+                    columns.append(builder.load(builder.bitcast(address, _BYTE_VECTOR.as_pointer()), align=1))
                 offset = builder.mul(loop.index, ir.Constant(index, COLUMN_GROUP))
                 for number in range(rows):
                     skipped = builder.mul(width, ir.Constant(index, number))
-                    place = builder.gep(first, [builder.add(skipped, offset)])
-                    four = builder.load(builder.bitcast(place, ir.IntType(32).as_pointer()), align=1)
+                    address = builder.gep(first, [builder.add(skipped, offset)])
+                    four = builder.load(builder.bitcast(address, ir.IntType(32).as_pointer()), align=1)
                     repeated = builder.bitcast(broadcast(builder, four, INT_VECTOR), _BYTE_VECTOR)
                     for total, column in zip(totals[number], columns, strict=True):
                         builder.store(multiply(builder, builder.load(total), column, repeated), total)
             target = data(5)
             for number in range(rows * _SUM_VECTORS):
-                place = builder.gep(target, [ir.Constant(INT64, number * ROW_LANES)])
+                address = builder.gep(target, [ir.Constant(INT64, number * ROW_LANES)])
                 value = builder.load(totals[number // _SUM_VECTORS][number % _SUM_VECTORS])
-                builder.store(value, builder.bitcast(place, INT_VECTOR.as_pointer()), align=1)
+                builder.store(value, builder.bitcast(address, INT_VECTOR.as_pointer()), align=1)
             return context.get_dummy_value()
 
         return types.void(weights, start, activations, row, groups, sums), generate
@@ -126,7 +127,7 @@ dot_four_rows: Any = _dot_intrinsic(4, _accumulate)
 
 
 TILE_ROWS = 16
-"""Vectors multiplied together."""
+"""Vectors of one AMX product."""
 
 _SUMS = (0, 1, 2, 3)
 _ROWS_TILE = 4
@@ -138,22 +139,22 @@ _CONFIGURATION[48:56] = bytes([TILE_ROWS] * 8)
 
 
 @intrinsic
-def _begin_tiles(_typing_context: Any) -> Any:
-    """Say how large tiles are; to be called before `dot_sixteen_rows`."""
+def _configure_tiles(_typing_context: Any) -> Any:
+    """Configure the tiles; to be called before `dot_sixteen_rows`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if HAS_AMX:
             value = ir.Constant(ir.ArrayType(BYTE, len(_CONFIGURATION)), _CONFIGURATION)
-            place = codegen.alloca_once_value(builder, value)
-            emit_x86(builder, "ldtilecfg", builder.bitcast(place, BYTE_POINTER))
+            address = codegen.alloca_once_value(builder, value)
+            emit_x86(builder, "ldtilecfg", builder.bitcast(address, BYTE_POINTER))
         return context.get_dummy_value()
 
     return types.void(), generate
 
 
 @intrinsic
-def _end_tiles(_typing_context: Any) -> Any:
-    """Give the tiles back, so that the system need not keep them for a thread."""
+def _release_tiles(_typing_context: Any) -> Any:
+    """Release the tiles, so that the system need not save them for a thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if HAS_AMX:
@@ -164,7 +165,7 @@ def _end_tiles(_typing_context: Any) -> Any:
 
 
 @intrinsic
-def _sixteen_rows(  # as `dot_products.dot_four_rows`
+def _dot_sixteen_rows(  # same arguments as `dot_four_rows`
     _typing_context: Any,
     weights: Any,
     start: Any,
@@ -173,7 +174,7 @@ def _sixteen_rows(  # as `dot_products.dot_four_rows`
     groups: Any,
     sums: Any,
 ) -> Any:
-    """Fill [16, 64] sums."""
+    """Write sums [16, 64] of 64 rows of weights and 16 vectors, in four AMX tiles of [16, 16]."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if not HAS_AMX:
@@ -189,35 +190,36 @@ def _sixteen_rows(  # as `dot_products.dot_four_rows`
         first = builder.gep(data(2), [builder.mul(arguments[3], width)])
         for tile in _SUMS:
             emit_x86(builder, "tilezero", tile)
+        # per 64 columns: one tile of activations [16, 64], then four of weights [16, 16 x 4] in memory order
         steps = builder.udiv(width, number(COLUMN_MULTIPLE))
         with codegen.for_range(builder, steps, intp=INT64) as loop:
             column = builder.mul(loop.index, number(COLUMN_MULTIPLE))
             emit_x86(builder, "tileloadd64", _ROWS_TILE, builder.gep(first, [column]), width)
-            at = builder.gep(weight, [builder.mul(column, number(ROW_LANES))])
+            group_address = builder.gep(weight, [builder.mul(column, number(ROW_LANES))])
             for tile, source in zip(_SUMS, _WEIGHTS, strict=True):
-                place = builder.gep(at, [number(tile * COLUMN_MULTIPLE)])
-                emit_x86(builder, "tileloadd64", source, place, number(ROW_LANES * COLUMN_GROUP))
+                address = builder.gep(group_address, [number(tile * COLUMN_MULTIPLE)])
+                emit_x86(builder, "tileloadd64", source, address, number(ROW_LANES * COLUMN_GROUP))
                 emit_x86(builder, "tdpbsud", tile, _ROWS_TILE, source)
         target = data(5)
         for tile in _SUMS:
-            place = builder.gep(target, [number(tile * COLUMN_MULTIPLE)])
-            emit_x86(builder, "tilestored64", tile, place, number(ROW_LANES * COLUMN_GROUP))
+            address = builder.gep(target, [number(tile * COLUMN_MULTIPLE)])
+            emit_x86(builder, "tilestored64", tile, address, number(ROW_LANES * COLUMN_GROUP))
         return context.get_dummy_value()
 
     return types.void(weights, start, activations, row, groups, sums), generate
 
 
-configure_tiles: Any = _begin_tiles  # called without the typing context
-release_tiles: Any = _end_tiles
-dot_sixteen_rows: Any = _sixteen_rows
+configure_tiles: Any = _configure_tiles  # called without the typing context
+release_tiles: Any = _release_tiles
+dot_sixteen_rows: Any = _dot_sixteen_rows
 
 
-_FLOAT_BYTES = 4  # bytes of a number
+_FLOAT_BYTES = 4
 _VECTOR_RANGE = range(ROW_LANES // VECTOR_WIDTH)
 
 
 @intrinsic
-def _to_floats(
+def _dequantise_sums(
     _typing_context: Any,
     sums: Any,
     rows: Any,
@@ -228,7 +230,7 @@ def _to_floats(
     products: Any,
     stride: Any,
 ) -> Any:
-    """Write what sums of 64 rows of weights with some vectors stand for, bias included.
+    """Convert sums of 64 rows of weights and N vectors to floats, and add the bias.
 
     Args:
         sums: int32 [N, 64]; weights had `ZERO_POINT` added to them.
@@ -237,7 +239,7 @@ def _to_floats(
         scales: of the vectors [N], float32.
         factors: of the weights [64], float32.
         bias: [64], float32.
-        products: where those of the first vector are written, float32.
+        products: pointer to those of the first vector, float32; written.
         stride: floats from one vector's products to the next's.
     """
 
@@ -247,33 +249,38 @@ def _to_floats(
         def scaled(index: Any, factor: int) -> Any:
             return builder.mul(index, ir.Constant(INT64, factor))
 
-        def vectors(place: Any, kind: Any) -> list[Any]:
-            places = (
-                builder.gep(place, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
+        def vectors(address: Any, vector_type: Any) -> list[Any]:
+            addresses = (
+                builder.gep(address, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
                 for n in _VECTOR_RANGE
             )
-            return [builder.load(builder.bitcast(there, kind.as_pointer()), align=4) for there in places]
+            return [
+                builder.load(builder.bitcast(source, vector_type.as_pointer()), align=4)
+                for source in addresses
+            ]
 
-        def number(place: Any, index: Any, kind: Any) -> Any:
-            there = builder.gep(place, [scaled(index, _FLOAT_BYTES)])
-            return builder.load(builder.bitcast(there, kind.as_pointer()), align=4)
+        def number(address: Any, index: Any, vector_type: Any) -> Any:
+            source = builder.gep(address, [scaled(index, _FLOAT_BYTES)])
+            return builder.load(builder.bitcast(source, vector_type.as_pointer()), align=4)
 
         summed, totalled, of_vectors, of_weights, added, target = (start(n) for n in (0, 2, 3, 4, 5, 6))
         columns, biases = vectors(of_weights, FLOAT_VECTOR), vectors(added, FLOAT_VECTOR)
         with codegen.for_range(builder, arguments[1], intp=arguments[1].type) as loop:
             total = number(totalled, loop.index, ir.IntType(32))
-            less = broadcast(builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO_POINT)), INT_VECTOR)
+            offset = broadcast(
+                builder, builder.mul(total, ir.Constant(ir.IntType(32), ZERO_POINT)), INT_VECTOR
+            )
             scale = broadcast(builder, number(of_vectors, loop.index, ir.FloatType()), FLOAT_VECTOR)
             row = vectors(builder.gep(summed, [scaled(loop.index, ROW_LANES * _FLOAT_BYTES)]), INT_VECTOR)
             written = builder.gep(target, [scaled(builder.mul(loop.index, arguments[7]), _FLOAT_BYTES)])
             for n in _VECTOR_RANGE:
-                whole = builder.sitofp(builder.sub(row[n], less), FLOAT_VECTOR)
-                product = call_llvm(builder, "fma", whole, builder.fmul(scale, columns[n]), biases[n])
-                there = builder.gep(written, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
-                builder.store(product, builder.bitcast(there, FLOAT_VECTOR.as_pointer()), align=4)
+                integers = builder.sitofp(builder.sub(row[n], offset), FLOAT_VECTOR)
+                product = call_llvm(builder, "fma", integers, builder.fmul(scale, columns[n]), biases[n])
+                source = builder.gep(written, [ir.Constant(INT64, n * VECTOR_WIDTH * _FLOAT_BYTES)])
+                builder.store(product, builder.bitcast(source, FLOAT_VECTOR.as_pointer()), align=4)
         return context.get_dummy_value()
 
     return types.void(sums, rows, totals, scales, factors, bias, products, stride), generate
 
 
-dequantise_sums: Any = _to_floats  # called without the typing context
+dequantise_sums: Any = _dequantise_sums  # called without the typing context

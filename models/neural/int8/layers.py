@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import numba
 import numpy as np
 from torch import nn
+from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.kernels.log_sum_exp import ROW_LANES
@@ -36,29 +37,29 @@ _ZERO, _HALF = np.float32(0), np.float32(0.5)
 
 @numba.njit(nogil=True, cache=True)
 def _add_in_place(target: Any, values: Any) -> None:
-    for place in range(len(target)):
-        target[place] += values[place]
+    for index in range(len(target)):
+        target[index] += values[index]
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy")  # no test of divisors
+@numba.njit(nogil=True, cache=True, error_model="numpy")  # no check for zero divisors
 def sigmoid_in_place(values: Any) -> None:
     """Replace values by their sigmoids."""
-    for place in range(len(values)):
-        values[place] = sigmoid(values[place])
+    for index in range(len(values)):
+        values[index] = sigmoid(values[index])
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def tanh_in_place(values: Any) -> None:
     """Replace values by their hyperbolic tangents."""
-    for place in range(len(values)):
-        values[place] = tanh(values[place])
+    for index in range(len(values)):
+        values[index] = tanh(values[index])
 
 
 @numba.njit(nogil=True, cache=True)
 def relu_in_place(values: Any) -> None:
-    """Replace what is below 0 by 0."""
-    for place in range(len(values)):
-        values[place] = greater(values[place], _ZERO)
+    """Replace negative values by 0."""
+    for index in range(len(values)):
+        values[index] = greater(values[index], _ZERO)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -66,8 +67,8 @@ def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
     """Long short-term memory: c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c).
 
     Args:
-        x: what inputs contribute to the gates i, f, g, o [4 P], P being H rounded up; written over.
-        u: what the last outputs contribute, likewise.
+        x: contribution of the inputs to the gates i, f, g, o [4 P], P being H rounded up; written over.
+        u: contribution of the last outputs, of the same shape.
         h: the last outputs [H]; written over.
         c: the memory cells [H]; written over.
     """
@@ -87,13 +88,13 @@ def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def gru_step(x: Any, u: Any, h: Any) -> None:
-    """Gated recurrent unit: h ← (1 − σ(z)) tanh(n + σ(r) n') + σ(z) h; gates r, z, n; see `lstm`."""
+    """Gated recurrent unit: h ← (1 − σ(z)) tanh(n + σ(r) n') + σ(z) h; gates r, z, n; see `lstm_step`."""
     size, padded = len(h), len(x) // 3
     _add_in_place(x[: 2 * padded], u)
     sigmoid_in_place(x[: 2 * padded])
-    r, z, n, further = x[:size], x[padded : padded + size], x[2 * padded :], u[2 * padded :]
+    r, z, n, n_of_hidden = x[:size], x[padded : padded + size], x[2 * padded :], u[2 * padded :]
     for unit in range(size):
-        n[unit] = fma(r[unit], further[unit], n[unit])
+        n[unit] = fma(r[unit], n_of_hidden[unit], n[unit])
     tanh_in_place(n)
     for unit in range(size):
         h[unit] = fma(z[unit], h[unit] - n[unit], n[unit])
@@ -101,7 +102,7 @@ def gru_step(x: Any, u: Any, h: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
-    """Simple recurrent network: h ← tanh(x + u), or the rectified sum; see `lstm`."""
+    """Simple recurrent network: h ← tanh(x + u), or the rectified sum; see `lstm_step`."""
     for unit in range(len(h)):
         h[unit] = x[unit] + u[unit]
     if rectified:
@@ -112,7 +113,7 @@ def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def mingru_step(x: Any, h: Any) -> None:
-    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm`."""
+    """Minimal gated recurrent unit: h ← h + σ(z) (g(n) − h), g being n + ½ above 0 and σ(n) below; see `lstm_step`."""
     size, padded = len(h), len(x) // 2
     sigmoid_in_place(x[:padded])
     z, n = x[:size], x[padded : padded + size]
@@ -124,7 +125,7 @@ def mingru_step(x: Any, h: Any) -> None:
 
 
 INPUTS_PER_PRODUCT = 32
-"""Inputs multiplied at once, so that the weights are read once for all of them."""
+"""Inputs of one product, which reads the weights once for all of them."""
 
 LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
 
@@ -135,7 +136,7 @@ class RecurrentLayer(NamedTuple):
     Attributes:
         kind: of the cell.
         of_inputs: [G P, I].
-        of_hidden: [G P, H]; of no rows in cells whose gates look at the input alone.
+        of_hidden: [G P, H]; of no rows in cells whose gates depend on the input alone.
         biases: of inputs and of hidden [2, G P], float32.
     """
 
@@ -151,36 +152,37 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
 
     Args:
         layer: a `RecurrentLayer`.
-        inputs: `Rows` [(T + 1) * B], those of a step side by side, after B that are not read.
-        alive: how many rows, the first ones, take part in each step [T], descending.
+        inputs: `Int8Rows` [(T + 1) * B]: B unused rows, then the B rows of each step.
+        alive: number of rows, from the first on, in each step [T], descending.
         h: outputs so far [B, H]; written over.
-        c: memory cells [B, H]; written over, or left alone by cells that have none.
+        c: memory cells [B, H]; written over by LSTM layers.
         outputs: written, [T, B, H].
-        rows: written, `Rows` [(T + 1) * B]: the outputs so far, then those of each step.
+        rows: written, `Int8Rows` [(T + 1) * B]: the outputs so far, then those of each step.
     """
     batch = len(h)
     width = layer.biases.shape[1]
-    together = max(1, INPUTS_PER_PRODUCT // max(1, batch))
-    x = np.empty((min(together, len(alive)) * batch, width + ROW_PADDING), np.float32)
+    steps_per_product = max(1, INPUTS_PER_PRODUCT // max(1, batch))
+    # x: inputs' part of the gates for several steps at once, as inputs are known ahead; u: for one step
+    x = np.empty((min(steps_per_product, len(alive)) * batch, width + ROW_PADDING), np.float32)
     u = np.empty((batch, width + ROW_PADDING), np.float32)
     for row in range(batch):
         quantise_row(h[row], rows, row)
     for step in range(len(alive)):
-        place = step % together * batch
-        if place == 0:
-            end = min(step + together, len(alive)) - 1
+        offset = step % steps_per_product * batch
+        if offset == 0:
+            end = min(step + steps_per_product, len(alive)) - 1
             count = (end - step) * batch + alive[end]
             multiply_rows(layer.of_inputs, layer.biases[0], inputs, (step + 1) * batch, count, x)
         multiply_rows(layer.of_hidden, layer.biases[1], rows, step * batch, alive[step], u)
         for row in range(alive[step]):
             if layer.kind == LSTM_KIND:
-                lstm_step(x[place + row, :width], u[row, :width], h[row], c[row])
+                lstm_step(x[offset + row, :width], u[row, :width], h[row], c[row])
             elif layer.kind == GRU_KIND:
-                gru_step(x[place + row, :width], u[row, :width], h[row])
+                gru_step(x[offset + row, :width], u[row, :width], h[row])
             elif layer.kind == MINGRU_KIND:
-                mingru_step(x[place + row, :width], h[row])
+                mingru_step(x[offset + row, :width], h[row])
             else:
-                elman_step(x[place + row, :width], u[row, :width], h[row], layer.kind == RELU_ELMAN_KIND)
+                elman_step(x[offset + row, :width], u[row, :width], h[row], layer.kind == RELU_ELMAN_KIND)
             outputs[step, row] = h[row]
             quantise_row(h[row], rows, (step + 1) * batch + row)
 
@@ -192,8 +194,8 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
     Args:
         matrix: W, [H, I].
         bias: b, [H rounded up].
-        inputs: `Rows`.
-        first: of the N that are read.
+        inputs: `Int8Rows`.
+        first: of the N rows.
         rectified: whether f is the rectifier.
         outputs: written, [N, H].
     """
@@ -220,7 +222,7 @@ def pad_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
 
 
 class LayerNormWeights(NamedTuple):
-    """Mean 0 and variance 1, then a scale and a shift of every place (Ba et al. 2016).
+    """Mean 0 and variance 1, then a scale and a shift of every column (Ba et al. 2016).
 
     Attributes:
         weight: [W].
@@ -234,7 +236,7 @@ class LayerNormWeights(NamedTuple):
 
 
 def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
-    """A layer's normalisation; None if it is none."""
+    """The weights of a layer normalisation; None for any other layer."""
     if not isinstance(layer, nn.LayerNorm):
         return None
     weight, bias = (part.detach().cpu().numpy().copy() for part in (layer.weight, layer.bias))
@@ -243,7 +245,7 @@ def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
-    """Write the rows of vectors [N, W], each normalised."""
+    """Write vectors [N, W], each normalised, into `normalised` [N, W]."""
     size = vectors.shape[1]
     padded = np.zeros(-(-size // ROW_LANES) * ROW_LANES, np.float32)
     centred = padded[:size]
@@ -252,13 +254,13 @@ def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
         centred -= _sum_lanes(padded) / np.float32(size)
         variance = _sum_lanes(padded * padded) / np.float32(size)
         inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.epsilon))
-        for place in range(size):
-            normalised[row, place] = fma(centred[place] * inverse, norm.weight[place], norm.bias[place])
+        for column in range(size):
+            normalised[row, column] = fma(centred[column] * inverse, norm.weight[column], norm.bias[column])
 
 
 @numba.njit(nogil=True, cache=True)
 def _sum_lanes(values: Any) -> Any:
-    """The sum of as many values as a multiple of 64: in 64 lanes, and these by halves."""
+    """The sum of a multiple of 64 values: in 64 lanes, then by halves."""
     blocks = values.reshape(-1, ROW_LANES)
     lanes = np.zeros(ROW_LANES, np.float32)
     for block in range(len(blocks)):
@@ -273,12 +275,12 @@ def _sum_lanes(values: Any) -> Any:
 
 
 class BodyOutputs(NamedTuple):
-    """What reading T tokens a row gives.
+    """Outputs of a body for T tokens a row.
 
     Attributes:
         outputs: after each token [T, B, W].
-        rows: `Rows` [(T + 1) * B]: the outputs of each step after B that mean nothing.
-        carried: what the body carries on.
+        rows: [(T + 1) * B]: B unused rows, then the outputs of each step.
+        carried: the next state.
     """
 
     outputs: FloatArray
@@ -294,18 +296,18 @@ class Int8Body(ABC):
         """Read up to T vectors a row.
 
         Args:
-            vectors: `Rows` [(T + 1) * B], those of a step side by side, after B that mean nothing.
-            alive: how many rows, the first ones, read the vector of each step [T], descending.
-            carried: what the body carries; it is not changed.
+            vectors: [(T + 1) * B]: B unused rows, then the B rows of each step.
+            alive: number of rows, from the first on, in each step [T], descending.
+            carried: the body's state; it is not changed.
         """
 
 
 class Activations:
-    """Vectors on their way through layers, [T, B, W]: as integers, and as floats where a layer wants such.
+    """Activations between layers [T, B, W], as integers and, where a layer needs them, as floats.
 
     Args:
-        rows: `Rows` [(T + 1) * B], after B that mean nothing; None if they are to be rounded from the floats.
-        floats: [T, B, W]; None if they are to be what the integers stand for.
+        rows: [(T + 1) * B], after B unused rows; None to round them from the floats.
+        floats: [T, B, W]; None to convert them from the integers.
         shape: (T, B, W).
     """
 
@@ -315,7 +317,7 @@ class Activations:
 
     @property
     def rows(self) -> Int8Rows:
-        """As integers."""
+        """The vectors as integers, rounded at first use."""
         if self._rows is None:
             steps, batch, width = self._shape
             self._rows = zero_int8_rows((steps + 1) * batch, width)
@@ -324,7 +326,7 @@ class Activations:
 
     @property
     def floats(self) -> FloatArray:
-        """In single precision."""
+        """The vectors in single precision, converted at first use."""
         if self._floats is None:
             _, batch, width = self._shape
             self._floats = np.empty(self._shape, np.float32)
@@ -332,7 +334,7 @@ class Activations:
         return self._floats
 
     def normalised(self, norm: LayerNormWeights | None) -> "Activations":
-        """Each vector normalised; as it is for None."""
+        """Each vector normalised; unchanged for None."""
         if norm is None:
             return self
         floats = np.empty(self._shape, np.float32)
@@ -340,13 +342,13 @@ class Activations:
         normalise_rows(norm, self.floats.reshape(-1, width), floats.reshape(-1, width))
         return Activations(None, floats, self._shape)
 
-    def plus(self, other: "Activations") -> "Activations":
-        """The sums with other vectors of the same width."""
-        return Activations(None, self.floats + other.floats, self._shape)
+    def plus(self, addend: "Activations") -> "Activations":
+        """The sums with vectors of the same shape."""
+        return Activations(None, self.floats + addend.floats, self._shape)
 
 
 def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
-    """How many steps each row takes part in [B], from how many rows take part in each step."""
+    """The number of steps of each row [B], from the number of rows in each step."""
     lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
     return np.asarray(lengths, dtype=np.int64)
 
@@ -355,42 +357,42 @@ _NO_CELLS = np.empty((0, 0), np.float32)
 
 
 class Int8Recurrent(Int8Body):
-    """The layers. Carries what `Recurrent` carries.
+    """`Recurrent` in int8, with the same state.
 
     Args:
         body: the layers in single precision.
-        config: what they are.
-        shelf: where their weights lie.
+        config: their shape.
+        weight_cache: cache of their weights.
     """
 
-    def __init__(self, body: Recurrent, config: NetworkConfig, shelf: PackedWeightCache) -> None:
+    def __init__(self, body: Recurrent, config: NetworkConfig, weight_cache: PackedWeightCache) -> None:
         self.layers = [
-            _pack_layer(layer, config, shelf.section(f"cells.{number}"))
+            _pack_layer(layer, config, weight_cache.section(f"cells.{number}"))
             for number, layer in enumerate(body.cells)
         ]
         self.norms = [layer_norm_of(norm) for norm in body.norms]
         self.skips = body.skips
         self.sizes = config.layer_inputs
 
+    @override
     def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
-        """Read up to T vectors a row."""
         steps, batch, size = len(alive), carried[0].shape[1], carried[0].shape[2]
         carried = tuple(part.copy() for part in carried)
-        stretch = Activations(vectors, None, (steps, batch, self.sizes[0]))
+        activations = Activations(vectors, None, (steps, batch, self.sizes[0]))
         for number, layer in enumerate(self.layers):
-            below, inputs = stretch, stretch.normalised(self.norms[number]).rows
+            below, inputs = activations, activations.normalised(self.norms[number]).rows
             outputs = np.zeros((steps, batch, size), np.float32)
             rows = zero_int8_rows((steps + 1) * batch, size)
             cells = carried[1][number] if len(carried) > 1 else _NO_CELLS
             run_recurrent_layer(layer, inputs, alive, carried[0][number], cells, outputs, rows)
-            stretch = Activations(rows, outputs, (steps, batch, size))
+            activations = Activations(rows, outputs, (steps, batch, size))
             if self.skips[number]:
-                stretch = stretch.plus(below)
-        stretch = stretch.normalised(self.norms[-1])
-        return BodyOutputs(stretch.floats, stretch.rows, carried)
+                activations = activations.plus(below)
+        activations = activations.normalised(self.norms[-1])
+        return BodyOutputs(activations.floats, activations.rows, carried)
 
 
-def _pack_layer(layer: Any, config: NetworkConfig, shelf: PackedWeightCache) -> RecurrentLayer:
+def _pack_layer(layer: Any, config: NetworkConfig, weight_cache: PackedWeightCache) -> RecurrentLayer:
     kinds = {
         "lstm": (LSTM_KIND, 4),
         "gru": (GRU_KIND, 3),
@@ -405,24 +407,24 @@ def _pack_layer(layer: Any, config: NetworkConfig, shelf: PackedWeightCache) -> 
         of_inputs, of_hidden, *biases = (weight.detach().cpu().numpy() for weight in layer.weights())
     return RecurrentLayer(
         kind,
-        load_or_quantise(shelf, "of_inputs", lambda: pad_gates(of_inputs, gates, ROW_LANES)),
-        load_or_quantise(shelf, "of_hidden", lambda: pad_gates(of_hidden, gates, ROW_LANES)),
+        load_or_quantise(weight_cache, "of_inputs", lambda: pad_gates(of_inputs, gates, ROW_LANES)),
+        load_or_quantise(weight_cache, "of_hidden", lambda: pad_gates(of_hidden, gates, ROW_LANES)),
         np.stack([pad_gates(bias, gates, ROW_LANES) for bias in biases]),
     )
 
 
 class Int8FeedForward(Int8Body):
-    """The layers. Carries what `FeedForward` carries: the last vectors [n - 1, B, E].
+    """`FeedForward` in int8, with the same state: the last vectors [n - 1, B, E].
 
     Args:
         body: the layers in single precision.
-        config: what they are.
-        shelf: where their weights lie.
+        config: their shape.
+        weight_cache: cache of their weights.
     """
 
-    def __init__(self, body: FeedForward, config: NetworkConfig, shelf: PackedWeightCache) -> None:
+    def __init__(self, body: FeedForward, config: NetworkConfig, weight_cache: PackedWeightCache) -> None:
         self.layers = [
-            quantise_linear(cast("nn.Linear", layer), shelf, f"layers.{number}")
+            quantise_linear(cast("nn.Linear", layer), weight_cache, f"layers.{number}")
             for number, layer in enumerate(body.layers)
         ]
         self.norms = [layer_norm_of(norm) for norm in body.norms]
@@ -430,26 +432,26 @@ class Int8FeedForward(Int8Body):
         self.rectified = config.activation == "relu"
         self.window, self.embedding_size = config.window, config.embedding_size
 
+    @override
     def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
-        """Read up to T vectors a row."""
         steps, batch = len(alive), carried[0].shape[1]
         read = Activations(vectors, None, (steps, batch, self.embedding_size)).floats
         seen = np.concatenate([carried[0], read])
         windows = np.concatenate([seen[k : k + steps] for k in range(self.window)], axis=2)
-        stretch = Activations(None, windows, (steps, batch, windows.shape[2]))
+        activations = Activations(None, windows, (steps, batch, windows.shape[2]))
         for number, layer in enumerate(self.layers):
-            below, inputs = stretch, stretch.normalised(self.norms[number]).rows
+            below, inputs = activations, activations.normalised(self.norms[number]).rows
             outputs = np.empty((steps, batch, layer.size), np.float32)
             flat = outputs.reshape(-1, layer.size)
             run_dense_layer(layer.matrix, layer.bias, inputs, batch, self.rectified, flat)
-            stretch = Activations(None, outputs, (steps, batch, layer.size))
+            activations = Activations(None, outputs, (steps, batch, layer.size))
             if self.skips[number]:
-                stretch = stretch.plus(below)
-        stretch = stretch.normalised(self.norms[-1])
-        return BodyOutputs(stretch.floats, stretch.rows, (self._last(seen, alive),))
+                activations = activations.plus(below)
+        activations = activations.normalised(self.norms[-1])
+        return BodyOutputs(activations.floats, activations.rows, (self._last(seen, alive),))
 
     def _last(self, seen: FloatArray, alive: TokenIds) -> FloatArray:
-        """The vectors [n - 1, B, E] that end where each row does."""
+        """The last vectors [n - 1, B, E] of each row."""
         batch = seen.shape[1]
         steps = row_lengths(alive, batch) + np.arange(self.window - 1)[:, None]
         last: FloatArray = seen[steps, np.arange(batch)]

@@ -34,7 +34,7 @@ MAX_INT8 = np.float32(127)
 """The largest integer; -128 is not used, so that the range is symmetric."""
 
 SPARE_ROWS = 15
-"""Rows past the last that may be read when sixteen are computed together."""
+"""Rows past the last that a product of sixteen rows may read."""
 
 _TINY = np.float32(1e-30)
 _HALF = np.float32(0.5)
@@ -45,7 +45,7 @@ class Int8Rows(NamedTuple):
     """N vectors as integers times a scale; in memory, `SPARE_ROWS` rows more.
 
     Attributes:
-        values: [N + SPARE, W rounded up to a multiple of 64], int8; 0 in what was added to the width.
+        values: [N + SPARE, W rounded up to a multiple of 64], int8; 0 in padding.
         scales: [N + SPARE], float32.
         sums: of a row's values [N + SPARE], int32.
     """
@@ -56,7 +56,7 @@ class Int8Rows(NamedTuple):
 
 
 def zero_int8_rows(count: int, width: int) -> Int8Rows:
-    """Room for vectors of a width; what is in it is 0."""
+    """Zero-filled rows for `count` vectors of a width."""
     count, padded = count + SPARE_ROWS, -(-width // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
     values = np.zeros((count, padded), np.int8)
     return Int8Rows(values, np.zeros(count, np.float32), np.zeros(count, np.int32))
@@ -64,11 +64,11 @@ def zero_int8_rows(count: int, width: int) -> Int8Rows:
 
 @numba.njit(nogil=True, cache=True)
 def _max_abs(vector: Any) -> Any:
-    """The largest absolute value, found as an integer of the same order: only in that the compiler finds vectors."""
-    found = np.uint32(0)
-    for place in range(len(vector)):
-        found = greater(np.uint32(bits_of_float(vector[place]) & _MAGNITUDE), found)
-    return float_of_bits(found)
+    """The largest absolute value, compared as integers of the same order: only those loops are vectorised."""
+    highest = np.uint32(0)
+    for index in range(len(vector)):
+        highest = greater(np.uint32(bits_of_float(vector[index]) & _MAGNITUDE), highest)
+    return float_of_bits(highest)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -78,9 +78,9 @@ def quantise_row(vector: Any, rows: Any, row: Any) -> None:
     inverse = MAX_INT8 / max(highest, _TINY)
     values = rows.values[row]
     total = np.int32(0)
-    for place in range(len(vector)):
-        value = np.int32(np.floor(vector[place] * inverse + _HALF))
-        values[place] = value
+    for column in range(len(vector)):
+        value = np.int32(np.floor(vector[column] * inverse + _HALF))
+        values[column] = value
         total += value
     rows.scales[row] = highest / MAX_INT8
     rows.sums[row] = total
@@ -88,35 +88,35 @@ def quantise_row(vector: Any, rows: Any, row: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def quantise_rows(vectors: Any, rows: Any, first: Any) -> None:
-    """Write vectors [N, W] as rows, from one on."""
+    """Write vectors [N, W] as rows from `first` on."""
     for number in range(len(vectors)):
         quantise_row(vectors[number], rows, first + number)
 
 
 @numba.njit(nogil=True, cache=True)
 def dequantise_rows(rows: Any, first: Any, vectors: Any) -> None:
-    """Write what rows, from one on, stand for into vectors [N, W]."""
+    """Convert rows from `first` on to floats, written into vectors [N, W]."""
     for number in range(len(vectors)):
         scale = rows.scales[first + number]
-        for place in range(vectors.shape[1]):
-            vectors[number, place] = np.float32(rows.values[first + number, place]) * scale
+        for column in range(vectors.shape[1]):
+            vectors[number, column] = np.float32(rows.values[first + number, column]) * scale
 
 
-def take_rows(rows: Int8Rows, places: npt.NDArray[np.int64]) -> Int8Rows:
-    """Rows at given places [N], copied."""
-    places = np.concatenate([places, np.zeros(SPARE_ROWS, np.int64)])
-    return Int8Rows(rows.values[places], rows.scales[places], rows.sums[places])
+def take_rows(rows: Int8Rows, positions: npt.NDArray[np.int64]) -> Int8Rows:
+    """Rows at given positions [N], copied."""
+    positions = np.concatenate([positions, np.zeros(SPARE_ROWS, np.int64)])
+    return Int8Rows(rows.values[positions], rows.scales[positions], rows.sums[positions])
 
 
 INT8_LAYOUT = "int8-1"
-"""Names what `pack` makes; to be counted up when that changes."""
+"""Version of the layout of `quantise_matrix`; to be increased when it changes."""
 
 _ALIGNMENT = 64  # bytes: a cache line
 ROW_PADDING = 16
-"""Floats between rows of products, as rows a power of two apart would drive one another out of the cache."""
+"""Floats between rows of products, as rows a power of two apart would evict each other from the cache."""
 
 _MIN_TILE_ROWS = 5
-"""Rows that are worth a tile."""
+"""Rows at least for which a tile pays."""
 
 
 class Int8Matrix(NamedTuple):
@@ -124,7 +124,7 @@ class Int8Matrix(NamedTuple):
 
     Attributes:
         weights: [O/64, K/4, 64, 4] as [O/64, 64 K], O and K rounded up; uint8, the integer plus 128.
-        scales: of the rows [O rounded up to a multiple of 64], float32; 0 in rows that were added.
+        scales: of the rows [O rounded up to a multiple of 64], float32; 0 in padding.
         tiled: whether it is multiplied in tiles.
     """
 
@@ -139,21 +139,26 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
     blocks, groups = -(-rows // ROW_LANES), -(-columns // COLUMN_MULTIPLE) * (COLUMN_MULTIPLE // COLUMN_GROUP)
     scales = np.zeros(blocks * ROW_LANES, np.float32)
     weights = _aligned_empty(blocks, groups * ROW_LANES * COLUMN_GROUP)
-    for block, start in enumerate(range(0, rows, ROW_LANES)):  # nothing as large as the matrix is made
-        some = matrix[start : start + ROW_LANES]
-        steps = np.abs(some).max(axis=1, initial=0.0) / MAX_INT8
-        scales[start : start + len(some)] = steps
+    for block, start in enumerate(
+        range(0, rows, ROW_LANES)
+    ):  # block by block: no temporary of the matrix's size
+        block_rows = matrix[start : start + ROW_LANES]
+        steps = np.abs(block_rows).max(axis=1, initial=0.0) / MAX_INT8
+        scales[start : start + len(block_rows)] = steps
         integers = np.full((ROW_LANES, groups * COLUMN_GROUP), ZERO_POINT, np.uint8)
-        integers[: len(some), :columns] = (
-            np.rint(some / np.maximum(steps, np.float32(1e-30))[:, None]) + ZERO_POINT
+        integers[: len(block_rows), :columns] = (
+            np.rint(block_rows / np.maximum(steps, np.float32(1e-30))[:, None]) + ZERO_POINT
         )
+        # [64, K/4, 4] to [K/4, 64, 4], the order in which the products read them
         weights[block] = integers.reshape(ROW_LANES, groups, COLUMN_GROUP).transpose(1, 0, 2).reshape(-1)
     return Int8Matrix(weights, scales, USE_AMX)
 
 
-def load_or_quantise(shelf: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]) -> Int8Matrix:
-    """What `pack` makes of a matrix, from the shelf if it lies there; then the matrix is not asked for."""
-    arrays = shelf.get_or_make(name, lambda: _to_arrays(quantise_matrix(matrix())))
+def load_or_quantise(
+    weight_cache: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]
+) -> Int8Matrix:
+    """The quantised matrix, from the cache if it has one; else from `matrix`, which is called only then."""
+    arrays = weight_cache.get_or_make(name, lambda: _to_arrays(quantise_matrix(matrix())))
     return Int8Matrix(arrays["weights"], arrays["scales"], USE_AMX)
 
 
@@ -162,7 +167,7 @@ def _to_arrays(packed: Int8Matrix) -> Arrays:
 
 
 def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
-    """An array that starts where a cache line starts: no read of 64 bytes then touches two."""
+    """An array aligned to a cache line: no read of 64 bytes touches two lines."""
     memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + rows * width].reshape(rows, width)
@@ -170,14 +175,14 @@ def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
 
 @numba.njit(nogil=True, cache=True)
 def multiply_rows(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, products: Any) -> None:
-    """The products of a matrix with some rows of activations, and a bias.
+    """Write the products of a matrix with rows of activations, plus a bias.
 
     Args:
-        matrix: a `PackedMatrix` of O rows.
+        matrix: an `Int8Matrix` of O rows.
         bias: [O rounded up], float32.
-        rows: `Rows` of the matrix's width.
+        rows: `Int8Rows` of the matrix's width.
         first: of the rows.
-        count: how many of them.
+        count: number of rows.
         products: written, [count, O rounded up], float32.
     """
     multiply_blocks(matrix, bias, rows, first, count, 0, len(matrix.weights), products, 0)
@@ -195,14 +200,15 @@ def multiply_blocks(
     products: Any,
     column: Any,
 ) -> None:
-    """What `multiply` computes, of some blocks of 64 rows of the matrix alone, written from a column on."""
+    """The products of `multiply_rows` for blocks of 64 rows of the matrix, written from `column` on."""
     values, totals, scales, factors = rows.values, rows.sums, rows.scales, matrix.scales
     groups = values.shape[1] // COLUMN_GROUP
-    sums = np.empty(TILE_ROWS * ROW_LANES, np.int32)
+    sums = np.empty(TILE_ROWS * ROW_LANES, np.int32)  # [16, 64] at most
     stride, target = products.shape[1], products.reshape(-1)
     weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _MIN_TILE_ROWS
     if tiled:
         configure_tiles()
+    # blocks of weights outside: each is read from memory once and meets all rows of activations in the cache
     for block in range(begin, end):
         start, lane = block * groups * ROW_LANES * COLUMN_GROUP, block * ROW_LANES
         done = 0
@@ -210,16 +216,16 @@ def multiply_blocks(
             row, left = first + done, count - done
             if tiled and left >= _MIN_TILE_ROWS:
                 dot_sixteen_rows(weights, start, values, row, groups, sums)
-                together = TILE_ROWS
+                batch = TILE_ROWS
             elif left == 1:
                 dot_one_row(weights, start, values, row, groups, sums)
-                together = 1
+                batch = 1
             else:
                 dot_four_rows(weights, start, values, row, groups, sums)
-                together = 4
+                batch = 4
             dequantise_sums(
                 sums,
-                min(together, left),
+                min(batch, left),
                 pointer_at(totals, row),
                 pointer_at(scales, row),
                 pointer_at(factors, lane),
@@ -227,14 +233,14 @@ def multiply_blocks(
                 pointer_at(target, done * stride + column + lane - begin * ROW_LANES),
                 stride,
             )
-            done += together
+            done += batch
     if tiled:
         release_tiles()
 
 
 @numba.njit(nogil=True, cache=True)
 def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
-    """Write given rows of a matrix, ids [N], from a row on: an embedding's look-up.
+    """Look up embeddings: write rows of a matrix, ids [N], as rows from `first` on.
 
     Returns:
         The first id that is not in [0, size), or 0 if all are.
@@ -246,14 +252,14 @@ def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
         if not 0 <= token < size:
             return token
         block, lane = token // ROW_LANES, token % ROW_LANES
-        place = lane * COLUMN_GROUP
+        offset = lane * COLUMN_GROUP
         total = np.int32(0)
         for group in range(groups):
             for column in range(COLUMN_GROUP):
-                value = np.int32(weights[block, place + column]) - np.int32(ZERO_POINT)
+                value = np.int32(weights[block, offset + column]) - np.int32(ZERO_POINT)
                 rows.values[row, group * COLUMN_GROUP + column] = value
                 total += value
-            place += ROW_LANES * COLUMN_GROUP
+            offset += ROW_LANES * COLUMN_GROUP
         rows.scales[row] = matrix.scales[token]
         rows.sums[row] = total
     return 0
@@ -261,17 +267,17 @@ def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def multiply_row_pairs(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
-    """What `multiply` gives for one row of the matrix for each row of activations, ids [N]; written into [N]."""
+    """Write the products [N] of each row of activations with one row of the matrix, ids [N]."""
     groups = rows.values.shape[1] // COLUMN_GROUP
     for row in range(len(ids)):
         block, lane = ids[row] // ROW_LANES, ids[row] % ROW_LANES
-        place = lane * COLUMN_GROUP
+        offset = lane * COLUMN_GROUP
         total = np.int32(0)
         for group in range(groups):
             for column in range(COLUMN_GROUP):
-                weight = np.int32(matrix.weights[block, place + column]) - np.int32(ZERO_POINT)
+                weight = np.int32(matrix.weights[block, offset + column]) - np.int32(ZERO_POINT)
                 total += weight * np.int32(rows.values[row, group * COLUMN_GROUP + column])
-            place += ROW_LANES * COLUMN_GROUP
+            offset += ROW_LANES * COLUMN_GROUP
         scale = rows.scales[row] * matrix.scales[ids[row]]
         products[row] = fma(np.float32(np.int32(total)), scale, bias[ids[row]])
 
@@ -290,20 +296,22 @@ class Int8Linear(NamedTuple):
     size: int
 
 
-def quantise_linear(layer: nn.Linear, shelf: PackedWeightCache, name: str) -> Int8Linear:
-    """A layer, its weights rounded.
+def quantise_linear(layer: nn.Linear, weight_cache: PackedWeightCache, name: str) -> Int8Linear:
+    """A linear layer with quantised weights.
 
     Args:
-        layer: one with a bias.
-        shelf: where they lie.
-        name: under which they lie there.
+        layer: with a bias.
+        weight_cache: cache of weights.
+        name: of the layer in the cache.
     """
     weight, bias = (part.detach().cpu().numpy() for part in (layer.weight, layer.bias))
-    return Int8Linear(load_or_quantise(shelf, name, lambda: weight), pad_bias(bias, fill=0.0), len(bias))
+    return Int8Linear(
+        load_or_quantise(weight_cache, name, lambda: weight), pad_bias(bias, fill=0.0), len(bias)
+    )
 
 
 def pad_bias(bias: FloatArray, *, fill: float) -> FloatArray:
-    """A bias [O] with `fill` added to it until O is a multiple of 64."""
+    """A bias [O], padded with `fill` to a multiple of 64."""
     padded = np.full(-(-len(bias) // ROW_LANES) * ROW_LANES, fill, np.float32)
     padded[: len(bias)] = bias
     return padded

@@ -40,7 +40,7 @@ from models.neural.threads import run_row_slices
 from models.tensor_files import PackedWeightCache
 
 MAX_INT8_WIDTH = 1 << 17
-"""Of what a layer reads, so that no sum of products of bytes leaves 32 bits."""
+"""Largest input width of a layer: sums of products of bytes must fit into 32 bits."""
 
 _IRRELEVANT_FIELDS = frozenset(
     {
@@ -70,11 +70,11 @@ _IRRELEVANT_FIELDS = frozenset(
         "cutoffs",
     }
 )
-"""Fields of the configuration that do not decide."""
+"""Fields of the configuration that int8 supports with any value."""
 
 
 def unsupported_reason(config: NetworkConfig) -> str | None:
-    """Why a network cannot be computed in integers; None if it can."""
+    """The reason why int8 does not support a network; None if it does."""
     for name, field in NetworkConfig.model_fields.items():
         value = getattr(config, name)
         if name not in _IRRELEVANT_FIELDS and value != field.default:
@@ -86,16 +86,16 @@ def unsupported_reason(config: NetworkConfig) -> str | None:
 
 
 ROWS_PER_PRODUCT = 64
-"""Rows for which the output layer's weights are read once."""
+"""Rows of one product of the output layer, which reads its weights once for all."""
 
 
 class NetworkOutputs(NamedTuple):
-    """What reading T tokens a row gives.
+    """Outputs of a network for T tokens a row.
 
     Attributes:
         before: the body's outputs before each token [T, B, W].
-        rows: the same as `Rows` [T * B].
-        hidden: what is carried on.
+        rows: the same as `Int8Rows` [T * B].
+        hidden: the next state.
     """
 
     before: FloatArray
@@ -104,17 +104,17 @@ class NetworkOutputs(NamedTuple):
 
 
 class Int8Network:
-    """What computes a quantised model's answers; every row's are its own, to the last bit.
+    """A network in int8; the results of a row do not depend on the other rows, to the last bit.
 
     Args:
         network: in single precision; it is not changed.
-        shelf: where rounded weights lie.
+        weight_cache: cache of rounded weights.
 
     Raises:
-        InvalidInputError: it is of a kind that cannot be computed in integers.
+        InvalidInputError: int8 does not support the network.
     """
 
-    def __init__(self, network: Network, shelf: PackedWeightCache) -> None:
+    def __init__(self, network: Network, weight_cache: PackedWeightCache) -> None:
         problem = unsupported_reason(network.config)
         if problem is not None:
             raise InvalidInputError(problem, parameter="precision")
@@ -123,28 +123,28 @@ class Int8Network:
         self.embedding_size = network.config.embedding_size
         self.tied = network.config.tied
         self.start: HiddenArrays = tuple(_to_array(part) for part in network.initial_hidden(1))
-        shelf = shelf.section(INT8_LAYOUT)
+        weight_cache = weight_cache.section(INT8_LAYOUT)
         vectors = _to_array(cast("Tensor", network.embedding.weight))
-        self.embedding = load_or_quantise(shelf, "embedding", lambda: vectors)
-        self.body = _make_body(network, shelf.section("body"))
+        self.embedding = load_or_quantise(weight_cache, "embedding", lambda: vectors)
+        self.body = _make_body(network, weight_cache.section("body"))
         self.projection: Int8Linear | None = None
         if isinstance(network.projection, nn.Linear):
-            self.projection = quantise_linear(network.projection, shelf, "projection")
-        self.output = self._output(cast("Softmax", network.output), shelf)
+            self.projection = quantise_linear(network.projection, weight_cache, "projection")
+        self.output = self._output(cast("Softmax", network.output), weight_cache)
 
-    def _output(self, layer: Softmax, shelf: PackedWeightCache) -> Int8Linear:
-        """The output layer; its matrix is the embedding's if that is so in single precision."""
+    def _output(self, layer: Softmax, weight_cache: PackedWeightCache) -> Int8Linear:
+        """The output layer; shares the embedding's matrix if the network is tied."""
         bias, vectors = _to_array(layer.bias + layer.never_predicted), _to_array(layer.weight)
-        matrix = self.embedding if self.tied else load_or_quantise(shelf, "output", lambda: vectors)
-        return Int8Linear(matrix, pad_bias(bias, fill=-np.inf), len(bias))  # what is added is never predicted
+        matrix = self.embedding if self.tied else load_or_quantise(weight_cache, "output", lambda: vectors)
+        return Int8Linear(matrix, pad_bias(bias, fill=-np.inf), len(bias))  # padding is never predicted
 
     def read(self, tokens: TokenIds, alive: TokenIds, hidden: HiddenArrays) -> NetworkOutputs:
         """Read up to T tokens a row.
 
         Args:
-            tokens: ids [T, B]; those that are not read can be any in [0, V).
-            alive: how many rows, the first ones, read the token of each step [T], descending.
-            hidden: what is carried; it is not changed.
+            tokens: ids [T, B], all in [0, V), also those that are not read.
+            alive: number of rows, from the first on, in each step [T], descending.
+            hidden: the state; it is not changed.
 
         Raises:
             InvalidInputError: an id is not in [0, V).
@@ -156,13 +156,13 @@ class Int8Network:
         return NetworkOutputs(before[:-1], rows, (top, *carried))
 
     def step(self, tokens: TokenIds, hidden: HiddenArrays) -> HiddenArrays:
-        """What `read` carries on after one token a row, ids [B]; it spares what scores are made of."""
+        """The next state after one token a row, ids [B]: `read` without the outputs for scores."""
         alive = np.array([len(tokens)])
         outputs, _, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
         return (outputs, *carried)
 
     def _embedded(self, tokens: TokenIds) -> Int8Rows:
-        """The vectors of tokens [T, B], after B that mean nothing."""
+        """The vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
         steps, batch = tokens.shape
         vectors = zero_int8_rows((steps + 1) * batch, self.embedding_size)
         bad = gather_rows(self.embedding, self.vocab_size, tokens.reshape(-1), vectors, batch)
@@ -171,7 +171,7 @@ class Int8Network:
         return vectors
 
     def features(self, outputs: FloatArray) -> FloatArray:
-        """What the output layer reads [N, E], before it is rounded, of outputs of the body [N, W]."""
+        """Inputs of the output layer [N, E], before rounding, from outputs of the body [N, W]."""
         return outputs if self.projection is None else _project(self.projection, _to_int8_rows(outputs))
 
     def log_probs(self, outputs: FloatArray) -> FloatArray:
@@ -179,8 +179,8 @@ class Int8Network:
         rows, width = self._features(_to_int8_rows(outputs)), len(self.output.bias)
         logits, log_sums = np.empty((len(outputs), width), np.float32), np.empty(len(outputs), np.float32)
 
-        def work(some: slice) -> None:
-            for cut in _row_slices(some):
+        def work(share: slice) -> None:
+            for cut in _row_slices(share):
                 write_logits(
                     self.output.matrix, self.output.bias, rows, cut.start, logits[cut], log_sums[cut]
                 )
@@ -191,7 +191,7 @@ class Int8Network:
         return log_probs
 
     def target_log_probs(self, rows: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Natural-log probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""
+        """Natural-log probabilities [N] of given next tokens, ids [N], after outputs of the body."""
         rows, log_probs = self._features(rows), np.empty(len(ids), np.float32)
         for cut in _row_slices(slice(0, len(ids))):
             score_targets(self.output.matrix, self.output.bias, rows, cut.start, ids[cut], log_probs[cut])
@@ -210,14 +210,14 @@ class Int8Network:
         return log_probs
 
     def block_sums(self, outputs: FloatArray, temperatures: FloatArray) -> BlockSums:
-        """What the next tokens after outputs of the body [B, W] are drawn by, at temperatures [B]."""
+        """Sums for sampling the next tokens after outputs of the body [B, W], at temperatures [B]."""
         features, count = self._features(_to_int8_rows(outputs)), len(outputs)
         highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)
         sums = np.empty((count, len(self.output.bias) // BLOCK_TOKENS), np.float32)
         first = np.empty((count, BLOCK_TOKENS), np.float32)
 
-        def work(some: slice) -> None:
-            for cut in _row_slices(some):
+        def work(share: slice) -> None:
+            for cut in _row_slices(share):
                 parts = temperatures[cut], highest[cut], log_sums[cut], sums[cut], first[cut]
                 write_block_sums(self.output.matrix, self.output.bias, features, cut.start, *parts)
 
@@ -225,44 +225,44 @@ class Int8Network:
         return BlockSums(log_sums, highest, sums, first, features)
 
     def logits(self, features: Int8Rows, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """The logits [N, 64] of blocks of tokens [N] after features by number [N]."""
+        """The logits [N, 64] of blocks of tokens [N] after features, rows [N]."""
         logits = np.empty((len(rows), BLOCK_TOKENS), np.float32)
         write_block_logits(self.output.matrix, self.output.bias, features, rows, blocks, logits)
         return logits
 
     def target_logits(self, rows: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs as `Rows`."""
+        """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs of the body."""
         logits = np.empty(len(ids), np.float32)
         multiply_row_pairs(self.output.matrix, self.output.bias, self._features(rows), ids, logits)
         return logits
 
     def _features(self, rows: Int8Rows) -> Int8Rows:
-        """What the output layer reads."""
+        """Inputs of the output layer."""
         return rows if self.projection is None else _to_int8_rows(_project(self.projection, rows))
 
 
-def _make_body(network: Network, shelf: PackedWeightCache) -> Int8Body:
+def _make_body(network: Network, weight_cache: PackedWeightCache) -> Int8Body:
     body = network.body
     if isinstance(body, FeedForward):
-        return Int8FeedForward(body, network.config, shelf)
-    return Int8Recurrent(cast("Recurrent", body), network.config, shelf)
+        return Int8FeedForward(body, network.config, weight_cache)
+    return Int8Recurrent(cast("Recurrent", body), network.config, weight_cache)
 
 
 def _row_slices(rows: slice) -> Iterator[slice]:
-    """Rows that are computed together."""
+    """Slices of at most `ROWS_PER_PRODUCT` rows."""
     for start in range(rows.start, rows.stop, ROWS_PER_PRODUCT):
         yield slice(start, min(start + ROWS_PER_PRODUCT, rows.stop))
 
 
 def _to_int8_rows(vectors: FloatArray) -> Int8Rows:
-    """Vectors [N, W] as `Rows`."""
+    """Vectors [N, W] as `Int8Rows`."""
     rows = zero_int8_rows(*vectors.shape)
     quantise_rows(vectors, rows, 0)
     return rows
 
 
 def _project(projection: Int8Linear, rows: Int8Rows) -> FloatArray:
-    """What a projection makes of N rows [N, E]."""
+    """The projection of N rows [N, E]."""
     count = len(rows.values) - SPARE_ROWS
     projected = np.empty((count, len(projection.bias)), np.float32)
     multiply_rows(projection.matrix, projection.bias, rows, 0, count, projected)

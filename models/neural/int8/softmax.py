@@ -1,7 +1,6 @@
 """Int8 output layer: logits, log-probabilities and sums of blocks of 64 tokens.
 
-Logits are summed while they are in the cache. For sampling, nothing as large as the vocabulary is
-kept.
+Logits are summed while they are in the cache. For sampling, no whole distribution is stored.
 """
 
 from typing import Any
@@ -16,22 +15,23 @@ from models.neural.int8.matrix import ROW_PADDING, multiply_blocks
 LOWEST_LOGIT = np.float32(-3e38)
 
 BLOCKS_PER_PASS = 16
-"""Of 64 tokens, computed together: their logits stay in the cache until they are summed."""
+"""Blocks of 64 tokens of one pass: their logits stay in the cache until they are summed."""
 
 
 @numba.njit(nogil=True, cache=True)
 def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log_sums: Any) -> None:
-    """Logits of some rows and the logarithms of the sums of their exponentials.
+    """Write the logits of rows and their log-sum-exp.
 
     Args:
-        matrix: `PackedMatrix` of V rows.
-        bias: [V rounded up], float32; minus infinity for what is never predicted.
-        rows: `Rows`.
-        first: of the rows.
+        matrix: `Int8Matrix` of V rows.
+        bias: [V rounded up], float32; minus infinity for tokens that are never predicted.
+        rows: `Int8Rows`.
+        first: of the N rows.
         logits: written, [N, V rounded up].
         log_sums: written, [N].
     """
     count = len(logits)
+    # running maxima [N] and sums in lanes [N, 64], so that a pass over the vocabulary reads each logit once
     highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
     tops = np.empty(ROW_LANES, np.float32)
     for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
@@ -46,7 +46,7 @@ def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log
 
 @numba.njit(nogil=True, cache=True)
 def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
-    """Write the log-probabilities of given tokens, ids [N], after rows from one on, into [N]; see `write_logits`."""
+    """Write the log-probabilities [N] of tokens, ids [N], after rows from `first` on; see `write_logits`."""
     count = len(ids)
     highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
     tops = np.empty(ROW_LANES, np.float32)
@@ -57,38 +57,38 @@ def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_p
         multiply_blocks(matrix, bias, rows, first, count, begin, end, logits, 0)
         for row in range(count):
             highest[row] = accumulate_exp(logits[row, :size], highest[row], lanes[row], tops)
-            place = ids[row] - begin * ROW_LANES
-            if 0 <= place < size:
-                log_probs[row] = logits[row, place]
+            column = ids[row] - begin * ROW_LANES
+            if 0 <= column < size:
+                log_probs[row] = logits[row, column]
     for row in range(count):
         log_probs[row] -= log_sum_of_lanes(lanes[row], highest[row])
 
 
 @numba.njit(nogil=True, cache=True)
 def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
-    """Add the exponentials of logits, as many as a multiple of 64, less the highest so far, to sums in 64 lanes.
+    """Add exp(logit - highest) of a multiple of 64 logits to sums in 64 lanes.
 
-    The sum depends on the pieces in which a row is given: a caller always gives the same. `tops` is scratch.
+    The rounding depends on the segments of a row, so a caller always uses the same. `tops` is scratch.
 
     Returns:
-        The highest now; what was in the lanes was made less in proportion.
+        The new highest logit; the lanes are rescaled to it.
     """
-    found = max_logit(logits, highest, tops)
-    if found > highest:
-        shrink = exp(highest - found)
+    new_highest = max_logit(logits, highest, tops)
+    if new_highest > highest:
+        shrink = exp(highest - new_highest)
         for lane in range(ROW_LANES):
             lanes[lane] *= shrink
-    add_exp_in_lanes(logits, len(logits), found, lanes)
-    return found
+    add_exp_in_lanes(logits, len(logits), new_highest, lanes)
+    return new_highest
 
 
 @numba.njit(nogil=True, cache=True)
 def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
-    """The highest of logits, as many as a multiple of 64, and one more; `tops` [64] is scratch."""
+    """The maximum of a multiple of 64 logits and `highest`; `tops` [64] is scratch."""
     for lane in range(ROW_LANES):
         tops[lane] = highest
     max_in_lanes(logits, len(logits), tops)
-    for lane in range(32):  # constants: the compiler leaves no loop
+    for lane in range(32):  # constant bounds: the compiler unrolls these loops
         tops[lane] = greater(tops[lane], tops[lane + 32])
     for lane in range(16):
         tops[lane] = greater(tops[lane], tops[lane + 16])
@@ -101,7 +101,7 @@ def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def sum_lanes(lanes: Any) -> Any:
-    """The sum of 64 numbers, which are added by halves, however wide the machine computes; they are written over."""
+    """The sum of 64 numbers by halves, the same on every machine; they are written over."""
     for lane in range(32):
         lanes[lane] += lanes[lane + 32]
     for lane in range(16):
@@ -115,7 +115,7 @@ def sum_lanes(lanes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
-    """The logarithm of a sum in 64 lanes, which are written over."""
+    """The log-sum-exp from 64 lanes, which are written over, and the highest logit."""
     return np.log(sum_lanes(lanes)) + highest
 
 
@@ -143,17 +143,17 @@ def write_block_sums(
     sums: Any,
     first: Any,
 ) -> None:
-    """Read the output layer once for some rows; nothing as large as a vocabulary is kept.
+    """Write the block sums of rows, reading the output layer once and storing no whole distribution.
 
     Args:
-        matrix: `PackedMatrix` of V rows.
-        bias: [V rounded up], float32; minus infinity for what is never predicted.
-        rows: `Rows`.
-        start: the first of the rows.
+        matrix: `Int8Matrix` of V rows.
+        bias: [V rounded up], float32; minus infinity for tokens that are never predicted.
+        rows: `Int8Rows`.
+        start: the first of the N rows.
         temperatures: [N], float32, above 0.
-        highest: written, the highest logit of each [N].
-        log_sums: written, the logarithm of the sum of exponentials of logits [N].
-        sums: written, of each block of 64 the sum of exp((logit - highest) / temperature) [N, V / 64 rounded up].
+        highest: written, the highest logit of each row [N].
+        log_sums: written, log-sum-exp of the logits [N].
+        sums: written, for each block of 64 the sum of exp((logit - highest) / temperature) [N, V / 64 rounded up].
         first: written, the logits of the first block [N, 64].
     """
     count = len(temperatures)
@@ -179,39 +179,39 @@ def write_block_sums(
 def accumulate_block_sums(
     logits: Any, begin: Any, inverse: Any, highest: Any, lanes: Any, sums: Any, scratch: Any
 ) -> Any:
-    """Weigh some more of a row's logits.
+    """Add a segment of a row's logits to its block sums.
 
     Args:
         logits: a multiple of 64.
-        begin: of their blocks of 64.
+        begin: their first block of 64.
         inverse: of the row's temperature.
-        highest: of the logits before.
+        highest: the highest logit before.
         lanes: sums of exponentials in 64 lanes; written over.
-        sums: of the row's blocks; theirs are written, and those before made less in proportion.
+        sums: of the row's blocks; those of the segment are written, earlier ones rescaled.
         scratch: [64].
 
     Returns:
-        The highest logit now.
+        The new highest logit.
     """
-    found = max_logit(logits, highest, scratch)
-    if found > highest:
-        _scale(lanes, exp(highest - found))
-        _scale(sums[:begin], exp((highest - found) * inverse))
+    new_highest = max_logit(logits, highest, scratch)
+    if new_highest > highest:
+        _scale(lanes, exp(highest - new_highest))
+        _scale(sums[:begin], exp((highest - new_highest) * inverse))
     block_sums_in_lanes(
-        logits, len(logits), found, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
+        logits, len(logits), new_highest, inverse, lanes, sums[begin : begin + len(logits) // ROW_LANES]
     )
-    return found
+    return new_highest
 
 
 @numba.njit(nogil=True, cache=True)
 def write_block_logits(matrix: Any, bias: Any, rows: Any, numbers: Any, blocks: Any, logits: Any) -> None:
-    """Write the logits [N, 64] of one block of tokens each [N] after rows by number [N]."""
-    for place in range(len(numbers)):
-        block = blocks[place]
-        multiply_blocks(matrix, bias, rows, numbers[place], 1, block, block + 1, logits[place : place + 1], 0)
+    """Write the logits [N, 64] of one block of tokens each [N] after rows, numbers [N]."""
+    for index in range(len(numbers)):
+        block = blocks[index]
+        multiply_blocks(matrix, bias, rows, numbers[index], 1, block, block + 1, logits[index : index + 1], 0)
 
 
 @numba.njit(nogil=True, cache=True)
 def _scale(values: Any, factor: Any) -> None:
-    for place in range(len(values)):
-        values[place] *= factor
+    for index in range(len(values)):
+        values[index] *= factor

@@ -1,8 +1,8 @@
 """Float32 products with packed weights: a few vectors with 64 rows of weights, in AVX-512 registers.
 
 Weights are stored in reading order, so each is loaded from the cache once for all vectors; the sums
-stay in registers. A sum runs in the order of the columns with one rounding each, so a vector's
-products do not depend on the other vectors.
+stay in registers. A sum adds the columns in order, with one rounding each, so a vector's products do
+not depend on the other vectors.
 """
 
 from functools import partial
@@ -30,21 +30,21 @@ from models.kernels.llvm import (
 from models.tensor_files import Arrays
 
 COLUMNS = 64
-"""Rows of weights multiplied together, columns of what comes out: four registers."""
+"""Rows of weights of one product, columns of the result: four registers."""
 
 HAS_AVX512 = bool(llvmlite.binding.get_host_cpu_features().get("avx512f"))
-"""Whether this processor has registers of sixteen numbers, and enough of them."""
+"""Whether this processor has AVX-512: enough registers of sixteen numbers."""
 
 _REGISTER = 4 * VECTOR_WIDTH  # bytes
 _REGISTERS = COLUMNS // VECTOR_WIDTH
 _LINE_BYTES = 64  # bytes of a cache line
 
 PARTS_AHEAD = COLUMNS * 4 // _LINE_BYTES
-"""A kernel has a cache line a place fetched ahead: so many of them what another 64 rows of weights take."""
+"""Passes that prefetch the next 64 rows of weights, at one cache line a column and pass."""
 
 
 def _products_of(count: int) -> Any:
-    """An intrinsic that multiplies so many vectors."""
+    """An intrinsic that multiplies `count` vectors with 64 rows of weights."""
 
     @intrinsic
     def fill(
@@ -64,34 +64,35 @@ def _products_of(count: int) -> Any:
             def floats(number: Any) -> Any:
                 return builder.mul(number, ir.Constant(INT64, 4))
 
-            def register(place: Any, number: int) -> Any:
-                there = builder.gep(place, [ir.Constant(INT64, number * _REGISTER)])
-                return builder.bitcast(there, FLOAT_VECTOR.as_pointer())
+            def register_pointer(address: Any, number: int) -> Any:
+                shifted = builder.gep(address, [ir.Constant(INT64, number * _REGISTER)])
+                return builder.bitcast(shifted, FLOAT_VECTOR.as_pointer())
 
-            def line(place: Any, length: Any, number: int) -> Any:
-                return builder.gep(place, [builder.mul(floats(length), ir.Constant(INT64, number))])
+            def vector_address(address: Any, length: Any, number: int) -> Any:
+                return builder.gep(address, [builder.mul(floats(length), ir.Constant(INT64, number))])
 
             first, added = builder.gep(data(0), [floats(arguments[1])]), data(2)
             later = builder.gep(data(0), [floats(arguments[7])])
-            inputs = [line(data(3), arguments[4], number) for number in range(count)]
-            biases = [builder.load(register(added, part), align=4) for part in range(_REGISTERS)]
+            inputs = [vector_address(data(3), arguments[4], number) for number in range(count)]
+            biases = [builder.load(register_pointer(added, part), align=4) for part in range(_REGISTERS)]
+            # [count, 64] sums in 4 registers a vector; a column of 64 weights is loaded once for all vectors
             sums = [[codegen.alloca_once_value(builder, bias) for bias in biases] for _ in range(count)]
             with codegen.for_range(builder, arguments[4], intp=arguments[4].type) as loop:
                 here = builder.gep(first, [floats(builder.mul(loop.index, ir.Constant(INT64, COLUMNS)))])
                 emit_prefetch(
                     builder, builder.gep(later, [builder.mul(loop.index, ir.Constant(INT64, _LINE_BYTES))])
                 )
-                columns = [builder.load(register(here, part), align=4) for part in range(_REGISTERS)]
+                columns = [builder.load(register_pointer(here, part), align=4) for part in range(_REGISTERS)]
                 for number in range(count):
-                    place = builder.gep(inputs[number], [floats(loop.index)])
-                    value = builder.load(builder.bitcast(place, ir.FloatType().as_pointer()), align=4)
+                    address = builder.gep(inputs[number], [floats(loop.index)])
+                    value = builder.load(builder.bitcast(address, ir.FloatType().as_pointer()), align=4)
                     repeated = broadcast(builder, value, FLOAT_VECTOR)
                     for total, column in zip(sums[number], columns, strict=True):
                         builder.store(call_llvm(builder, "fma", column, repeated, builder.load(total)), total)
             for number in range(count):
-                target = line(data(5), arguments[6], number)
+                target = vector_address(data(5), arguments[6], number)
                 for part in range(_REGISTERS):
-                    builder.store(builder.load(sums[number][part]), register(target, part), align=4)
+                    builder.store(builder.load(sums[number][part]), register_pointer(target, part), align=4)
             return context.get_dummy_value()
 
         return types.void(weights, start, bias, vectors, width, products, stride, ahead), generate
@@ -107,18 +108,18 @@ six_vectors: Any = _products_of(6)
 
 Args:
     weights: float32.
-    start: where the rows lie in them.
+    start: of the rows in them.
     bias: of the rows, float32.
     vectors: the first number of the first; each next one begins `width` numbers further.
     width: of the vectors.
-    products: where the first vector's are written.
+    products: pointer to the first vector's; written.
     stride: numbers from one vector's to the next one's.
-    ahead: where in the weights those are that are read next; a line a place is brought nearer meanwhile.
+    ahead: position of the weights that are read next; a cache line a column is prefetched.
 """
 
 
 LAYOUT = "floats-1"
-"""Names what `pack` makes; to be counted up when that changes."""
+"""Version of the layout of `pack`; to be increased when it changes."""
 
 _LINE_FLOATS = 16  # numbers of a cache line
 
@@ -127,7 +128,7 @@ class FloatMatrix(NamedTuple):
     """O rows of W weights as the products read them, four bytes a weight.
 
     Attributes:
-        values: float32, [O / 64, W, 64] one after the other, O rounded up.
+        values: float32, [O / 64, W, 64] flattened, O rounded up.
         bias: [O rounded up], float32.
         width: W.
     """
@@ -143,26 +144,26 @@ class FloatMatrix(NamedTuple):
 
     @property
     def fewest(self) -> int:
-        """Vectors that are worth a product."""
+        """Vectors at least for which a product pays."""
         return 1
 
     @property
     def apart(self) -> int:
-        """Vectors from one that products can begin at to the next."""
+        """Unit of the first vector of a product: a multiple of it."""
         return 1
 
     @property
     def piece(self) -> tuple[int, int]:
-        """Vectors and columns whose products are made before the next ones, while they are in the nearest cache."""
+        """Vectors and columns of a tile of products, which stays in the nearest cache."""
         return 48, 512
 
     def buffer_for(self, count: int) -> FloatArray:
-        """Room for vectors [N, W], to be filled by `write`."""
+        """A buffer for vectors [N, W], to be filled by `write`."""
         return np.empty((count, self.width), np.float32)
 
 
 def pack(matrix: FloatArray, bias: FloatArray, fill: float) -> FloatMatrix:
-    """Weights [O, W] and a bias [O], which is `fill` in what is added to O."""
+    """Pack weights [O, W] and a bias [O], padded with `fill`."""
     size, width = matrix.shape
     blocks = -(-size // COLUMNS)
     memory = np.zeros(blocks * COLUMNS * width + _LINE_FLOATS, np.float32)
@@ -170,37 +171,37 @@ def pack(matrix: FloatArray, bias: FloatArray, fill: float) -> FloatMatrix:
     values = memory[start : start + blocks * COLUMNS * width]
     padded = np.full(blocks * COLUMNS, fill, np.float32)
     padded[:size] = bias
-    for block, places in enumerate(values.reshape(blocks, width, COLUMNS)):
+    for block, columns in enumerate(values.reshape(blocks, width, COLUMNS)):
         rows = matrix[block * COLUMNS : (block + 1) * COLUMNS]
-        places[:, : len(rows)] = rows.T
+        columns[:, : len(rows)] = rows.T
     return FloatMatrix(values, padded, width)
 
 
 def of_arrays(arrays: Arrays) -> FloatMatrix:
-    """The matrix whose arrays these are."""
+    """The matrix of arrays from `arrays_of`."""
     values, bias = arrays["values"], arrays["bias"]
     return FloatMatrix(values, bias, len(values) // len(bias))
 
 
 def arrays_of(matrix: FloatMatrix) -> Arrays:
-    """Its arrays, by name."""
+    """The arrays of a matrix, by name."""
     return {"values": matrix.values, "bias": matrix.bias}
 
 
 @numba.njit(nogil=True, cache=True)
-def write(_matrix: Any, vectors: Any, room: Any, first: Any) -> None:
-    """Write vectors [N, W] into room [M, W], from a row on."""
-    room[first : first + len(vectors)] = vectors
+def write(_matrix: Any, vectors: Any, buffer: Any, first: Any) -> None:
+    """Write vectors [N, W] into a buffer [M, W] from row `first` on."""
+    buffer[first : first + len(vectors)] = vectors
 
 
 @numba.njit(nogil=True, cache=True)
 def multiply(matrix: Any, vectors: Any, count: Any, products: Any) -> None:
-    """The products of a matrix with vectors, and its bias.
+    """Write the products of a matrix with vectors, plus its bias.
 
     Args:
         matrix: a `FloatMatrix` of O rows.
         vectors: [N, W], float32.
-        count: of the vectors, the first ones.
+        count: number of vectors, from the first on.
         products: written, [N, O rounded up], float32.
     """
     multiply_some(matrix, vectors, 0, 0, len(matrix.bias), products[:count], 0)
@@ -210,38 +211,39 @@ def multiply(matrix: Any, vectors: Any, count: Any, products: Any) -> None:
 def multiply_some(
     matrix: Any, vectors: Any, row: Any, begin: Any, end: Any, products: Any, column: Any
 ) -> None:
-    """The products of some rows of a matrix with some vectors, and their bias.
+    """Write the products of a range of a matrix's rows with vectors, plus their bias.
 
     Args:
         matrix: a `FloatMatrix`.
         vectors: [N, W], float32.
         row: the first vector.
         begin: of the matrix's rows, a multiple of 64.
-        end: of them, and one; likewise.
+        end: of them, exclusive; a multiple of 64.
         products: written, float32, a row for each vector.
-        column: of the products, where the first row's stand.
+        column: of the products of row `begin`.
     """
     count, width, stride = len(products), matrix.width, products.shape[1]
     inputs, target = vectors.reshape(-1), products.reshape(-1)
     weights, biases = matrix.values, matrix.bias
     part = COLUMNS // PARTS_AHEAD * width
+    # 64 rows of weights [W, 64] outside: read from memory once, then from the cache for all vectors
     for first in range(begin, end, COLUMNS):
-        start, place = first * width, column + first - begin
+        start, target_column = first * width, column + first - begin
         done = passes = 0
         while done < count:
-            bias, there = pointer_at(biases, first), pointer_at(target, done * stride + place)
+            bias, destination = pointer_at(biases, first), pointer_at(target, done * stride + target_column)
             source = pointer_at(inputs, (row + done) * width)
             left, ahead = count - done, start + COLUMNS * width + passes % PARTS_AHEAD * part
             if left >= 6:
-                six_vectors(weights, start, bias, source, width, there, stride, ahead)
+                six_vectors(weights, start, bias, source, width, destination, stride, ahead)
                 done += 6
             elif left >= 4:
-                four_vectors(weights, start, bias, source, width, there, stride, ahead)
+                four_vectors(weights, start, bias, source, width, destination, stride, ahead)
                 done += 4
             elif left >= 2:
-                two_vectors(weights, start, bias, source, width, there, stride, ahead)
+                two_vectors(weights, start, bias, source, width, destination, stride, ahead)
                 done += 2
             else:
-                one_vector(weights, start, bias, source, width, there, stride, ahead)
+                one_vector(weights, start, bias, source, width, destination, stride, ahead)
                 done += 1
             passes += 1

@@ -1,4 +1,4 @@
-"""Packed weight matrices of either packing, and linear layers of them."""
+"""Packed weight matrices of both packings, and linear layers with them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -21,13 +21,13 @@ PackedMatrix: TypeAlias = SplitFloatMatrix | FloatMatrix
 
 
 class Packing(NamedTuple):
-    """A way to pack.
+    """Functions of one packing.
 
     Attributes:
-        layout: names what is made.
-        pack: makes a matrix of weights [O, W] and a bias [O]; what is added to O has no weights and a given bias.
-        arrays_of: a matrix's arrays, by name.
-        of_arrays: the matrix that these are of.
+        layout: name of the layout in memory.
+        pack: packs weights [O, W] and a bias [O]; padding of O has zero weights and the given bias.
+        arrays_of: the arrays of a matrix, by name.
+        of_arrays: the matrix of such arrays.
     """
 
     layout: str
@@ -39,19 +39,19 @@ class Packing(NamedTuple):
 SPLIT_FLOAT_PACKING = Packing(
     split_products.LAYOUT, split_products.pack, split_products.arrays_of, split_products.of_arrays
 )
-"""Three bytes a weight, for processors that multiply tiles of bytes."""
+"""Three bytes a weight, for processors with AMX."""
 
 FLOAT_PACKING = Packing(
     float_products.LAYOUT, float_products.pack, float_products.arrays_of, float_products.of_arrays
 )
-"""Numbers as they are, for those that have wide registers."""
+"""Unchanged numbers, for processors with wide registers."""
 
 BEST_PACKING = SPLIT_FLOAT_PACKING if USE_AMX else FLOAT_PACKING if HAS_AVX512 else None
-"""How this processor multiplies fastest; None where plain matrices are as good."""
+"""The fastest packing on this processor; None where plain matrices are as fast."""
 
 
 def load_or_pack(
-    shelf: PackedWeightCache,
+    weight_cache: PackedWeightCache,
     name: str,
     packing: Packing,
     weights: Callable[[], FloatArray],
@@ -59,16 +59,16 @@ def load_or_pack(
     *,
     fill: float = 0.0,
 ) -> PackedMatrix:
-    """A packed matrix, from the shelf if it lies there; then weights [O, W] and bias [O] are not asked for."""
-    arrays = shelf.get_or_make(name, lambda: packing.arrays_of(packing.pack(weights(), bias(), fill)))
+    """A packed matrix, from the cache if it has one; else of weights [O, W] and bias [O], called only then."""
+    arrays = weight_cache.get_or_make(name, lambda: packing.arrays_of(packing.pack(weights(), bias(), fill)))
     return packing.of_arrays(arrays)
 
 
-def _by_matrix(name: str) -> Any:
-    """For kernels: what the module of a matrix, the first argument, does by that name."""
+def _dispatch_on_matrix(name: str) -> Any:
+    """For kernels: dispatch a function by its name to the module of its first argument, a matrix."""
 
     def stand_in(*arguments: Any) -> None:
-        """Never runs: numba puts what `choose` returns in its place."""
+        """Stand-in, which numba replaces by the result of `choose`."""
 
     @overload(stand_in)
     def choose(*arguments: Any) -> Any:
@@ -83,60 +83,64 @@ def _by_matrix(name: str) -> Any:
     return stand_in
 
 
-_write, _multiply, _multiply_some = (_by_matrix(name) for name in ("write", "multiply", "multiply_some"))
+_write, _multiply, _multiply_some = (
+    _dispatch_on_matrix(name) for name in ("write", "multiply", "multiply_some")
+)
 
 
 @numba.njit(nogil=True, cache=True)
-def write(matrix: Any, vectors: Any, room: Any, first: Any) -> None:
-    """Write vectors [N, W] into a matrix's room for such, from a row on."""
-    _write(matrix, vectors, room, first)
+def write(matrix: Any, vectors: Any, buffer: Any, first: Any) -> None:
+    """Write vectors [N, W] into a matrix's buffer from row `first` on."""
+    _write(matrix, vectors, buffer, first)
 
 
 @numba.njit(nogil=True, cache=True)
-def multiply(matrix: Any, room: Any, count: Any, products: Any) -> None:
-    """The products of a matrix with vectors, and its bias.
+def multiply(matrix: Any, buffer: Any, count: Any, products: Any) -> None:
+    """Write the products of a matrix with vectors, plus its bias.
 
     Args:
         matrix: a `PackedMatrix` of O rows.
-        room: the matrix's, for vectors.
-        count: of the vectors, the first ones.
+        buffer: of vectors, made by the matrix.
+        count: number of vectors, from the first on.
         products: written, [N, O rounded up], float32.
     """
-    _multiply(matrix, room, count, products)
+    _multiply(matrix, buffer, count, products)
 
 
 @numba.njit(nogil=True, cache=True)
-def multiply_some(matrix: Any, room: Any, row: Any, begin: Any, end: Any, products: Any, column: Any) -> None:
-    """The products of some rows of a matrix with a few vectors, and their bias.
+def multiply_some(
+    matrix: Any, buffer: Any, row: Any, begin: Any, end: Any, products: Any, column: Any
+) -> None:
+    """Write the products of a range of a matrix's rows with a few vectors, plus their bias.
 
     Args:
         matrix: a `PackedMatrix`.
-        room: the matrix's, for vectors.
+        buffer: of vectors, made by the matrix.
         row: the first vector, a multiple of the matrix's `apart`.
         begin: of the matrix's rows, a multiple of 64.
-        end: of them, and one; likewise.
-        products: written, float32, a row for each vector, of which there may be as many as the matrix's `piece` has.
-        column: of the products, where the first row's stand.
+        end: of them, exclusive; a multiple of 64.
+        products: written, float32, a row for each vector, at most the number in the matrix's `piece`.
+        column: of the products of row `begin`.
     """
-    _multiply_some(matrix, room, row, begin, end, products, column)
+    _multiply_some(matrix, buffer, row, begin, end, products, column)
 
 
 class PackedLinear(nn.Module):
-    """W x + b, without a gradient.
+    """W x + b without gradients.
 
     Args:
         layer: in single precision on a CPU; it is not changed.
-        packing: how.
-        shelf: where packed weights lie.
+        packing: of the weights.
+        weight_cache: cache of packed weights.
     """
 
-    def __init__(self, layer: nn.Linear, packing: Packing, shelf: PackedWeightCache) -> None:
+    def __init__(self, layer: nn.Linear, packing: Packing, weight_cache: PackedWeightCache) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
         weight = layer.weight.detach().numpy()
         bias = np.zeros(len(weight), np.float32) if layer.bias is None else layer.bias.detach().numpy()
         self.size = len(weight)
-        self.matrix = load_or_pack(shelf, "weight", packing, lambda: weight, lambda: bias)
+        self.matrix = load_or_pack(weight_cache, "weight", packing, lambda: weight, lambda: bias)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Products [..., O] of inputs [..., I]."""
@@ -146,14 +150,14 @@ class PackedLinear(nn.Module):
 
 
 def multiply_vectors(matrix: PackedMatrix, vectors: FloatArray) -> FloatArray:
-    """The products [N, O rounded up] of a matrix with vectors [N, W], and its bias."""
+    """The products [N, O rounded up] of a matrix with vectors [N, W], plus its bias."""
     products = np.empty((len(vectors), matrix.size), np.float32)
 
     def work(rows: slice) -> None:
-        some = vectors[rows]
-        room = matrix.buffer_for(len(some))
-        write(matrix, some, room, 0)
-        multiply(matrix, room, len(some), products[rows])
+        share = vectors[rows]
+        buffer = matrix.buffer_for(len(share))
+        write(matrix, share, buffer, 0)
+        multiply(matrix, buffer, len(share), products[rows])
 
     run_row_slices(work, len(vectors))
     return products

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from models.arrays import FloatArray
 from models.neural.cells import GRU, LSTM, Cell, CellState, Elman, TorchCell
@@ -21,7 +22,7 @@ from models.neural.threads import run_row_slices
 from models.tensor_files import PackedWeightCache, PrivateWeightCache
 
 PACKED_INPUTS_PER_PRODUCT = 128
-"""Inputs multiplied at once, so that the weights are read once for all of them."""
+"""Inputs of one product, which reads the weights once for all of them."""
 
 _MULTIPLE = 64
 """Each gate's rows are rounded up to a multiple of it."""
@@ -30,15 +31,15 @@ _LSTM, _GRU, _ELMAN, _RECTIFIED_ELMAN = range(4)
 
 
 class PackedCell(Cell):
-    """A recurrent layer, without a gradient; in a batch, a row's numbers do not depend on the rows beside it.
+    """A packed recurrent layer without gradients; a row's results do not depend on the rest of the batch.
 
     Args:
         cell: an LSTM, a GRU or an Elman layer in single precision on a CPU; it is not changed.
-        packing: how.
-        shelf: where packed weights lie.
+        packing: of the weights.
+        weight_cache: cache of packed weights.
     """
 
-    def __init__(self, cell: TorchCell, packing: Packing, shelf: PackedWeightCache) -> None:
+    def __init__(self, cell: TorchCell, packing: Packing, weight_cache: PackedWeightCache) -> None:
         super().__init__()
         self.parts = cell.parts
         self.cell = cell
@@ -47,42 +48,47 @@ class PackedCell(Cell):
         of_inputs, of_hidden, *biases = (
             partial(pad_gates, weight.detach().numpy(), gates, _MULTIPLE) for weight in cell.weights()
         )
-        self._of_inputs = load_or_pack(shelf, "of_inputs", packing, of_inputs, biases[0])
-        self._of_hidden = load_or_pack(shelf, "of_hidden", packing, of_hidden, biases[1])
+        self._of_inputs = load_or_pack(weight_cache, "of_inputs", packing, of_inputs, biases[0])
+        self._of_hidden = load_or_pack(weight_cache, "of_hidden", packing, of_hidden, biases[1])
 
+    @override
     def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
-        """Read T inputs a row: [T, B, I] to [T, B, H]."""
         vectors = inputs.detach().numpy()
         after = [part.detach().numpy().copy(order="C") for part in carried]
         outputs = np.empty((*vectors.shape[:2], self.size), np.float32)
 
         def work(rows: slice) -> None:
-            some = np.ascontiguousarray(vectors[:, rows])
-            outputs[:, rows] = self._read(some, after[0][rows], after[-1][rows])
+            segment = np.ascontiguousarray(vectors[:, rows])
+            outputs[:, rows] = self._read(segment, after[0][rows], after[-1][rows])
 
         run_row_slices(work, vectors.shape[1])
         return torch.from_numpy(outputs), tuple(torch.from_numpy(part) for part in after)
 
+    @override
     def step(self, inputs: Tensor, carried: CellState) -> CellState:
-        """Read one input a row, [B, I]."""
         if len(inputs) < self._of_inputs.fewest:
             return self.cell.step(inputs, carried)
         return super().step(inputs, carried)
 
     def _read(self, inputs: FloatArray, h: FloatArray, c: FloatArray) -> FloatArray:
-        """The outputs [T, B, H]; what is carried is written over. There is no c but in LSTM layers."""
+        """The outputs [T, B, H]; overwrites the state h and, in LSTM layers, c."""
         steps, batch, _ = inputs.shape
         outputs = np.empty((steps, batch, self.size), np.float32)
-        together = min(steps, max(1, PACKED_INPUTS_PER_PRODUCT // max(1, batch)))
+        steps_per_product = min(steps, max(1, PACKED_INPUTS_PER_PRODUCT // max(1, batch)))
         if batch:
-            read, fed_back = self._of_inputs.buffer_for(together * batch), self._of_hidden.buffer_for(batch)
+            input_buffer, hidden_buffer = (
+                self._of_inputs.buffer_for(steps_per_product * batch),
+                self._of_hidden.buffer_for(batch),
+            )
             matrices = self._of_inputs, self._of_hidden
-            _run_recurrent_layer(self._kind, *matrices, inputs, together, read, fed_back, h, c, outputs)
+            _run_recurrent_layer(
+                self._kind, *matrices, inputs, steps_per_product, input_buffer, hidden_buffer, h, c, outputs
+            )
         return outputs
 
 
 def _kind_of(cell: TorchCell) -> tuple[int, int]:
-    """Which cell it is, and how many gates it has."""
+    """The kind of a cell and its number of gates."""
     if isinstance(cell, LSTM):
         return _LSTM, 4
     if isinstance(cell, GRU):
@@ -96,9 +102,9 @@ def _run_recurrent_layer(
     of_inputs: PackedMatrix,
     of_hidden: PackedMatrix,
     inputs: Any,
-    together: int,
-    read: Any,
-    fed_back: Any,
+    steps_per_product: int,
+    input_buffer: Any,
+    hidden_buffer: Any,
     h: Any,
     c: Any,
     outputs: Any,
@@ -108,57 +114,60 @@ def _run_recurrent_layer(
     Args:
         kind: of the cell.
         of_inputs: G gates of P rows, P being H rounded up to a multiple of 64.
-        of_hidden: likewise.
+        of_hidden: of the same gates.
         inputs: [T, B, I].
-        together: steps whose inputs are multiplied at once.
-        read: room for them.
-        fed_back: room for B outputs.
+        steps_per_product: steps of one product of the inputs.
+        input_buffer: buffer for them.
+        hidden_buffer: buffer for B outputs.
         h: outputs so far [B, H]; written over.
         c: memory cells [B, H]; written over by LSTM layers.
         outputs: written, [T, B, H].
     """
     steps, batch, width = inputs.shape
     vectors = inputs.reshape(steps * batch, width)
-    x = np.empty((together * batch, len(of_inputs.bias)), np.float32)
+    # x: inputs' part of the gates for several steps at once, as inputs are known ahead; u: for one step
+    x = np.empty((steps_per_product * batch, len(of_inputs.bias)), np.float32)
     u = np.empty((batch, len(of_hidden.bias)), np.float32)
     for step in range(steps):
-        place = step % together * batch
-        if place == 0:
-            count = min(together, steps - step) * batch
-            write(of_inputs, vectors[step * batch : step * batch + count], read, 0)
-            multiply(of_inputs, read, count, x)
-        write(of_hidden, h, fed_back, 0)
-        multiply(of_hidden, fed_back, batch, u)
+        offset = step % steps_per_product * batch
+        if offset == 0:
+            count = min(steps_per_product, steps - step) * batch
+            write(of_inputs, vectors[step * batch : step * batch + count], input_buffer, 0)
+            multiply(of_inputs, input_buffer, count, x)
+        write(of_hidden, h, hidden_buffer, 0)
+        multiply(of_hidden, hidden_buffer, batch, u)
         for row in range(batch):
             if kind == _LSTM:
-                lstm_step(x[place + row], u[row], h[row], c[row])
+                lstm_step(x[offset + row], u[row], h[row], c[row])
             elif kind == _GRU:
-                gru_step(x[place + row], u[row], h[row])
+                gru_step(x[offset + row], u[row], h[row])
             else:
-                elman_step(x[place + row], u[row], h[row], kind == _RECTIFIED_ELMAN)
+                elman_step(x[offset + row], u[row], h[row], kind == _RECTIFIED_ELMAN)
         outputs[step] = h
 
 
 _FEWEST = 32
-"""Rows of a linear layer that are worth packing."""
+"""Outputs at least for which packing a linear layer pays."""
 
 
-def pack_network(network: Network, packing: Packing, shelf: PackedWeightCache | None = None) -> Network:
-    """A network that computes the same without gradients, as its weights are now.
+def pack_network(
+    network: Network, packing: Packing, weight_cache: PackedWeightCache | None = None
+) -> Network:
+    """A network with packed weights, computing the same without gradients; later training does not change it.
 
-    LSTM, GRU, Elman and linear layers and the full softmax are packed; all else is computed as before. What is
-    not packed shares its parameters with the network.
+    LSTM, GRU, Elman and linear layers and the full softmax are packed; all other modules share their parameters
+    with the network.
 
     Args:
         network: in evaluation mode and single precision on a CPU; it is not changed.
-        packing: how; it takes three bytes more a weight, or four.
-        shelf: where packed weights lie; None for this process's memory.
+        packing: of the weights; it takes three or four more bytes a weight.
+        weight_cache: cache of packed weights; None for this process's memory.
     """
-    shelf = (shelf or PrivateWeightCache()).section(packing.layout)
+    weight_cache = (weight_cache or PrivateWeightCache()).section(packing.layout)
     counterparts = {
         id(module): counterpart
         for name, module in network.named_modules()
-        if (counterpart := _packed_module(module, packing, shelf.section(name))) is not None
+        if (counterpart := _packed_module(module, packing, weight_cache.section(name))) is not None
     }
     shared = {id(part): part for part in (*network.parameters(), *network.buffers())}
     served = copy.deepcopy(network, {**shared, **counterparts})
@@ -166,16 +175,16 @@ def pack_network(network: Network, packing: Packing, shelf: PackedWeightCache | 
     return served.eval()
 
 
-def _packed_module(module: nn.Module, packing: Packing, shelf: PackedWeightCache) -> nn.Module | None:
-    """What a module becomes; None if it stays."""
+def _packed_module(module: nn.Module, packing: Packing, weight_cache: PackedWeightCache) -> nn.Module | None:
+    """The packed counterpart of a module; None if it has none."""
     if isinstance(module, (LSTM, GRU, Elman)):
-        return PackedCell(module, packing, shelf)
+        return PackedCell(module, packing, weight_cache)
     if isinstance(module, Softmax):
-        return PackedSoftmax(module, packing, shelf)
+        return PackedSoftmax(module, packing, weight_cache)
     if (
         isinstance(module, nn.Linear)
         and module.out_features >= _FEWEST
         and module.in_features <= MAX_SPLIT_WIDTH
     ):
-        return PackedLinear(module, packing, shelf)
+        return PackedLinear(module, packing, weight_cache)
     return None
