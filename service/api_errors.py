@@ -46,7 +46,7 @@ CLIENT_GONE = 499
 
 
 class ErrorStatus(NamedTuple):
-    """How a kind of error is answered."""
+    """HTTP status and code of a kind of error."""
 
     status: int
     type: str
@@ -179,7 +179,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """What a path answers; the framework's own `Allow` tells of the first route alone that has it."""
+    """Return the methods of a path; the framework's own `Allow` names those of its first route only."""
 
     def answers(method: str) -> bool:
         scope = {**request.scope, "method": method}

@@ -33,7 +33,7 @@ _MAX_PRESENTED_BYTES = 256
 
 
 class KeyScope(StrEnum):
-    """What a key is good for; none of them includes another."""
+    """Scope of a key; none of them includes another."""
 
     INFER = "infer"
     METRICS = "metrics"
@@ -42,7 +42,7 @@ class KeyScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of a key: enough to recognise it, not enough to use it.
+    """Stored record of a key: enough to recognise it, not enough to use it.
 
     Attributes:
         name: whose it is; stands in the log.
@@ -58,7 +58,7 @@ class ApiKey:
 
     @property
     def line(self) -> str:
-        """How it is kept."""
+        """Return the line of the key in a key file."""
         scopes = ",".join(scope for scope in KeyScope if scope in self.scopes)
         return f"{self.name}:{scopes}:sha256-{self.salt.hex()}-{self.digest.hex()}"
 
@@ -185,7 +185,7 @@ class KeyStore:
             self._keys = (*self._fixed, *self._read(file))
 
     def __bool__(self) -> bool:
-        """Whether there is any key; without one the service is open."""
+        """Return whether there is any key; without one the service is open."""
         return bool(self._keys)
 
     def find(self, presented: bytes) -> ApiKey | None:
@@ -221,9 +221,11 @@ class KeyStore:
             raise FormatError(file, f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise FormatError(file, "is not text in UTF-8", hint="one key a line") from None
-        kept = [(i, line.strip()) for i, line in enumerate(lines, 1)]
+        numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
         try:
-            keys = tuple(_parse(line, f"line {i}") for i, line in kept if line and not line.startswith("#"))
+            keys = tuple(
+                _parse(line, f"line {i}") for i, line in numbered if line and not line.startswith("#")
+            )
             _check_names((*self._fixed, *keys))
         except InvalidInputError as error:
             raise FormatError(file, str(error), hint="`gramophone keys create` writes lines") from None
@@ -232,11 +234,11 @@ class KeyStore:
         return keys
 
 
-def _parse(line: str, place: str) -> ApiKey:
+def _parse(line: str, source: str) -> ApiKey:
     try:
         return parse_key(line)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{place}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
+        raise InvalidInputError(f"{source}: {error}", parameter="GRAMOPHONE_API_KEYS") from None
 
 
 def _check_names(keys: Sequence[ApiKey]) -> None:
@@ -249,7 +251,7 @@ def _check_names(keys: Sequence[ApiKey]) -> None:
 
 
 def _file_stamp(file: Path) -> _FileStamp | None:
-    """What changes when the file does; a mounted secret changes by a link that points elsewhere."""
+    """Return a stamp that changes with the file; a mounted secret changes by a link that points elsewhere."""
     try:
         status = file.stat()
     except OSError:

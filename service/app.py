@@ -183,7 +183,7 @@ def _serve_workers(settings: Settings) -> None:
 
 
 def _run_worker(settings: Settings, crew: WorkerPool, listening: socket.socket) -> None:
-    """Be one of several workers."""
+    """Run one of several workers."""
     configure_logs(
         level=settings.log_level, form=settings.log_format, texts=settings.log_texts, worker=crew.number
     )
@@ -199,8 +199,8 @@ def _run_worker(settings: Settings, crew: WorkerPool, listening: socket.socket) 
 def _log_address(app: FastAPI, listening: socket.socket) -> None:
     """Say where the service is and what answers requests that name no model; a warning where that is a guess."""
     host: ModelHost = app.state.services.host
-    tell = _log.warning if host.default_model.is_guess else _log.info
-    tell("serving", url=url_of(listening), default=host.default.address, reason=host.default_model.reason)
+    log = _log.warning if host.default_model.is_guess else _log.info
+    log("serving", url=url_of(listening), default=host.default.address, reason=host.default_model.reason)
 
 
 def _install_key_reload(app: FastAPI) -> None:
@@ -247,7 +247,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, crew: Wo
 
 
 def _model_copies(settings: Settings) -> Copies | None:
-    """Where local models are copied to: those of a remote registry lie in the cache already."""
+    """Return the folder for copies of local models: those of a remote registry lie in the cache already."""
     if not settings.copy_models or local_registry_folder(settings.registry) is None:
         return None
     try:
@@ -260,13 +260,13 @@ def _model_copies(settings: Settings) -> Copies | None:
 def _compose(settings: Settings, crew: WorkerPool | None, copies: Copies | None) -> Services:
     metrics = Metrics(None if crew is None else crew.number)
     host = _model_host(settings, metrics, crew, copies)
-    keeper = ModelReloader(
+    reloader = ModelReloader(
         host,
         interval_s=settings.watch_interval_s,
         peers_started=(lambda: True) if crew is None else (lambda: crew.status.all_started),
     )
     engine = _engine(settings, metrics)
-    _add_status_gauges(metrics, host, keeper, engine.scheduler, follows=settings.watch_interval_s > 0)
+    _add_status_gauges(metrics, host, reloader, engine.scheduler, follows=settings.watch_interval_s > 0)
     limits = Limits(
         max_texts=settings.max_texts_per_request,
         max_tokens_per_sequence=settings.max_tokens_per_sequence,
@@ -281,7 +281,7 @@ def _compose(settings: Settings, crew: WorkerPool | None, copies: Copies | None)
     calibrations = CalibrationStore(settings.registry)
     return Services(
         host,
-        keeper,
+        reloader,
         engine,
         kept_states,
         profiles,
@@ -310,8 +310,8 @@ def _model_host(
     )
     metrics.add_gauge("models_loaded", "models that can answer", lambda: host.num_loaded)
     metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
-    for place, (name, what) in enumerate(_PREFIX_CACHE_GAUGES.items()):
-        metrics.add_model_gauge(name, what, partial(_prefix_cache_figure, host, place))
+    for index, (name, what) in enumerate(_PREFIX_CACHE_GAUGES.items()):
+        metrics.add_model_gauge(name, what, partial(_prefix_cache_figure, host, index))
     return host
 
 
@@ -338,11 +338,11 @@ def _engine(settings: Settings, metrics: Metrics) -> Engine:
 
 
 def _add_status_gauges(
-    metrics: Metrics, host: ModelHost, keeper: ModelReloader, scheduler: Scheduler, *, follows: bool
+    metrics: Metrics, host: ModelHost, reloader: ModelReloader, scheduler: Scheduler, *, follows: bool
 ) -> None:
     """Measure what those who run the service are told of: readiness, the registry's reach, memory there is."""
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
-    ready = partial(readiness, host, keeper, scheduler)
+    ready = partial(readiness, host, reloader, scheduler)
     metrics.add_gauge("ready", "1 while requests should be sent here", lambda: ready() == READY)
     metrics.add_gauge(
         "draining", "1 while the service finishes what is under way", lambda: scheduler.draining
@@ -374,5 +374,5 @@ def _state_store(settings: Settings, metrics: Metrics, process: str) -> StateSto
     return store
 
 
-def _prefix_cache_figure(host: ModelHost, place: int) -> dict[str, float]:
-    return {model: figures[place] for model, figures in host.prefix_cache_figures().items()}
+def _prefix_cache_figure(host: ModelHost, index: int) -> dict[str, float]:
+    return {model: figures[index] for model, figures in host.prefix_cache_figures().items()}

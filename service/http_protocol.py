@@ -104,7 +104,7 @@ class SlowClients:
 
 
 def _unsent_bytes(transport: asyncio.Transport) -> int:
-    """What the client's side has not taken: here, and in the system, which tells us of room in large steps only."""
+    """Count bytes not taken by the client: here, and in the system, which reports free space in large steps."""
     here = transport.get_write_buffer_size()
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
@@ -138,9 +138,9 @@ def head_error(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[in
     return _coding_error(b",".join(value for name, value in headers if name == b"transfer-encoding"))
 
 
-def _coding_error(said: bytes) -> tuple[int, str] | None:
-    shown = said[:_MAX_QUOTED_BYTES].decode("latin-1")
-    *before, last = (coding.strip(_BLANK).lower() for coding in said.split(b","))
+def _coding_error(value: bytes) -> tuple[int, str] | None:
+    shown = value[:_MAX_QUOTED_BYTES].decode("latin-1")
+    *before, last = (coding.strip(_BLANK).lower() for coding in value.split(b","))
     if last != b"chunked" or b"chunked" in before:
         return (
             HTTPStatus.BAD_REQUEST,
@@ -205,7 +205,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.slow_clients.add(self.transport)
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Resume writing once the client reads again."""
         super().resume_writing()
         if not self.transport.is_closing():
             self.slow_clients.discard(self.transport)
@@ -376,13 +376,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._close()
 
     def _has_unanswered_requests(self) -> bool:
-        """Whether whole requests are unanswered, and what is being read is none of them."""
+        """Return whether complete requests are unanswered, besides the one being read."""
         if self.cycle is None or self.cycle.response_complete:
             return False
         return self._request_complete or not self._head_done
 
     def _is_answering(self) -> bool:
-        """Whether an answer is on its way, into which none may be written, or was given to what is still being read."""
+        """Return whether a reply is being sent, or was sent to a request still being read."""
         if self.cycle is None or not self.cycle.response_started:
             return False
         return not self.cycle.response_complete or (self._head_done and not self._request_complete)
@@ -412,7 +412,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _on_receive_timeout(self) -> None:
-        """What is awaited has not come: a first request, the rest of a head or of a body."""
+        """Handle a timeout of a first request, or of the rest of a head or of a body."""
         self._timer = None
         if self.pipeline:  # nothing is read while requests before this one are answered
             self._start_timer()
@@ -428,7 +428,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def _has_hung_up(transport: asyncio.Transport) -> bool:
-    """Whether the other side has hung up or reset; not whether it just sends no more."""
+    """Check whether the client has hung up or reset; not whether it just sends no more."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), 0)  # what is looked for is always told
     return bool(poll.poll(0))

@@ -43,10 +43,10 @@ def reserve_descriptors(max_connections: int) -> int:
         soft = wanted
     if soft == resource.RLIM_INFINITY:
         return max_connections
-    room = max(1, (soft - _OTHER_FILES) // 2)
-    if room < max_connections:
-        _log.warning("fewer connections than GRAMOPHONE_MAX_CONNECTIONS", room=room, max_open_files=soft)
-    return min(room, max_connections)
+    capacity = max(1, (soft - _OTHER_FILES) // 2)
+    if capacity < max_connections:
+        _log.warning("fewer connections than GRAMOPHONE_MAX_CONNECTIONS", room=capacity, max_open_files=soft)
+    return min(capacity, max_connections)
 
 
 _RETRY_S = 0.1
@@ -77,7 +77,7 @@ class SocketListener:
             self._socket.close()
 
     async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        """Return at once: nothing is left to close."""
 
     def _listen(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
@@ -177,7 +177,7 @@ def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
 
 
 def make_drain(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
-    """What ends the work under way in an application, within the settings' time."""
+    """Return a function that ends an application's running work, within the settings' time."""
     services: Services = app.state.services
 
     async def drain() -> None:
@@ -187,7 +187,7 @@ def make_drain(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """What uvicorn is told of an application and the settings' limits."""
+    """Return uvicorn's configuration for an application and the settings' limits."""
     protocol = make_protocol(
         max_connections=reserve_descriptors(settings.max_connections),
         max_header_bytes=settings.max_header_bytes,

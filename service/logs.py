@@ -182,7 +182,7 @@ def _format_exception(error: BaseException, *, messages: bool) -> Iterator[str]:
     if before is not None:
         yield from _format_exception(before, messages=messages)
         yield "… which led to:"
-    for place in traceback.format_tb(error.__traceback__, limit=-_FRAMES):
-        yield from place.rstrip("\n").split("\n")
+    for frame in traceback.format_tb(error.__traceback__, limit=-_FRAMES):
+        yield from frame.rstrip("\n").split("\n")
     kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     yield f"{kind}: {error}" if messages else kind

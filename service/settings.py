@@ -293,10 +293,10 @@ def read_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = PREFIX + str(first["loc"][0]).upper()
-        told = repr(first["input"])
-        shown = "…" if "@" in told else told  # before an @ there may be a password
-        said = first["msg"].removeprefix("Value error, ")
-        message = f"{name} is {shown}: {said[:1].lower()}{said[1:]}"
+        value_text = repr(first["input"])
+        shown = "…" if "@" in value_text else value_text  # before an @ there may be a password
+        message_text = first["msg"].removeprefix("Value error, ")
+        message = f"{name} is {shown}: {message_text[:1].lower()}{message_text[1:]}"
         raise InvalidInputError(message, parameter=name) from None
 
 

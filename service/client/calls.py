@@ -130,7 +130,7 @@ _ERROR_REPLY = TypeAdapter(ErrorReply)
 
 
 def response_error(response: httpx.Response) -> GramophoneError:
-    """What a response that is no success, and has been read, says."""
+    """Return the error of an unsuccessful response that has been read."""
     try:
         error = _ERROR_REPLY.validate_json(response.content).error
     except ValidationError:  # something between us and the service answered
@@ -140,7 +140,7 @@ def response_error(response: httpx.Response) -> GramophoneError:
 
 
 def stream_error(payload: str) -> GramophoneError:
-    """What the last event of a stream that failed says."""
+    """Return the error in the last event of a failed stream."""
     error = _ERROR_REPLY.validate_json(payload).error
     return _STREAM_ERRORS.get(error.code, ServerError)(error, status=200)
 
@@ -255,8 +255,8 @@ def next_token_call(
 
 def next_word_call(context: str | Sequence[str], top_k: int, model: str | None) -> Call[NextWordReply]:
     """POST /v1/next-token for words."""
-    asked = {"context": context, "top_k": top_k, "unit": "word", "model": model}
-    return Call("POST", "/v1/next-token", _NEXT_WORD, asked)
+    body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
+    return Call("POST", "/v1/next-token", _NEXT_WORD, body)
 
 
 def log_probs_call(context: Contexts, model: str | None) -> Call[Any]:
@@ -298,9 +298,9 @@ def generate_call(
     return Call("POST", "/v1/generate", _GENERATE, {"prompt": prompt, "stream": stream, **options})
 
 
-def request_headers(api_key: str | None, others: Mapping[str, str] | None) -> dict[str, str]:
-    """What every request of a client carries."""
-    return {**(others or {}), **({} if api_key is None else {"authorization": f"Bearer {api_key}"})}
+def request_headers(api_key: str | None, extra: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the headers of every request of a client."""
+    return {**(extra or {}), **({} if api_key is None else {"authorization": f"Bearer {api_key}"})}
 
 
 def ensure_success(response: httpx.Response) -> httpx.Response:
@@ -315,11 +315,11 @@ def ensure_success(response: httpx.Response) -> httpx.Response:
 
 
 def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
-    """How long to wait before the next attempt; None if this one stands."""
+    """Return the delay before the next attempt; None if this attempt is final."""
     if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
         return None
-    asked = response.headers.get("retry-after", "")
-    return min(float(asked) if asked.isdecimal() else 0.5 * 2.0**attempt, _MAX_RETRY_DELAY_S)
+    retry_after = response.headers.get("retry-after", "")
+    return min(float(retry_after) if retry_after.isdecimal() else 0.5 * 2.0**attempt, _MAX_RETRY_DELAY_S)
 
 
 class LineReader:
@@ -335,7 +335,7 @@ class LineReader:
 
 
 def read_stream_event(line: str) -> GenerateReply | None:
-    """What a line of an event stream says; None for the empty lines between.
+    """Parse a line of an event stream; None for the empty lines between.
 
     Raises:
         GramophoneError: the service failed in the middle.
@@ -368,12 +368,12 @@ def read_floats(response: httpx.Response) -> "memoryview[float]":
 
 
 def read_score_line(line: str) -> SequenceScoreResult | ErrorBody:
-    """What a line of scores says."""
+    """Parse a line of scores."""
     return result_or_error(_SCORE_LINE.validate_json(line))
 
 
 def result_or_error(read: R | ErrorReply) -> R | ErrorBody:
-    """What was read of a line: its result, or the error that stands there instead."""
+    """Return the result parsed from a line, or the error in its place."""
     return read.error if isinstance(read, ErrorReply) else read
 
 
@@ -430,7 +430,7 @@ def quality_lines_call(
 
 
 def read_quality_line(line: str) -> TextQualityResult | ErrorBody:
-    """What a line of the answer says."""
+    """Parse a line of the reply."""
     return result_or_error(_QUALITY_LINE.validate_json(line))
 
 
@@ -521,7 +521,7 @@ def tune_call(lists: Sequence[Mapping[str, Any]], options: TuneOptions) -> Call[
 
 
 def read_ranked_line(line: str) -> RankedListResult | ErrorBody:
-    """What a line of re-ranked lists says."""
+    """Parse a line of re-ranked lists."""
     return result_or_error(_RANKED_LINE.validate_json(line))
 
 

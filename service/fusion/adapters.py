@@ -143,8 +143,8 @@ class PyCTCDecodeLM:
         self._tree.close()
 
     def _is_word_prefix(self, beginning: str) -> bool:
-        place = bisect_left(self._sorted, beginning)
-        return place < len(self._sorted) and self._sorted[place].startswith(beginning)
+        index = bisect_left(self._sorted, beginning)
+        return index < len(self._sorted) and self._sorted[index].startswith(beginning)
 
 
 T = TypeVar("T")

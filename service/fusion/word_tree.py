@@ -40,13 +40,13 @@ class ReleasedHandles:
         """A handle that nobody needs."""
         self._queue_of(handle).append(handle)
 
-    def batch_for(self, asked: str) -> AbstractContextManager[list[str]]:
-        """Some handles, for what is asked meanwhile to free; if it fails they are gathered still.
+    def batch_for(self, handle: str) -> AbstractContextManager[list[str]]:
+        """Take handles for the request made meanwhile to free; if it fails they are put back.
 
         Args:
-            asked: the handle that it is asked about, whose process keeps the states.
+            handle: of the state in the request, whose process keeps the states.
         """
-        return _pop_batch(self._queue_of(asked))
+        return _pop_batch(self._queue_of(handle))
 
     def free(self, states: States) -> None:
         """Free all of them; what another process keeps than the one that answers ends there by itself.
@@ -57,8 +57,8 @@ class ReleasedHandles:
         for process, handles in [*self._by_process.items()]:
             try:
                 while handles:
-                    with _pop_batch(handles) as some:
-                        states.free(some)
+                    with _pop_batch(handles) as batch:
+                        states.free(batch)
             except StateElsewhereError:
                 del self._by_process[process]
 
@@ -87,14 +87,14 @@ class StateHandle:
 @contextmanager
 def _pop_batch(handles: deque[str]) -> Iterator[list[str]]:
     """The first of some handles, which are put back if the block fails."""
-    some = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
+    batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
     freed = False
     try:
-        yield some
+        yield batch
         freed = True
     finally:
         if not freed:
-            handles.extendleft(reversed(some))
+            handles.extendleft(reversed(batch))
 
 
 _BATCH_WORDS = 1000
@@ -102,7 +102,7 @@ _CONTROL_TOKENS = 3
 
 
 class WordEstimate(NamedTuple):
-    """What a model said of a word.
+    """Estimate of a word by a model.
 
     Attributes:
         logprob: natural logarithm of its probability.
@@ -118,12 +118,12 @@ class WordEstimate(NamedTuple):
 
     @classmethod
     def of(cls, result: AdvancedState) -> "WordEstimate":
-        """What a reply says."""
+        """Convert a reply to an estimate."""
         return cls(result.logprob, result.num_oov > 0, result.num_tokens, result.eos_logprob)
 
 
 class InitialWords(NamedTuple):
-    """What a model says of words at the start of texts.
+    """Estimates of words at the start of texts by a model.
 
     Attributes:
         model: the version.
@@ -138,7 +138,7 @@ class InitialWords(NamedTuple):
     @property
     def known(self) -> set[str]:
         """The words that it knows, their parts included."""
-        return {word for word, said in self.said.items() if not said.is_oov}
+        return {word for word, estimate in self.said.items() if not estimate.is_oov}
 
 
 NO_INITIAL_WORDS = InitialWords("", {}, None)
@@ -156,15 +156,17 @@ def score_initial_words(client: Client, model: str, handle: str, words: Sequence
     Raises:
         GramophoneError: the service does not answer.
     """
-    said: dict[str, WordEstimate] = {}
+    estimates: dict[str, WordEstimate] = {}
     for first in range(0, len(words), _BATCH_WORDS):
-        said |= _estimates(client, handle, words[first : first + _BATCH_WORDS])
-    known = [word for word, one in said.items() if not one.is_oov and one.num_tokens == 1]
-    whole = len(known) + _CONTROL_TOKENS == client.model(model).vocab_size
-    if whole:  # of a tokenizer that neither cuts words nor changes them
-        probes = [probe for probe in _probes(known) if probe not in said]
-        whole = all(one.is_oov and one.num_tokens == 1 for one in _estimates(client, handle, probes).values())
-    return InitialWords(model, said, frozenset(known) if whole else None)
+        estimates |= _estimates(client, handle, words[first : first + _BATCH_WORDS])
+    known = [word for word, one in estimates.items() if not one.is_oov and one.num_tokens == 1]
+    is_closed = len(known) + _CONTROL_TOKENS == client.model(model).vocab_size
+    if is_closed:  # of a tokenizer that neither cuts words nor changes them
+        probes = [probe for probe in _probes(known) if probe not in estimates]
+        is_closed = all(
+            one.is_oov and one.num_tokens == 1 for one in _estimates(client, handle, probes).values()
+        )
+    return InitialWords(model, estimates, frozenset(known) if is_closed else None)
 
 
 def _probes(known: Sequence[str]) -> list[str]:
@@ -174,8 +176,10 @@ def _probes(known: Sequence[str]) -> list[str]:
 
 
 def _estimates(client: Client, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
-    asked: list[ContinuationOptions] = [{"state": handle, "text": word, "keep": False} for word in words]
-    results = client.states.advance(asked).results if asked else []
+    continuations: list[ContinuationOptions] = [
+        {"state": handle, "text": word, "keep": False} for word in words
+    ]
+    results = client.states.advance(continuations).results if continuations else []
     return {word: WordEstimate.of(result) for word, result in zip(words, results, strict=True)}
 
 
@@ -216,7 +220,7 @@ class WordNode:
 
     @property
     def handle(self) -> str | None:
-        """Of its state; None while the service keeps none."""
+        """Handle of its state; None while the service keeps none."""
         return None if self._held is None else self._held.handle
 
     @property
@@ -230,7 +234,7 @@ class WordNode:
         self._held, self._origin = held, None
 
     def has_estimate(self, word: str) -> bool:
-        """Whether a word was asked about after it."""
+        """Return whether a word was scored after it."""
         return word in self.children or word in self.estimates or word in self.first
 
 
@@ -297,24 +301,24 @@ class WordTree:
         name = self._name(word)
         longer = text.children.get(name)
         if longer is None:
-            said = text.estimates.get(name) or text.first.get(name)
-            if said is None or (eos and said.eos_logprob is None):
+            estimate = text.estimates.get(name) or text.first.get(name)
+            if estimate is None or (eos and estimate.eos_logprob is None):
                 longer = self._query(text, word, eos=eos)
             else:  # not put into `later`: see `Text`
-                longer = WordNode(said, origin=(text, word))
+                longer = WordNode(estimate, origin=(text, word))
         self.add_recent(word)
         return longer
 
     def end(self, text: WordNode) -> float:
         """Natural logarithm of the probability that the text ends here."""
         if text.eos_logprob is None:
-            asked: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
-            (result,) = self._advanced([asked])
+            continuation: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
+            (result,) = self._advanced([continuation])
             text.eos_logprob = result.eos_logprob
         return text.eos_logprob or 0.0
 
     def known_words(self, *, bos: bool = True) -> set[str]:
-        """Those of the words that the model knows."""
+        """Return the words in the model's vocabulary."""
         self.start(bos=bos)
         return self._first.get(bos, NO_INITIAL_WORDS).known
 
@@ -325,12 +329,14 @@ class WordTree:
     def _query(self, text: WordNode, word: str, *, eos: bool) -> WordNode:
         """A text and a word that was not asked about after it, which is told of other words too."""
         name, handle = self._name(word), self._handle(text)
-        others = {o: w for o, w in self._recent.items() if o != name and not text.has_estimate(o)}
-        asked: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
-        asked += [{"state": handle, "text": other, "keep": False} for other in others.values()]
-        result, *results = self._advanced(asked)
+        unscored = {o: w for o, w in self._recent.items() if o != name and not text.has_estimate(o)}
+        continuations: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
+        continuations += [
+            {"state": handle, "text": other_word, "keep": False} for other_word in unscored.values()
+        ]
+        result, *results = self._advanced(continuations)
         text.estimates.update(
-            {other: WordEstimate.of(told) for other, told in zip(others, results, strict=True)}
+            {key: WordEstimate.of(reply) for key, reply in zip(unscored, results, strict=True)}
         )
         longer = text.children[name] = WordNode(WordEstimate.of(result), held=self._held(result))
         return longer
@@ -340,7 +346,7 @@ class WordTree:
         return word if self._whole is None or word in self._whole else _UNKNOWN_WORD
 
     def _first_words(self, model: str, start: WordNode, *, bos: bool) -> InitialWords:
-        """What is said of the words at a start; of one version, until another answers."""
+        """Return the estimates of words at a start; of one version, until another answers."""
         first = self._first.get(bos, NO_INITIAL_WORDS)
         if first.model != model:
             first = self._first[bos] = score_initial_words(
@@ -353,14 +359,14 @@ class WordTree:
     def _handle(self, text: WordNode) -> str:
         if text.handle is None:
             before, word = text.origin
-            asked: ContinuationOptions = {"state": self._handle(before), "text": word}
-            (result,) = self._advanced([asked])
+            continuation: ContinuationOptions = {"state": self._handle(before), "text": word}
+            (result,) = self._advanced([continuation])
             text.set_state(self._held(result))
         return text.handle or ""
 
-    def _advanced(self, asked: Sequence[ContinuationOptions]) -> list[AdvancedState]:
-        with self._dropped.batch_for(asked[0]["state"]) as free:
-            return self._states.advance(asked, free=free).results
+    def _advanced(self, continuations: Sequence[ContinuationOptions]) -> list[AdvancedState]:
+        with self._dropped.batch_for(continuations[0]["state"]) as free:
+            return self._states.advance(continuations, free=free).results
 
     def _held(self, result: AdvancedState) -> StateHandle:
         assert result.state is not None  # noqa: S101 - it was asked to be kept
@@ -439,18 +445,20 @@ class TokenTree:
         return text.row
 
     def _query(self, text: TokenNode) -> list[float]:
-        asked: ContinuationOptions
+        continuation: ContinuationOptions
         if text.origin is None:
-            asked = {"state": self._handle(text), "keep": False}
+            continuation = {"state": self._handle(text), "keep": False}
         else:
             before, index = text.origin
-            asked = {"state": self._handle(before), "token_ids": [self._ids[index]]}
-        with self._dropped.batch_for(asked["state"]) as free:
-            (result,) = self._states.advance([asked], next_token_ids=[*self._ids, _EOS], free=free).results
+            continuation = {"state": self._handle(before), "token_ids": [self._ids[index]]}
+        with self._dropped.batch_for(continuation["state"]) as free:
+            (result,) = self._states.advance(
+                [continuation], next_token_ids=[*self._ids, _EOS], free=free
+            ).results
         if result.state is not None:
             text.held, text.origin = StateHandle(result.state, self._dropped), None
         return result.next_logprobs
 
     def _handle(self, text: TokenNode) -> str:
-        """Of a text that was continued, or stands at the start."""
+        """Return the handle of a text that was continued, or is the start."""
         return "" if text.held is None else text.held.handle

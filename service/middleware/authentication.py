@@ -61,7 +61,7 @@ _PARAMETER = re.compile(r"\\{\w+(:path)?\\}")
 
 
 class AccessRule(NamedTuple):
-    """What a path demands.
+    """Access rule of a path.
 
     Attributes:
         route: its place in the table.
@@ -86,7 +86,7 @@ class AccessTable:
         ]
 
     def rule(self, path: str) -> AccessRule | None:
-        """What a path demands; None if nothing is there."""
+        """Return the rule of a path; None if it has no route."""
         found = self._fixed.get(path)
         if found is not None:
             return found
@@ -168,7 +168,7 @@ class Authentication:
 
 
 def presented_key(scope: ConnectionScope) -> bytes:
-    """What a request gives as its key, after `Bearer`; empty if there is nothing of the kind."""
+    """Return the key of a request, after `Bearer`; empty if there is none."""
     given = header(scope, b"authorization") or b""
     return given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else b""
 

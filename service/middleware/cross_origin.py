@@ -67,13 +67,15 @@ class CrossOriginGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = (header(scope, b"host") or b"").decode("latin-1")
-        if not self._is_allowed_host(_host_name(asked)):
+        host_header = (header(scope, b"host") or b"").decode("latin-1")
+        if not self._is_allowed_host(_host_name(host_header)):
             await self._refuse(
-                _unknown_host_error(asked), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send
+                _unknown_host_error(host_header), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send
             )
         elif (
-            not self._keys and scope["method"] not in _SAFE_METHODS and not self._is_same_origin(scope, asked)
+            not self._keys
+            and scope["method"] not in _SAFE_METHODS
+            and not self._is_same_origin(scope, host_header)
         ):
             await self._refuse(_CROSS_ORIGIN_ERROR, HTTPStatus.FORBIDDEN, scope, receive, send)
         else:
@@ -86,7 +88,7 @@ class CrossOriginGuard:
         await error_response(status.value, body)(scope, receive, send)
 
     def _is_allowed_host(self, name: str) -> bool:
-        """Whether no stranger can have given the service this name."""
+        """Check whether a host name of the service is trusted."""
         if self._allowed:
             return ANY in self._allowed or name in self._allowed or _is_address(name)
         if self._keys or not self._is_loopback:
@@ -94,15 +96,15 @@ class CrossOriginGuard:
         # a name without a dot belongs to this machine or network: nobody can register one
         return "." not in name or name.endswith(".localhost") or _is_address(name)
 
-    def _is_same_origin(self, scope: Scope, asked: str) -> bool:
-        """Whether the service's own page sent it, one that is allowed to, or no page at all."""
+    def _is_same_origin(self, scope: Scope, host_header: str) -> bool:
+        """Check whether the service's own page sent it, an allowed page, or no page at all."""
         origin = header(scope, b"origin")
         if ANY in self._origins or (origin is not None and origin.decode("latin-1") in self._origins):
             return True
         site = header(scope, b"sec-fetch-site")
         if site is not None:
             return site in _OWN_SITES
-        return origin is None or _origin_host(origin.decode("latin-1")) == asked.lower()
+        return origin is None or _origin_host(origin.decode("latin-1")) == host_header.lower()
 
 
 def _host_name(host: str) -> str:
@@ -130,13 +132,13 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens on an address."""
+    """Check whether an address is reachable from this machine only."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def _unknown_host_error(asked: str) -> ErrorBody:
+def _unknown_host_error(host: str) -> ErrorBody:
     return ErrorBody(
-        f"this service is not asked as {asked[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is asked "
+        f"this service is not asked as {host[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is asked "
         "as, or give it keys",
         "invalid_request_error",
         None,

@@ -51,11 +51,11 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         size = content_length(scope)
-        seen, whole = 0, False
+        seen, is_complete = 0, False
 
         async def receive_limited() -> Message:
-            nonlocal seen, whole
-            if whole:  # what comes now is that the client has gone, and for that there is time
+            nonlocal seen, is_complete
+            if is_complete:  # what comes now is that the client has gone, and for that there is time
                 return await receive()
             if (encoding := header(scope, b"content-encoding")) not in _IDENTITY_ENCODINGS:
                 raise _unsupported_encoding(encoding)
@@ -66,10 +66,10 @@ class BodyLimit:
                 return message
             body = message.get("body", b"")
             seen += len(body)
-            whole = not message.get("more_body", False)
+            is_complete = not message.get("more_body", False)
             if seen > self._max_bytes:
                 raise self._too_large(seen)
-            if not whole and scope["state"].get(RECEIVE_TIMEOUT):
+            if not is_complete and scope["state"].get(RECEIVE_TIMEOUT):
                 raise _too_slow(seen, scope["state"][RECEIVE_TIMEOUT])
             if self._log_bodies and body and seen == len(body):
                 annotate(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))

@@ -18,7 +18,7 @@ _CONTEXT = "facts"
 
 
 def begin_context(scope: Scope) -> dict[str, Any]:
-    """Where the facts of a request are gathered from now on."""
+    """Begin to gather the facts of a request."""
     gathered: dict[str, Any] = {}
     scope["state"][_CONTEXT] = gathered
     return gathered
@@ -37,7 +37,7 @@ def add_counts(request: Request, **numbers: float) -> None:
 
 
 def context_of(scope: Scope) -> dict[str, Any]:
-    """What is known of a request so far."""
+    """Return the facts of a request so far."""
     facts: dict[str, Any] = scope["state"][_CONTEXT]
     return facts
 

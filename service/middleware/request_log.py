@@ -41,7 +41,7 @@ _ATTRIBUTES = {
 
 
 def make_tracer_provider(endpoint: str) -> "TracerProvider":
-    """What makes spans and sends them to a collector, from a thread of its own.
+    """Make the provider of spans, which a thread of its own sends to a collector.
 
     Args:
         endpoint: of the collector; without a path, OTLP's own `/v1/traces` is meant.
@@ -63,8 +63,10 @@ def make_tracer_provider(endpoint: str) -> "TracerProvider":
     version = importlib.metadata.version("gramophone-lm")
     resource = Resource.create({"service.name": "gramophone", "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    whole = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + "/v1/traces"
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=whole, timeout=_SEND_TIMEOUT_S)))
+    traces_url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + "/v1/traces"
+    provider.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=traces_url, timeout=_SEND_TIMEOUT_S))
+    )
     return provider
 
 
@@ -164,15 +166,15 @@ class RequestLog:
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         facts = begin_context(scope)
-        status, whole = 0, False
+        status, is_complete = 0, False
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status, whole
+            nonlocal status, is_complete
             if message["type"] == "http.response.start":
                 status = int(message["status"])  # an enumeration's member would be logged by its name
                 message["headers"] = [*_with_safe_headers(message["headers"]), (_HEADER, request_id.encode())]
             elif not message.get("more_body", False):
-                whole = True
+                is_complete = True
             await send(message)
 
         try:
@@ -183,10 +185,10 @@ class RequestLog:
                 raise
             await internal_error()(scope, receive, send_with_headers)
         finally:
-            self._record(scope, facts, status, time.perf_counter() - started_s, whole=whole)
+            self._record(scope, facts, status, time.perf_counter() - started_s, is_complete=is_complete)
 
     def _record(
-        self, scope: Scope, facts: dict[str, Any], status: int, elapsed_s: float, *, whole: bool
+        self, scope: Scope, facts: dict[str, Any], status: int, elapsed_s: float, *, is_complete: bool
     ) -> None:
         # the route's template, noted where keys are asked for, and not the path, whose variety has no bound
         route = facts.pop("route", "unmatched")
@@ -198,7 +200,7 @@ class RequestLog:
         counter, latency = self._instruments[key]
         counter.inc()
         latency.observe(elapsed_s)
-        if status == CLIENT_GONE or not whole:
+        if status == CLIENT_GONE or not is_complete:
             facts["cut_off"] = True
         _log.info(
             "request",

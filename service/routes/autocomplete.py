@@ -55,12 +55,12 @@ async def complete(request: Request) -> Response:
     owner = owner_of(request)
     personal = services.users.get(owner, wire.user) if wire.user is not None else None
     steps = max_search_steps(loaded, command)
-    look = cached_next_tokens(loaded, command) if len(body) <= _CACHED_BODY_BYTES else None
+    cached = cached_next_tokens(loaded, command) if len(body) <= _CACHED_BODY_BYTES else None
     # a key in the middle of a word asks the model nothing
-    quick = not steps and not wire.fuzzy and (look is not None or runs_inline(loaded, body))
+    quick = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
 
     def work() -> Work[None, bytes]:
-        done = yield from autocomplete(loaded, command, services.limits, user=personal, cached=look)
+        done = yield from autocomplete(loaded, command, services.limits, user=personal, cached=cached)
         return to_json(autocomplete_reply(loaded, done))
 
     # never bulk, however long the text: somebody is typing it

@@ -51,7 +51,7 @@ async def check_text(request: Request) -> Response:
 
 
 def _calibration(services: Services, address: str, *, needed: bool) -> Calibration | None:
-    """What is known of a model's thresholds; where nobody asks for a precision a damaged file is logged only."""
+    """Load a model's calibration; without a requested precision a damaged file is only logged."""
     try:
         return services.calibrations.read(address)
     except LanguageModelError as error:

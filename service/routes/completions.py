@@ -80,13 +80,13 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
 def _work_estimate(command: CompletionCommand, num_bytes: int) -> WorkEstimate:
     """Sequences generated side by side; of prompts that are told with alternatives, every token is a prediction."""
     parameters, count = command.parameters, len(command.prompts)
-    told = 0
+    num_tokens = 0
     if command.echo and command.logprobs:
-        told = TOKENS_PER_PREDICTION * num_bytes // BYTES_PER_TOKEN // max(count, 1)
+        num_tokens = TOKENS_PER_PREDICTION * num_bytes // BYTES_PER_TOKEN // max(count, 1)
     if parameters is None:
-        return WorkEstimate(count, told)
+        return WorkEstimate(count, num_tokens)
     rows = parameters.best_of or parameters.n
-    return WorkEstimate(count * rows, told // rows, predicted_each=parameters.max_tokens)
+    return WorkEstimate(count * rows, num_tokens // rows, predicted_each=parameters.max_tokens)
 
 
 async def _payloads(

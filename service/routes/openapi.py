@@ -55,7 +55,7 @@ _ERROR_REFERENCE = {"$ref": f"{_SCHEMAS}ErrorReply"}
 
 
 class LinesOperation(NamedTuple):
-    """What an operation reads and answers line by line.
+    """Line-by-line request and reply of an operation.
 
     Attributes:
         request: each line of the body.
@@ -158,14 +158,14 @@ def _add_lines(operation: Json, kinds: LinesOperation, schemas: Json) -> None:
 def _query(name: str, field: Json, pairs: str | None) -> Json:
     """A field of the JSON body as a parameter of lines."""
     schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
-    told = f"Of lines. {field.get('description', '')}".strip()
+    description = f"Of lines. {field.get('description', '')}".strip()
     if pairs is not None:
-        schema, told = {"type": "string"}, f"{told} Written as `{pairs}`."
+        schema, description = {"type": "string"}, f"{description} Written as `{pairs}`."
     return {
         "name": name,
         "in": "query",
         "required": False,
-        "description": told,
+        "description": description,
         "schema": schema,
         "x-only-with": LINES_TYPE,
     }
@@ -379,19 +379,19 @@ def describe_operation(path: str, operation: Json, schemas: Json) -> None:
 
 
 def _reply_description(schema: Json, schemas: Json) -> str:
-    """What a reply is in a sentence: of the first, where there are several."""
+    """Return a one-sentence description of a reply: of the first, where there are several."""
     first = schema.get("anyOf", [schema])[0]
     described = schemas.get(first.get("$ref", "").rpartition("/")[2], {})
     return str(described.get("description", "The file.")).partition("\n")[0]
 
 
 def _security(path: str) -> list[Json]:
-    """What a key needs; alternatives, of which an empty one means none."""
+    """Return alternative security requirements; an empty one means none."""
     demand = _access_table.rule(path)
     if demand is None or demand.scope is None:
         return []
-    asked: Json = {"key": [str(demand.scope)]}
-    return [asked] if demand.scope is KeyScope.ADMIN else [{}, asked]
+    requirement: Json = {"key": [str(demand.scope)]}
+    return [requirement] if demand.scope is KeyScope.ADMIN else [{}, requirement]
 
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -399,17 +399,17 @@ _request_models: dict[str, type[BaseModel]] = {}
 
 
 def body_of(kind: type[BaseModel]) -> Json:
-    """What tells the document which body a route reads."""
+    """Return the OpenAPI description of the body of a route."""
     _request_models[kind.__name__] = kind
     schema = {"$ref": _REFERENCE.format(model=kind.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def replies_of(kind: type | UnionType, *media_types: str) -> dict[int | str, Json]:
-    """What tells the document what a route answers, beside JSON in other media types too."""
-    others: Json = {media_type: {} for media_type in media_types}
+    """Return the OpenAPI description of a route's replies, in JSON and in other media types."""
+    content: Json = {media_type: {} for media_type in media_types}
     return {
-        200: {"model": kind, "content": others},
+        200: {"model": kind, "content": content},
         "4XX": {"model": ErrorReply, "description": "the request cannot be answered"},
         "5XX": {"model": ErrorReply, "description": "the service cannot answer now"},
     }

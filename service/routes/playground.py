@@ -50,7 +50,7 @@ _REPORT_POLICY = (
 
 
 def _file_responses(*media_types: str) -> dict[int | str, dict[str, Any]]:
-    """What tells the OpenAPI document that a route answers a file, once."""
+    """Return the OpenAPI description of a route whose reply is a file."""
     return {
         **replies_of(str, *media_types),
         304: {"description": "what `If-None-Match` names is still the file"},
@@ -164,8 +164,8 @@ def _cached_response(
 ) -> Response:
     """The content, or 304 where the browser has it: it asks each time, so that a new version is seen at once."""
     quoted = f'"{etag}"'
-    told = {"etag": quoted, "cache-control": "no-cache", **(headers or {})}
+    reply_headers = {"etag": quoted, "cache-control": "no-cache", **(headers or {})}
     known = request.headers.get("if-none-match", "")
     if quoted in (tag.strip().removeprefix("W/") for tag in known.split(",")):
-        return Response(status_code=304, headers=told)
-    return Response(content, headers=told, media_type=media_type)
+        return Response(status_code=304, headers=reply_headers)
+    return Response(content, headers=reply_headers, media_type=media_type)

@@ -83,11 +83,11 @@ def _models(
     request: Request, services: Services, model: str | None, against: str | None
 ) -> tuple[LoadedModel, LoadedModel | None]:
     """The model, which the log line names, and the one that it is compared with."""
-    other = None
+    other_model = None
     if against is not None:
-        other = services.host.resolve(against)
-        use_model(request, other)
-    return resolve_model(request, model), other
+        other_model = services.host.resolve(against)
+        use_model(request, other_model)
+    return resolve_model(request, model), other_model
 
 
 def _line(outcome: QualityOutcome) -> bytes:
@@ -99,12 +99,12 @@ def _line(outcome: QualityOutcome) -> bytes:
 def _count(
     request: Request, loaded: LoadedModel, against: LoadedModel | None, found: Iterable[TextQuality]
 ) -> None:
-    own = others = 0
+    own = against_tokens = 0
     for one in found:
         own += len(one.score.ids)
-        others += 0 if one.against is None else len(one.against.ids)
+        against_tokens += 0 if one.against is None else len(one.against.ids)
     metrics = services_of(request).metrics
     metrics.scored_tokens.labels(loaded.address).inc(own)
     if against is not None:
-        metrics.scored_tokens.labels(against.address).inc(others)
-    add_counts(request, scored_tokens=own + others)
+        metrics.scored_tokens.labels(against.address).inc(against_tokens)
+    add_counts(request, scored_tokens=own + against_tokens)

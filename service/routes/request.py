@@ -103,7 +103,7 @@ _ENTRIES_PER_PIECE = 512
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What an application's routes share."""
+    """Shared services of an application's routes."""
 
     host: ModelHost
     reloader: ModelReloader
@@ -142,7 +142,7 @@ def use_model(request: Request, loaded: LoadedModel) -> None:
 
 
 def owner_of(request: Request) -> str:
-    """Whose request it is: the name of its key, or nothing where the service asks for none."""
+    """Return the owner of a request: the name of its key, or nothing where the service needs none."""
     return str(context_of(request.scope).get("key", ""))
 
 
@@ -228,7 +228,7 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
 
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
-    """Whether a request is answered sooner than it is handed to the model thread: a short one, of a table."""
+    """Return whether inline computation beats the model thread: a short request to a table."""
     return loaded.model.family == "ngram" and len(body) <= _INLINE_BYTES
 
 
@@ -248,13 +248,13 @@ def json_pieces(
         yield to_json(reply)
         return
     before, after = to_json(reply).split(f'"{name}":[]'.encode(), 1)
-    at_once = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
-    for begin in range(0, len(items), at_once):
-        some = [write(item) for item in items[begin : begin + at_once]]
-        kind: Any = type(some[0])
-        piece = _type_adapter(list[kind]).dump_json(some)[1:-1]
+    batch_size = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
+    for begin in range(0, len(items), batch_size):
+        results = [write(item) for item in items[begin : begin + batch_size]]
+        kind: Any = type(results[0])
+        piece = _type_adapter(list[kind]).dump_json(results)[1:-1]
         head = b"," if begin else before + f'"{name}":['.encode()
-        yield head + piece + (b"" if begin + at_once < len(items) else b"]" + after)
+        yield head + piece + (b"" if begin + batch_size < len(items) else b"]" + after)
 
 
 async def run_request(
@@ -349,10 +349,10 @@ class ClosingStream(StreamingResponse):
 
 
 def has_json_lines(request: Request) -> bool:
-    """Whether a request's body is lines of JSON; names of media types have no case."""
+    """Check whether a request's body is lines of JSON; names of media types have no case."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE
 
 
 def accepts(request: Request, media_type: str) -> bool:
-    """Whether a request names a media type among those it accepts."""
+    """Check whether a request names a media type among those it accepts."""
     return media_type in request.headers.get("accept", "")

@@ -103,7 +103,7 @@ async def _with_kernels(options: RerankOptions) -> RerankOptions:
 
 
 def _work_estimate(items: Sequence[RerankItem], options: RerankOptions) -> WorkEstimate:
-    """How many candidates there are, and about how many tokens each takes to read beside its own."""
+    """Estimate the number of candidates, and the tokens each takes to read beside its own."""
     lists = [item.given for item in items]
     around = max((len(one.context) + len(one.continuation or "") for one in lists), default=0)
     longest = max((len(one.candidates) for one in lists), default=0)

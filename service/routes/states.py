@@ -67,7 +67,7 @@ async def open_(request: Request) -> Response:
     wire = parse_json(OpenStatesRequest, body)
     command = wire.command(services.limits)
     loaded = resolve_model(request, command.model)
-    place = OwnedStateStore(services.states, owner_of(request))
+    store = OwnedStateStore(services.states, owner_of(request))
 
     def write(opened: list[OpenResult]) -> bytes:
         tokens = sum(one.num_tokens for one in opened)
@@ -75,7 +75,7 @@ async def open_(request: Request) -> Response:
         add_counts(request, prompt_tokens=tokens)
         return to_json(open_reply(loaded, opened))
 
-    work = open_states(loaded, command, place, services.limits)
+    work = open_states(loaded, command, store, services.limits)
     terms = request_options(request, wire, body)
     return await run_request(request, work, write, terms, inline=runs_inline(loaded, body))
 
@@ -132,7 +132,7 @@ async def next_(request: Request) -> Response:
     loaded = common_version(found, parameter="states[]")
     use_model(request, loaded)
     ids = requested_token_ids(loaded, wire.token_ids)
-    states = [kept.state for kept in found]
+    states = [stored.state for stored in found]
     terms = _states_options(request, wire, body, len(states))
     if not accepts(request, BINARY_TYPE):
         wire.check_reply(loaded, services.limits)

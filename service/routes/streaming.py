@@ -134,9 +134,9 @@ async def json_lines(
         write: makes a line of each.
     """
     async with aclosing(outcomes):
-        async for some in outcomes:
+        async for batch in outcomes:
             written = bytearray()
-            for line in write(some):
+            for line in write(batch):
                 written += line
                 if len(written) >= _BYTES_PER_PIECE:
                     yield bytes(written)
@@ -184,8 +184,8 @@ async def float32_response(
 
 
 async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerator[bytes, None]:
-    async for some in rows:
-        yield np.ascontiguousarray(some, dtype="<f4").tobytes()
+    async for batch in rows:
+        yield np.ascontiguousarray(batch, dtype="<f4").tobytes()
 
 
 class TokenLatencies:

@@ -220,16 +220,16 @@ class ImportRequest(WireModel):
         """
         _check_count(len(self.words), bounds.max_words, parameter="words")
         _check_count(len(self.pairs), bounds.max_pairs, parameter="pairs")
-        for place, one in enumerate(self.words):
-            _check_length(one.text, bounds.max_word_characters, parameter=f"words[{place}].text")
+        for index, one in enumerate(self.words):
+            _check_length(one.text, bounds.max_word_characters, parameter=f"words[{index}].text")
         words = _unique_counts([(one.text, one.count) for one in self.words], parameter="words")
         pairs = _unique_counts(
             [((one.previous, one.text), one.count) for one in self.pairs], parameter="pairs"
         )
-        for place, pair in enumerate(self.pairs):
-            _check_length(pair.previous, bounds.max_word_characters, parameter=f"pairs[{place}].previous")
+        for index, pair in enumerate(self.pairs):
+            _check_length(pair.previous, bounds.max_word_characters, parameter=f"pairs[{index}].previous")
             if pair.text not in words:
-                parameter = f"pairs[{place}].text"
+                parameter = f"pairs[{index}].text"
                 raise InvalidInputError(
                     f"{parameter} is {pair.text!r}, which is not among the words", parameter=parameter
                 )
@@ -253,7 +253,7 @@ def check_user_name(user: str) -> str:
 
 
 def user_reply(user: str, model: UserModel) -> UserReply:
-    """How much is known of a user, as it goes over the wire."""
+    """Return the counts known of a user, in wire format."""
     return UserReply(user, len(model), model.num_pairs)
 
 
@@ -280,10 +280,10 @@ def _check_length(word: str, limit: int, *, parameter: str) -> None:
 def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:
     """Counts by what is counted, which may stand there once."""
     counts: dict[K, float] = {}
-    for place, (counted, count) in enumerate(items):
+    for index, (counted, count) in enumerate(items):
         if counted in counts:
             raise InvalidInputError(
-                f"{parameter}[{place}] is {counted!r} a second time", parameter=f"{parameter}[{place}]"
+                f"{parameter}[{index}] is {counted!r} a second time", parameter=f"{parameter}[{index}]"
             )
         counts[counted] = count
     return counts

@@ -132,7 +132,7 @@ class CheckRequest(TimedRequest):
         return self
 
     def command(self, loaded: LoadedModel, calibration: Calibration | None, limits: Limits) -> CheckCommand:
-        """What to check, and how.
+        """Build the command to check a text.
 
         Args:
             loaded: the model that checks.
@@ -154,7 +154,7 @@ class CheckRequest(TimedRequest):
             CheckSettings(
                 errors=ErrorSettings(error_rate=self.error_rate, max_edits=self.max_edits),
                 dictionary={word.lower(): word for word in self.dictionary},
-                given=tuple(_given_span(place, span) for place, span in enumerate(self.candidates)),
+                given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
             ),
         )
 
@@ -173,7 +173,7 @@ class CheckRequest(TimedRequest):
 def check_reply(
     loaded: LoadedModel, command: CheckCommand, calibration: Calibration | None, checked: CheckResult
 ) -> CheckReply:
-    """What was found, as it goes over the wire."""
+    """Return the findings in wire format."""
     own = command.options.dictionary
     words = [
         WordSurprisal(
@@ -204,18 +204,18 @@ def check_reply(
     )
 
 
-def _given_span(place: int, span: CandidateSpan) -> GivenSpan:
+def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
         GivenSuggestion(one)
         if isinstance(one, str)
         else GivenSuggestion(one.text, max(one.logprob, LOG_ZERO))  # what is less leaves sums no digits
         for one in span.suggestions
     )
-    return GivenSpan(span.start, span.end, suggestions, f"candidates[{place}]")
+    return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
 
 
 def _check_disjoint(spans: list[CandidateSpan]) -> None:
-    order = sorted(range(len(spans)), key=lambda place: spans[place].start)
+    order = sorted(range(len(spans)), key=lambda index: spans[index].start)
     for before, after in pairwise(order):
         if spans[after].start < spans[before].end:
             raise InvalidInputError(
@@ -238,7 +238,7 @@ class QualityLine(WireModel):
     )
 
     text: str
-    """What to score."""
+    """Return the items to score."""
     id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
     """Told again in the answer."""
 
@@ -273,13 +273,13 @@ class QualityRequest(TimedRequest):
     """A second model: `difference` says which of the two a text is more like."""
 
     def items(self, limits: Limits) -> list[QualityItem]:
-        """What to score.
+        """Return the items to score.
 
         Raises:
             InvalidInputError: there are too many, or one is empty.
         """
         limits.check_count(len(self.texts), parameter="texts")
-        return [_quality_item(f"texts[{place}]", given) for place, given in enumerate(self.texts)]
+        return [_quality_item(f"texts[{index}]", given) for index, given in enumerate(self.texts)]
 
 
 class QualityQuery(BaseModel):
@@ -304,7 +304,7 @@ def read_quality_query(query: Mapping[str, str]) -> QualityQuery:
 
 
 def quality_items(body: bytes) -> Iterator[QualityItem | InvalidInputError]:
-    """What each line asks, as it is needed; an error for a line that is wrong."""
+    """Parse each line when needed; an error for a line that is wrong."""
     for line in body_lines(body):
         try:
             yield _quality_item("text", parse_json(QualityLine, line))
@@ -316,8 +316,8 @@ def quality_reply(
     loaded: LoadedModel, against: LoadedModel | None, found: Sequence[TextQuality]
 ) -> QualityReply:
     """The results as they go over the wire."""
-    other = None if against is None else against.address
-    return QualityReply(loaded.address, other, [quality_result(one) for one in found])
+    against_address = None if against is None else against.address
+    return QualityReply(loaded.address, against_address, [quality_result(one) for one in found])
 
 
 def quality_result(found: TextQuality) -> TextQualityResult:

@@ -272,7 +272,7 @@ class CompletionRequest(TimedRequest):
 
 
 class ReplyHeader(NamedTuple):
-    """What every event of one reply repeats.
+    """Common fields of every event of one reply.
 
     Attributes:
         id: of the reply.

@@ -79,8 +79,8 @@ class ModelFileList:
 
 def model_files(address: str, files: Mapping[str, FileEntry]) -> ModelFileList:
     """The files as they go over the wire."""
-    told = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in sorted(files.items())]
-    return ModelFileList("list", address, told)
+    files_listed = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in sorted(files.items())]
+    return ModelFileList("list", address, files_listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence
     hosted = dict(host.models)
     rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
     rows += [admin_model(host, model, address) for address, model in hosted.items()]
-    rows += [_unloading_model(leaving) for leaving in host.unloading]
+    rows += [_unloading_model(unloading) for unloading in host.unloading]
     return AdminModels("list", rows, list(queued), MemoryUse(host.bytes_in_use, host.budget))
 
 
@@ -210,13 +210,13 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
     )
 
 
-def _unloading_model(leaving: UnloadingModel) -> AdminModel:
+def _unloading_model(unloading: UnloadingModel) -> AdminModel:
     return AdminModel(
-        id=leaving.address,
+        id=unloading.address,
         state="draining",
-        memory=_memory(leaving.size),
-        requests_in_flight=leaving.use.in_flight,
-        last_used=leaving.use.last_s,
+        memory=_memory(unloading.size),
+        requests_in_flight=unloading.use.in_flight,
+        last_used=unloading.use.last_s,
     )
 
 

@@ -194,7 +194,7 @@ class RerankSettings(TimedRequest):
     """Whether `</s>` is read after what a session commits, as models of running text expect between sentences."""
 
     def options(self, profile: Profile | None) -> RerankOptions:
-        """How to re-rank.
+        """Return the options of re-ranking.
 
         Args:
             profile: what `profile` names.
@@ -224,7 +224,7 @@ class RerankSettings(TimedRequest):
         )
 
     def choice(self, profile: Profile | None) -> ModelChoice:
-        """Which models score.
+        """Return the choice of scoring models.
 
         Args:
             profile: what `profile` names; its models count where the request names none.
@@ -256,7 +256,7 @@ class RerankSettings(TimedRequest):
 def items_of_format(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
 ) -> Iterator[RerankItem | InvalidInputError]:
-    """What lists in another program's format ask to re-rank, as they are needed; an error for a line that is wrong.
+    """Parse lists in another program's format when needed; an error for a line that is wrong.
 
     Args:
         body: the lists.
@@ -306,7 +306,7 @@ class RerankRequest(RerankSettings):
     """One or more lists."""
 
     def items(self, limits: Limits) -> list[RerankItem]:
-        """What to re-rank.
+        """Return the items to re-rank.
 
         Raises:
             InvalidInputError: there are too many candidates.
@@ -316,7 +316,7 @@ class RerankRequest(RerankSettings):
 
 
 def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
-    """What each line asks to re-rank, as it is needed; an error for a line that is wrong."""
+    """Parse each line to re-rank when needed; an error for a line that is wrong."""
     for line in body_lines(body):
         try:
             one = parse_json(CandidateListIn, line)
@@ -437,8 +437,8 @@ def list_chunks(ranked: RankedList, models: ScoringModels, options: RerankOption
     yield to_json(head)[:-1] + b',"ranking":['
     count = len(ranked.ranking.order) if options.top is None else min(options.top, len(ranked.ranking.order))
     for first in range(0, count, _BATCH_CANDIDATES):
-        some = slice(first, min(first + _BATCH_CANDIDATES, count))
-        yield (b"," if first else b"") + to_json(_candidates(ranked, some, models, options))[1:-1]
+        part = slice(first, min(first + _BATCH_CANDIDATES, count))
+        yield (b"," if first else b"") + to_json(_candidates(ranked, part, models, options))[1:-1]
     yield b"]}"
 
 
@@ -455,24 +455,24 @@ def _reply_head(models: ScoringModels, options: RerankOptions) -> bytes:
 
 
 def _candidates(
-    ranked: RankedList, some: slice, models: ScoringModels, options: RerankOptions
+    ranked: RankedList, part: slice, models: ScoringModels, options: RerankOptions
 ) -> list[dict[str, Any]]:
-    order = ranked.ranking.order[some]
-    places = order.tolist()
+    order = ranked.ranking.order[part]
+    positions = order.tolist()
     candidates, names = ranked.given.candidates, ranked.feature_names
     written: list[dict[str, Any]] = [
         {
             "index": index,
-            "text": candidates[place].text,
+            "text": candidates[position].text,
             "total": total,
             "posterior": posterior,
-            "features": {**candidates[place].features, **dict(zip(names, values, strict=True))},
+            "features": {**candidates[position].features, **dict(zip(names, values, strict=True))},
         }
-        for place, index, total, posterior, values in zip(
-            places,
+        for position, index, total, posterior, values in zip(
+            positions,
             ranked.indices[order].tolist(),
             ranked.totals[order].tolist(),
-            ranked.ranking.posteriors[some].tolist(),
+            ranked.ranking.posteriors[part].tolist(),
             ranked.feature_values[order].tolist(),
             strict=True,
         )
@@ -481,16 +481,16 @@ def _candidates(
         for one, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
             one["expected_utility"] = utility
     if options.detail is not Detail.NONE:
-        for one, place in zip(written, places, strict=True):
-            one.update(_detail(ranked, place, models, options.detail))
+        for one, position in zip(written, positions, strict=True):
+            one.update(_detail(ranked, position, models, options.detail))
     return written
 
 
-def _detail(ranked: RankedList, place: int, models: ScoringModels, detail: Detail) -> dict[str, Any]:
-    """What the main model says of a candidate's tokens or words."""
+def _detail(ranked: RankedList, position: int, models: ScoringModels, detail: Detail) -> dict[str, Any]:
+    """Return the main model's scores of a candidate's tokens or words."""
     if ranked.tokens is None:
         return {}
-    scores = ranked.tokens(place)
+    scores = ranked.tokens(position)
     if detail is Detail.TOKEN:
         return {"tokens": token_scores(models.parts[0], *scores)}
     return {"words": word_scores(models.parts[0], *scores)}

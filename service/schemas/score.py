@@ -86,7 +86,7 @@ class ScoreRequest(TimedRequest):
         return self
 
     def items(self, limits: Limits) -> list[ScoreItem]:
-        """What to score.
+        """Return the items to score.
 
         Raises:
             InvalidInputError: there are too many, or one is empty.
@@ -98,7 +98,7 @@ class ScoreRequest(TimedRequest):
         return [_score_item(f"{name}[{i}]", text_or_ids(one), context) for i, one in enumerate(given)]
 
     def options(self) -> ScoreOptions:
-        """How to score it."""
+        """Return the options of scoring."""
         return ScoreOptions(self.model, self.bos, self.eos, self.detail)
 
 
@@ -150,7 +150,7 @@ class ScoreQuery(BaseModel):
 
 
 def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
-    """What each line asks to score, as it is needed; an error for a line that is wrong."""
+    """Parse each line to score when needed; an error for a line that is wrong."""
     for line in body_lines(body):
         try:
             read = parse_json(ScoreLine, line)
@@ -262,7 +262,7 @@ def next_token_reply(loaded: LoadedModel, results: Sequence[NextTokens]) -> Next
 
 
 def next_token_result(loaded: LoadedModel, found: NextTokens) -> NextTokenResult:
-    """What may follow one context as it goes over the wire."""
+    """Return the next tokens of one context in wire format."""
     texts = loaded.token_texts
     return NextTokenResult(
         [
@@ -318,7 +318,7 @@ def tokenize_reply(tokens: TokenizedText, limits: Limits) -> TokenizeReply:
 
 
 def tokenizer_info(loaded: LoadedModel, limits: Limits) -> TokenizerInfo:
-    """What there is to know of a model's tokenizer."""
+    """Return the description of a model's tokenizer."""
     return TokenizerInfo(
         model=loaded.address,
         tokenizer_class=loaded.tokenizer.kind,

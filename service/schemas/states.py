@@ -100,7 +100,7 @@ class AdvanceRequest(TimedRequest):
 
     @property
     def handles(self) -> list[str]:
-        """Of the states that are continued."""
+        """Return the handles of the states that are continued."""
         return [one.state for one in self.continuations]
 
     def check(self, limits: Limits) -> None:
@@ -115,8 +115,8 @@ class AdvanceRequest(TimedRequest):
     def command(self, found: Sequence[StoredState]) -> AdvanceCommand:
         """The request as its use case takes it, with the states that its handles lead to."""
         continuations = tuple(
-            _continuation(place, one, before)
-            for place, (one, before) in enumerate(zip(self.continuations, found, strict=True))
+            _continuation(index, one, before)
+            for index, (one, before) in enumerate(zip(self.continuations, found, strict=True))
         )
         return AdvanceCommand(continuations, tuple(self.next_token_ids), tuple(self.free))
 
@@ -203,10 +203,10 @@ def next_reply(loaded: LoadedModel, log_probs: FloatArray) -> NextReply:
     return NextReply(loaded.address, log_probs.tolist())
 
 
-def _continuation(place: int, one: ContinuationIn, before: StoredState) -> StateContinuation:
+def _continuation(index: int, one: ContinuationIn, before: StoredState) -> StateContinuation:
     name = "token_ids" if one.text is None else "text"
     given = text_or_ids(one.text or one.token_ids or "")
-    return StateContinuation(f"continuations[{place}].{name}", before, given, eos=one.eos, keep=one.keep)
+    return StateContinuation(f"continuations[{index}].{name}", before, given, eos=one.eos, keep=one.keep)
 
 
 def _finite(log_probs: FloatArray) -> list[float]:

@@ -110,7 +110,7 @@ class TuneSettings(TimedRequest):
     """That this probability is told from."""
 
     def command(self, lists: tuple[CandidateList, ...]) -> TuneCommand:
-        """What to tune.
+        """Build the command to tune.
 
         Args:
             lists: to tune on.
@@ -139,7 +139,7 @@ class TuneSettings(TimedRequest):
         )
 
     def choice(self) -> ModelChoice:
-        """Which models score.
+        """Return the choice of scoring models.
 
         Raises:
             InvalidInputError: a mixture is given beside a model, or is none; a model, where none is to score.
@@ -282,7 +282,7 @@ _NOT_FIGURES = frozenset(
 
 
 def tune_reply(tuned: TuneResult, models: ScoringModels, *, main: str | None, created: str) -> TuneReply:
-    """What tuning found as it goes over the wire.
+    """Return the result of tuning in wire format.
 
     Args:
         tuned: what it found.

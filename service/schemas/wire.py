@@ -162,7 +162,7 @@ def _display_value(value: Any) -> str:
 
 
 def _truncate(value: Any) -> Any:
-    """As much of a value as can be shown: to write a body of megabytes holds all others up."""
+    """Truncate a value to be shown: writing a body of megabytes delays all other requests."""
     if isinstance(value, str):
         return value[: _MAX_SHOWN_CHARACTERS + 1]
     if isinstance(value, list):
@@ -181,7 +181,7 @@ def _after_colon(message: str) -> str:
 
 
 def _context_tag(value: Any) -> str | None:
-    """Which alternative a value is meant as, so that errors speak of that one only."""
+    """Return the alternative that a value is meant as, so that errors concern only that one."""
     if isinstance(value, str):
         return "<text>"
     if isinstance(value, list):
@@ -194,7 +194,7 @@ def _context_tag(value: Any) -> str | None:
 
 
 def text_or_object_tag(value: Any) -> str | None:
-    """Which of the alternatives `<text>` and `<object>` a value is meant as; None if it can be neither."""
+    """Return the alternative of a value, `<text>` or `<object>`; None if it can be neither."""
     if isinstance(value, str):
         return "<text>"
     return "<object>" if isinstance(value, dict) else None

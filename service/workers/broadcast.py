@@ -61,7 +61,7 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
 
 
 def pool_metrics(*, answering: int, restarts: Sequence[int]) -> bytes:
-    """What is told of the workers together.
+    """Return the metrics of the workers together.
 
     Args:
         answering: how many have told their metrics.
@@ -77,7 +77,7 @@ class _PoolCollector(Collector):
         self._answering, self._restarts = answering, restarts
 
     def collect(self) -> Iterator[Metric]:
-        """What there is."""
+        """Yield the metrics of the pool."""
         yield GaugeMetricFamily("gramophone_workers", "worker processes there are to be", len(self._restarts))
         yield GaugeMetricFamily(
             "gramophone_workers_answering", "those that have told their metrics", self._answering
@@ -136,7 +136,7 @@ _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
 class Broadcast:
-    """Has all workers do what one is asked to, and tells the metrics of all.
+    """Application that passes a change to all workers, and merges the metrics of all.
 
     A worker that does not answer is left out: when it is started again, it takes over what the others serve.
 
@@ -178,7 +178,7 @@ class Broadcast:
     # --- metrics ------------------------------------------------------------------------------------
 
     async def _exposition(self) -> bytes:
-        """What all workers have counted that answer soon."""
+        """Return the metrics of all workers that reply in time."""
         texts = {self._pool.number: self._metrics.exposition()}
 
         async def add(number: int, sibling: Peer) -> None:
@@ -188,8 +188,8 @@ class Broadcast:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
         await asyncio.gather(*(add(number, sibling) for number, sibling in self._peers.items()))
-        whole = pool_metrics(answering=len(texts), restarts=self._pool.status.restarts)
-        return merge_expositions([texts[number] for number in sorted(texts)] + [whole])
+        pool_text = pool_metrics(answering=len(texts), restarts=self._pool.status.restarts)
+        return merge_expositions([texts[number] for number in sorted(texts)] + [pool_text])
 
     # --- changes --------------------------------------------------------------------------------------
 
@@ -213,8 +213,8 @@ class Broadcast:
             *(self._forward(number, request) for number in self._peers),
         )
         theirs = dict(zip(self._peers, answers[1:], strict=True))
-        told = {number: answer for number, answer in theirs.items() if answer is not None}
-        return _merge_responses(own, self._pool.number, told)
+        replies = {number: answer for number, answer in theirs.items() if answer is not None}
+        return _merge_responses(own, self._pool.number, replies)
 
     async def _forward(self, number: int, request: bytes) -> PeerResponse | None:
         answer = PeerResponse()
@@ -238,8 +238,8 @@ class Broadcast:
         target = f"{REFRESH_PATH}?{urlencode(query)}".encode()
         request = encode_scope({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
         answers = await asyncio.gather(*(self._forward(number, request) for number in self._peers))
-        told = [answer for answer in answers if answer is not None and answer.status < _FIRST_ERROR_STATUS]
-        serving = [json.loads(answer.body)["serving"] for answer in told]
+        replies = [answer for answer in answers if answer is not None and answer.status < _FIRST_ERROR_STATUS]
+        serving = [json.loads(answer.body)["serving"] for answer in replies]
         behind = [address for address in serving if address != reply["serving"]]
         if "wait" not in query or not behind:
             return own

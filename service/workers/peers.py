@@ -109,7 +109,7 @@ def encode_scope(scope: Scope, body: bytes) -> bytes:
 
 
 class Peer:
-    """Another worker; connections to it are kept for the next request.
+    """Peer worker; connections to it are kept for the next request.
 
     Args:
         socket: where it listens for the others.
@@ -151,12 +151,12 @@ class Peer:
             CutError: nobody listens, or the answer was not whole.
         """
         while True:
-            kept = self._idle_connection()
-            link = kept or await self._connect()
+            messages = self._idle_connection()
+            link = messages or await self._connect()
             try:
                 await link.exchange(request, send)
             except PeerConnectionError as error:
-                if kept is None or error.reply_begun:
+                if messages is None or error.reply_begun:
                     raise
                 continue  # it was closed for having been idle, or its worker has died: the next is fresh, or refused
             finally:
@@ -195,7 +195,7 @@ class _PeerConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether a request can be sent."""
+        """Return whether a request can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, request: bytes, send: Send) -> None:
@@ -220,7 +220,7 @@ class _PeerConnection(asyncio.Protocol):
                 await send(message)
 
     def release(self, idle: "list[_PeerConnection]") -> None:
-        """Be kept for another request, if nothing of the last answer is to come, or waits to be passed on."""
+        """Keep the connection for another request, if no part of the last reply is pending or unread."""
         if self._complete and not self._messages and self.is_open and self._keeps_alive:
             idle.append(self)
         elif self._transport is not None:
@@ -265,12 +265,12 @@ class _PeerConnection(asyncio.Protocol):
         self._messages.append({"type": "http.response.start", "status": status, "headers": headers})
 
     def on_body(self, piece: bytes) -> None:
-        """It goes on."""
+        """Receive a piece of the body."""
         self._waiting_bytes += len(piece)
         self._messages.append({"type": "http.response.body", "body": piece, "more_body": True})
 
     def on_message_complete(self) -> None:
-        """It is whole."""
+        """Finish the message."""
         self._complete = True
         self._keeps_alive = self._parser.should_keep_alive()  # it knows now only
         last = self._messages[-1] if self._messages else None
@@ -292,24 +292,28 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[
     """
     if content_length(scope) > max_bytes:
         return None, receive
-    kept: list[Message] = []
+    messages: list[Message] = []
     size = 0
     while True:
         message = await receive()
-        kept.append(message)
+        messages.append(message)
         size += len(message.get("body", b""))
         if message["type"] != "http.request" or size > max_bytes:
-            return None, _replay(kept, receive)
+            return None, _replay(messages, receive)
         if not message.get("more_body", False):
             break
         if scope["state"].get(RECEIVE_TIMEOUT):
-            return None, _replay(kept, receive)
-    body = kept[0].get("body", b"") if len(kept) == 1 else b"".join(one.get("body", b"") for one in kept)
+            return None, _replay(messages, receive)
+    body = (
+        messages[0].get("body", b"")
+        if len(messages) == 1
+        else b"".join(one.get("body", b"") for one in messages)
+    )
     return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
 
-def _replay(kept: list[Message], receive: Receive) -> Receive:
-    left = iter(kept)
+def _replay(messages: list[Message], receive: Receive) -> Receive:
+    left = iter(messages)
 
     async def again() -> Message:
         message = next(left, None)
@@ -333,7 +337,7 @@ _SESSION = re.compile(rb'"session"\s*:\s*"([^"]*)"')
 
 
 def has_affinity(path: str) -> bool:
-    """Whether what is asked for at a path may be about something that one process remembers."""
+    """Return whether requests to a path may need the memory of one process."""
     return path in _PATHS or path.startswith(_USERS)
 
 
@@ -358,13 +362,13 @@ class Affinity:
             return None if named is None else self._hash(_unescape(named[1]))
         if path == _OPEN_STATES:
             return self._worker_of_client(scope)
-        keeper = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
-        if keeper is None and path == _RERANK and b'"commit"' in body:  # a session begins
+        owner = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
+        if owner is None and path == _RERANK and b'"commit"' in body:  # a session begins
             return self._worker_of_client(scope)
-        return keeper
+        return owner
 
     def _state_owner(self, body: bytes) -> int | None:
-        """Who keeps the first state of ours that is named."""
+        """Return the worker with the first of the named states of this service."""
         names = (found[1] for found in _HANDLE.finditer(body))
         return next((self._by_name[name] for name in names if name in self._by_name), None)
 
@@ -394,7 +398,7 @@ PEER_PREFIX = "/workers/"
 
 
 def is_from_peer(scope: Scope) -> bool:
-    """Whether a request has come from another worker: over a Unix socket, which has a path and no port."""
+    """Check whether a request is from another worker: over a Unix socket, with a path and no port."""
     server = scope.get("server")
     return server is not None and server[1] is None
 
@@ -447,7 +451,7 @@ class AffinityRelay:
             await self._app(scope, receive, send)
 
     def _is_acceptable(self, scope: Scope) -> bool:
-        """Whether it will not be refused whatever it says; what will be is refused here."""
+        """Return whether a request is acceptable whatever its body; any other is refused here."""
         if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
             return False
         return not self._keys or self._keys.find(presented_key(scope)) is not None
@@ -508,8 +512,8 @@ class PeerEndpoints:
             reply = Response(self._services.metrics.exposition(), media_type="text/plain")
         elif path == SERVED_PATH:
             now = served_addresses(self._services)
-            told = {"served": sorted(now), "unloaded": sorted(self._at_start - now)}
-            reply = Response(json.dumps(told), media_type="application/json")
+            result = {"served": sorted(now), "unloaded": sorted(self._at_start - now)}
+            reply = Response(json.dumps(result), media_type="application/json")
         elif path == REFRESH_PATH:
             reply = await self._refresh(parse_qs(scope["query_string"].decode()))
         else:

@@ -64,12 +64,12 @@ class SharedStatus:
     # --- what all may ask -----------------------------------------------------------------------------
 
     def was_composed(self, worker: int) -> bool:
-        """Whether that was ever so."""
+        """Return whether the pool was ever composed."""
         return bool(self._composed[worker])
 
     @property
     def all_started(self) -> bool:
-        """Whether every worker has ever been ready; one that dies later changes nothing, as the others serve."""
+        """Return whether every worker has ever been ready; a later death changes nothing, as the others serve."""
         return all(self._started)
 
     @property
@@ -79,18 +79,18 @@ class SharedStatus:
 
     @property
     def heartbeats(self) -> list[int]:
-        """How often each worker has said that it is alive; 0 of one that has not begun to."""
+        """Count of heartbeats of each worker; 0 before its first."""
         return list(self._beats)
 
     @property
     def restarts(self) -> list[int]:
-        """How often each worker was started once more."""
+        """Count of restarts of each worker."""
         return list(self._restarts)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPool:
-    """Which worker this is, and how it finds the others.
+    """Identity of a worker, and the means to find its peers.
 
     Attributes:
         number: of this worker, from 0.
@@ -123,7 +123,7 @@ class WorkerPool:
         return [f"{self.name}-{number}" for number in range(self.size)]
 
     def socket_of(self, number: int) -> Path:
-        """Where a worker listens for the others."""
+        """Return the socket on which a worker listens for its peers."""
         return self.folder / f"{number}.sock"
 
     @property

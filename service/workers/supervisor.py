@@ -112,7 +112,7 @@ class SignalQueue:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
-        """Let signals do what they did before."""
+        """Restore the former signal handlers."""
         signal.set_wakeup_fd(-1)
         for kind, handler in self._before.items():
             signal.signal(kind, handler)
@@ -148,7 +148,7 @@ class Watchdog:
 
     @property
     def due_s(self) -> float | None:
-        """When to look next; None where nobody is to."""
+        """Time of the next check; None if none is due."""
         return self._due_s if self._every_s else None
 
     def hung_workers(self) -> list[int]:
@@ -256,8 +256,8 @@ class Supervisor:
         for number in range(self._size):
             if crew := self._start(number):
                 return crew
-        _log.info("workers started", pids=[place.pid for place in self._slots])
-        while any(place.pid is not None for place in self._slots) or self._stopping is None:
+        _log.info("workers started", pids=[slot.pid for slot in self._slots])
+        while any(slot.pid is not None for slot in self._slots) or self._stopping is None:
             for number in self._signals.wait(self._next_s()):
                 self._on_signal(number)
             self._kill_hung()
@@ -270,13 +270,13 @@ class Supervisor:
 
     def _start(self, number: int) -> WorkerPool | None:
         """Fork a worker; in that, which one it is."""
-        place = self._slots[number]
+        slot = self._slots[number]
         with self._signals.blocked():
             pid = os.fork()
             if not pid:
                 return self._as_worker(number)
-        place.pid, place.since_s, place.due_s = pid, time.monotonic(), None
-        place.starts += 1
+        slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
+        slot.starts += 1
         return None
 
     def _as_worker(self, number: int) -> WorkerPool:
@@ -298,26 +298,26 @@ class Supervisor:
 
     def _start_due(self) -> WorkerPool | None:
         now_s = time.monotonic()
-        for number, place in enumerate(self._slots):
-            if place.due_s is not None and now_s >= place.due_s and self._stopping is None:
+        for number, slot in enumerate(self._slots):
+            if slot.due_s is not None and now_s >= slot.due_s and self._stopping is None:
                 try:
                     crew = self._start(number)
                 except OSError as error:  # no memory or no process is left; the others go on
-                    place.delay_s = _next_delay_s(place.delay_s)
-                    place.due_s = now_s + place.delay_s
+                    slot.delay_s = _next_delay_s(slot.delay_s)
+                    slot.due_s = now_s + slot.delay_s
                     _log.error(
-                        "worker cannot be started", of=number, reason=str(error), again_in_s=place.delay_s
+                        "worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s
                     )
                     continue
                 if crew is not None:
                     return crew
                 self._status.mark_restarted(number)
-                _log.info("worker started again", of=number, pid=place.pid)
+                _log.info("worker started again", of=number, pid=slot.pid)
         return None
 
     def _next_s(self) -> float | None:
-        """How long there is nothing to do; None if only a signal can bring about anything."""
-        dues = [place.due_s for place in self._slots if place.due_s is not None]
+        """Return the time until the next task; None if only a signal can bring about one."""
+        dues = [slot.due_s for slot in self._slots if slot.due_s is not None]
         if (look_s := self._watchdog.due_s) is not None:
             dues.append(look_s)
         if self._stopping is not None:
@@ -342,10 +342,10 @@ class Supervisor:
         self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, kind: signal.Signals) -> None:
-        for place in self._slots:
-            if place.pid is not None:
+        for slot in self._slots:
+            if slot.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(place.pid, kind)
+                    os.kill(slot.pid, kind)
 
     def _kill_hung(self) -> None:
         """Kill who is there and does nothing; the next one takes its place as that of any that has died."""
@@ -357,9 +357,9 @@ class Supervisor:
 
     def _reap(self) -> None:
         """See who has died; kill who should have."""
-        for number, place in enumerate(self._slots):
-            if place.pid is not None:
-                pid, status = os.waitpid(place.pid, os.WNOHANG)
+        for number, slot in enumerate(self._slots):
+            if slot.pid is not None:
+                pid, status = os.waitpid(slot.pid, os.WNOHANG)
                 if pid:
                     self._died(number, os.waitstatus_to_exitcode(status))
         if self._kill_s is not None and time.monotonic() >= self._kill_s:
@@ -368,8 +368,8 @@ class Supervisor:
             self._signal_all(signal.SIGKILL)
 
     def _died(self, number: int, code: int) -> None:
-        place = self._slots[number]
-        pid, place.pid = place.pid, None
+        slot = self._slots[number]
+        pid, slot.pid = slot.pid, None
         self._status.mark_stopped(number)
         if self._stopping is not None:
             return
@@ -379,19 +379,19 @@ class Supervisor:
             self._exit_code = code if code > 0 else 1
             self._stop(0)
             return
-        lived_s = time.monotonic() - place.since_s
+        lived_s = time.monotonic() - slot.since_s
         if lived_s >= _STABLE_S:
-            place.delay_s = 0.0
-        place.due_s = time.monotonic() + place.delay_s
+            slot.delay_s = 0.0
+        slot.due_s = time.monotonic() + slot.delay_s
         _log.error(
             "worker died",
             of=number,
             pid=pid,
             how=how,
             lived_s=round(lived_s, 1),
-            again_in_s=place.delay_s,
+            again_in_s=slot.delay_s,
         )
-        place.delay_s = _next_delay_s(place.delay_s)
+        slot.delay_s = _next_delay_s(slot.delay_s)
 
     def _tidy_up(self) -> int:
         """End by the signal that stopped all, as a lone process would; else the exit code to end with."""
@@ -425,10 +425,10 @@ def _socket_folder() -> LockedFolder:
 def _shared_memory_folder() -> Path | None:
     """Memory, if there is a folder in it with room for weights; else None, for the folder of temporary files."""
     try:
-        room = os.statvfs(_SHARED_MEMORY)
+        filesystem = os.statvfs(_SHARED_MEMORY)
     except OSError:
         return None
-    is_roomy = room.f_bavail * room.f_frsize >= _MIN_SHARED_MEMORY_BYTES
+    is_roomy = filesystem.f_bavail * filesystem.f_frsize >= _MIN_SHARED_MEMORY_BYTES
     return _SHARED_MEMORY if is_roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
 
 
@@ -456,7 +456,7 @@ def preload(modules: Iterable[str]) -> None:
 
 
 def probe_in_child(look: Callable[[], list[str]]) -> list[str]:
-    """What a look finds that is done by a child process, so that nothing of it stays in this one.
+    """Run a probe in a child process, so that nothing of it stays in this process.
 
     Threads that it starts, of a library for remote files say, would not be there in workers that are forked later.
     Should it raise, the child tells, as this process would, and this process ends with the same exit code.
@@ -471,10 +471,10 @@ def probe_in_child(look: Callable[[], list[str]]) -> list[str]:
         os._exit(0)  # not by the ways out of a program that goes on in its parent
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        said = pipe.read()
+        output = pipe.read()
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:
         sys.exit(code if code > 0 else 1)
-    found_there: list[str] = json.loads(said)
+    found_there: list[str] = json.loads(output)
     return found_there

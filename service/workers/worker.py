@@ -116,7 +116,7 @@ class FairListener(SocketListener):
         super()._on_readable()
 
     def _is_deferred(self) -> bool:
-        """Whether one with fewer connections is to take it, and is not known to take none."""
+        """Return whether a worker with fewer connections, not known to take none, is to accept it."""
         fewer = {
             worker: count
             for worker, count in enumerate(self._status.connections)
