@@ -48,7 +48,7 @@ class LabelTokens:
 
 
 class LabelTokenizer:
-    """Tells words as a model's tokens.
+    """Conversion of words to a model's tokens.
 
     Args:
         tokenizer: the model's.
@@ -135,7 +135,7 @@ class PathWeights:
 
     @classmethod
     def of(cls, given: Mapping[str, float], scales: Scales) -> Self:
-        """Given weights; those of the lattice's file where none are given.
+        """Return the given weights, or those of the lattice's file by default.
 
         Raises:
             InvalidInputError: there is no such feature, or a weight is outside its limits.
@@ -201,7 +201,7 @@ class LatticeGraph:
 
     @property
     def num_levels(self) -> int:
-        """Of nodes; all lattices' together."""
+        """Number of node levels of all lattices together."""
         return self.by_target.num_levels
 
 
@@ -232,8 +232,8 @@ def build_graph(
         np.concatenate(columns)
         for columns in zip(
             *(
-                _arc_columns(lattice, weighing, int(start), words, spelling)
-                for lattice, weighing, start in zip(lattices, weights, starts, strict=True)
+                _arc_columns(lattice, lattice_weights, int(start), words, spelling)
+                for lattice, lattice_weights, start in zip(lattices, weights, starts, strict=True)
             ),
             strict=True,
         )
@@ -256,7 +256,7 @@ def build_graph(
         starts=starts,
         ends=ends,
         fixed=fixed,
-        lm_weights=np.array([weighing.lm for weighing in weights]),
+        lm_weights=np.array([lattice_weights.lm for lattice_weights in weights]),
         remainders=_backward_scores(sources, targets, expected, by_source, len(levels)),
         by_source=by_source,
         by_target=by_target,

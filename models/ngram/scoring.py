@@ -109,7 +109,7 @@ def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[
 
 @numba.njit(nogil=True, inline="always")
 def _start_lane(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
-    """Let a lane begin a row."""
+    """Start a row in a lane."""
     walks[lane, _POSITION], walks[lane, _ROW_END], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
@@ -180,11 +180,11 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
         _prefetch_arcs(automaton, tokens, walks, lanes)
         lane = U(0)
         while lane < lanes:
-            place, state = walks[lane, _POSITION], walks[lane, _STATE]
-            word = tokens[place]
+            position, state = walks[lane, _POSITION], walks[lane, _STATE]
+            word = tokens[position]
             if state == U(0):
                 if U(word) >= vocab_size:  # so are negative ones
-                    bad: int = place
+                    bad: int = position
                     return bad
                 arc = U(word)
             else:
@@ -199,12 +199,12 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
             if scored[lane]:
                 scored[lane] = False
             else:
-                log_probs[place] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
+                log_probs[position] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
                 if detailed:
-                    orders[place] = context_length(automaton.order_starts, arc + U(1))
-                    log_backoffs[place] = backoffs[lane] * LN_10
-            place += U(1)
-            if place == walks[lane, _ROW_END]:
+                    orders[position] = context_length(automaton.order_starts, arc + U(1))
+                    log_backoffs[position] = backoffs[lane] * LN_10
+            position += U(1)
+            if position == walks[lane, _ROW_END]:
                 backoffs[lane] = 0.0
                 if row < len(states):
                     _start_lane(walks, lane, begins[row], ends[row], states[row])
@@ -219,7 +219,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
                 state, scored[lane] = U(automaton.suffixes[state]), True
             else:
                 state = arc + U(1) if num_states > U(1) else U(0)
-                walks[lane, _POSITION], backoffs[lane] = place, 0.0
+                walks[lane, _POSITION], backoffs[lane] = position, 0.0
             walks[lane, _STATE] = state
             prefetch(automaton.first_arcs, state)
             lane += U(1)
@@ -287,10 +287,10 @@ def context_lengths_per_token(
     vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
     for row in range(len(states)):
         state = U(states[row])
-        for place in range(begins[row], ends[row]):
-            out[place] = context_length(order_starts, state)
-            word = tokens[place]
+        for position in range(begins[row], ends[row]):
+            out[position] = context_length(order_starts, state)
+            word = tokens[position]
             if not 0 <= word < vocab_size:
-                return place
+                return position
             state = minimal_state(automaton, next_state(automaton, state, word))
     return -1
