@@ -128,7 +128,7 @@ def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
 
 
 EDIT_PENALTY = 0.01
-"""How much less probable each edit makes a prefix."""
+"""Factor of a prefix's probability per edit."""
 
 FIRST_LETTER_PENALTY = 0.1
 """How much less probable yet, if the first letter is another: it is seldom mistyped."""

@@ -128,7 +128,7 @@ Masses: TypeAlias = npt.NDArray[np.float64]
 """How probable things are, not as logarithms [n]."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
-"""Kept in any case: each takes a hundred bytes."""
+"""Children never pruned: each takes a hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)

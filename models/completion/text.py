@@ -100,7 +100,7 @@ MAX_WORD_RUN = 64
 
 
 class WordState(NamedTuple):
-    """A place in a text, as far as words go.
+    """State of a scan for words in a text.
 
     Attributes:
         begun: whether the current word has a character.

@@ -202,7 +202,7 @@ class SequenceBatch:
 
 
 def _pad_columns(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """An array [R, T] with room for more [R, width]; the same if it has that width."""
+    """An array [R, T] with capacity for more [R, width]; the same if it has that width."""
     if array.shape[1] == width:
         return array
     wide = np.zeros((len(array), width), array.dtype)

@@ -90,10 +90,10 @@ TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, EN
 """Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none; `</s>` comes after so many tokens."""
 
 SUM_BLOCK = 512
-"""Entries of which sums are kept."""
+"""Entries per block of the weight sums."""
 
 HISTOGRAM_BUCKETS = 2048
-"""Of a histogram."""
+"""Buckets of the histogram of keys."""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -153,7 +153,7 @@ class KernelBuffers(NamedTuple):
 
 
 _MAX_WIDTHS = 32
-"""For so many widths a thread keeps its room; models that have gone leave nothing behind."""
+"""Vocabulary sizes with buffers per thread; the oldest buffers are dropped."""
 
 
 class _ThreadBuffers(threading.local):

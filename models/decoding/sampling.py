@@ -81,7 +81,7 @@ def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
                 scores[token] = penalise_repetition(scores[token], repetition)
     for index in range(length):
         token = history[row, index]
-        if counts[token]:  # its first place; the count is cleared there
+        if counts[token]:  # its first occurrence; the count is cleared there
             score = penalise_repetition(scores[token], repetition)
             scores[token] = score - frequency * counts[token] - presence
             counts[token] = 0
@@ -181,7 +181,7 @@ def _write_weights(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) 
         written = weights[block * SUM_BLOCK : (block + 1) * SUM_BLOCK]
         for index in range(SUM_BLOCK):
             score = (given[index] - peak) * scale
-            weight = exp(score)  # of all, and then the choice: so the loop is vectorised
+            weight = exp(score)  # without a branch before it, so that the loop is vectorised
             written[index] = weight if score > _NEGLIGIBLE else _ZERO
         sums[block] = _sum_block(written)
 
@@ -237,7 +237,7 @@ def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
 def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, buffers: Any, width: Any) -> Any:
     """The token of one row, by its scores, which are written over."""
     peak = _highest(scores)
-    if not peak > _LOWEST:  # nothing is possible, or the model gave no numbers: no place has such a score
+    if not peak > _LOWEST:  # nothing is possible, or the model gave no numbers: no index has such a score
         return EOS
     if rules[row, TEMPERATURE] == 0:
         return _index_of(scores, peak)
@@ -364,7 +364,7 @@ def _draw_blocks(
 def _draw_in_blocks(
     logits: Any, highest: Any, scales: Any, endless: Any, blocks: Any, targets: Any, indices: Any
 ) -> None:
-    """Write the place of each row's token within its block [R]; -1 where it is undetermined."""
+    """Write the index of each row's token within its block [R]; -1 where it is undetermined."""
     for row in range(len(indices)):
         indices[row], running = -1, 0.0
         if np.isnan(targets[row]):
@@ -439,7 +439,7 @@ def _scatter(chosen: ChosenTokens, rows: TokenIds, subset: ChosenTokens) -> None
 
 @numba.njit(nogil=True)
 def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
-    """Put a value, greater than the last, into its place among values in descending order, after its equals."""
+    """Put a value, greater than the last, at its index among values in descending order, after its equals."""
     index = len(values) - 1
     while index > 0 and values[index - 1] < value:
         values[index], items[index] = values[index - 1], items[index - 1]
@@ -458,7 +458,7 @@ def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
     """
     last = ids.shape[1] - 1
     for row in range(len(log_probs)):
-        # the first entries as they come, so that impossible ones have their places too
+        # the first entries as they come, so that impossible ones are ranked too
         for token in range(last + 1):
             values[row, token] = np.float32(-np.inf)
             insert_sorted(values[row, : token + 1], ids[row, : token + 1], log_probs[row, token], token)

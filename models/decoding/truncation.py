@@ -29,12 +29,12 @@ def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
     Args:
         row: its number.
         rules: of all rows.
-        buffers: `Room` with the scores over the temperature, the greatest of them 0, and their exponentials as weights.
+        buffers: the scores over the temperature, the greatest of them 0, and their exponentials as weights.
         width: V.
 
     Returns:
-        How many tokens are left, at least one; the beginnings of `room.ids`, in order of id, and of
-        `room.weights` hold them.
+        How many tokens are left, at least one; the beginnings of `buffers.ids`, in order of id, and of
+        `buffers.weights` hold them.
     """
     count = _compact_possible(buffers, width)
     top_k = rules[row, TOP_K]
@@ -129,12 +129,13 @@ def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
         buffers.histogram,
     )
     keys = buffers.keys.view(np.uint32)  # floats of at least 0 are ordered as their bits are
+    # radix select by the upper 11, middle 11 and low 9 bits of keys whose sign is clear: three passes, no sort
     below = 0.0
     histogram[:] = 0
     for index in range(count):
         histogram[keys[index] >> _MIDDLE_BITS] += each or weights[index]
     high, below = _find_bucket(histogram, below, target)
-    unsure = 0  # those in the bucket in which the last key kept lies
+    unsure = 0  # tokens in the bucket of the last key kept
     for index in range(count):
         indices[unsure] = index
         unsure += keys[index] >> _MIDDLE_BITS == high

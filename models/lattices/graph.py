@@ -167,13 +167,13 @@ class LatticeGraph:
         sources: node that each arc leaves [A].
         targets: node that it leads to [A].
         labels: its label in a spelling [A].
-        own_arcs: its place in its lattice; that lattice's number of arcs for the end of the sentence [A].
+        own_arcs: its index in its lattice; that lattice's number of arcs for the end of the sentence [A].
         starts: the first node of each lattice [L].
         ends: the node behind the end of each [L].
         fixed: weighted sum of what is known of each arc without the model [A].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
         remainders: what is still to come on the best path from each node to the end, by the lattice's own scores,
-            the old model's in the place of the new one's [N].
+            the old model's instead of the new one's [N].
         by_source: arcs by the level of their source.
         by_target: arcs by the level of their target.
         last_use: the level of the farthest node that an arc leads to from each node; −1 from the ends [N].
@@ -267,7 +267,7 @@ def build_graph(
 def _arc_columns(
     lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
-    """Sources, targets, labels, own places, fixed and expected scores of a lattice's arcs and of its sentence end."""
+    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and of its sentence end."""
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)

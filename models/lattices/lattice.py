@@ -53,7 +53,7 @@ class Lattice:
         words: distinct; the first is empty and stands for none.
         sources: node that each arc leaves [A].
         targets: node that it leads to [A].
-        labels: place of its word in `words` [A].
+        labels: index of its word in `words` [A].
         am: its acoustic score [A].
         old_lm: its score by the first pass's language model [A].
         times: of each node, seconds from the beginning [N]; NaN where that is not known.
@@ -160,7 +160,7 @@ class ArcLevels(NamedTuple):
     """Arcs by the level of one of their nodes.
 
     Attributes:
-        order: places of the arcs, ordered by level [A].
+        order: indices of the arcs, ordered by level [A].
         starts: where each level begins in it, and A at the end.
     """
 

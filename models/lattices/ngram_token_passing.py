@@ -26,7 +26,7 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class IncomingEdges(NamedTuple):
-    """Ways to a node; there may be room for more.
+    """Ways to a node; arrays may be longer than needed.
 
     Attributes:
         parents: the token before [C].
@@ -45,7 +45,7 @@ class IncomingEdges(NamedTuple):
 
 @numba.njit(nogil=True)
 def ensure_capacity(numbers: Any, size: int) -> Any:
-    """An array with so many places: the same, or a longer one that begins alike."""
+    """Return the array if it is long enough, else a longer one that begins with its values."""
     if size <= len(numbers):
         return numbers
     longer = np.empty(2 * size, numbers.dtype)
@@ -107,6 +107,7 @@ def _group_by_state(states: Indices, totals: Scores, size: int, groups: Indices,
     while capacity < 2 * size:
         capacity *= 2
     mask = np.uint64(capacity - 1)
+    # [capacity] each: open addressing with linear probing, at most half full
     keys, known = np.full(capacity, _NONE), np.empty(capacity, np.int64)
     num_groups = 0
     for way in range(size):
@@ -280,7 +281,7 @@ def _collect_incoming(
     threshold: float,
     buffers: IncomingEdges,
 ) -> tuple[IncomingEdges, int]:
-    """The ways to a node that are worth as much as the threshold, in given room or more; and how many they are."""
+    """Collect the ways to a node that reach the threshold, in the buffers or longer ones; and count them."""
     incoming, sources = graph.in_arcs[graph.in_starts[node] : graph.in_starts[node + 1]], graph.sources
     starts, found_states, scores = found.starts, found.states, found.scores
     most = 0
@@ -301,7 +302,9 @@ def _collect_incoming(
             total = totals[parent] + scores[score_index]
             if total + remainder >= threshold:
                 parents[size], arcs[size], score_indices[size] = parent, arc, score_index
-                states[size] = 0 if ended else found_states[score_index]  # behind the end all are alike
+                states[size] = (
+                    0 if ended else found_states[score_index]
+                )  # all states are equal behind the end
                 sums[size] = total
                 size += 1
     return IncomingEdges(parents, arcs, score_indices, states, sums), size

@@ -54,7 +54,7 @@ class RescoredLattice:
     """The graph of T tokens in which the paths of a lattice have their new scores.
 
     Token 0 is at the start. The last one is behind the end; the ways to it have the lattice's number of arcs in the
-    place of an arc, and the log-probability of the end of the sentence.
+    index of an arc, and the log-probability of the end of the sentence.
 
     Attributes:
         lattice: what was rescored.
@@ -192,7 +192,7 @@ class LatticePath(NamedTuple):
     Attributes:
         text: words, with spaces between.
         total: weighted sum of the path's features.
-        edges: places of its ways in the graph, from the start on.
+        edges: indices of its ways in the graph, from the start on.
     """
 
     text: str
@@ -403,7 +403,7 @@ class OraclePath(NamedTuple):
 def oracle_path(lattice: Lattice, reference: str) -> OraclePath:
     """The path with the fewest errors against what is right; words are compared as they are written.
 
-    By dynamic programming over nodes and places in the reference.
+    By dynamic programming over nodes and positions in the reference.
     """
     words = reference.split()
     indices = {word: label for label, word in enumerate(lattice.words) if word}

@@ -443,7 +443,7 @@ class _TokenPassing:
         self._live = np.zeros(0, dtype=np.int64)  # tokens that have arcs still to go
         self._begins = np.zeros(
             len(joined.sources), dtype=np.int64
-        )  # of each arc, its first place in these two
+        )  # of each arc, its first index in these two
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
 

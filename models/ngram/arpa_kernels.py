@@ -32,7 +32,7 @@ from models.word_kernels import (
 Int: TypeAlias = Any  # in kernels a whole number is an int64, whether Python or NumPy made it
 
 MAX_NUMBER_BYTES = 32
-"""The longest decimal that `write_number` writes, with room to spare."""
+"""The longest decimal that `write_number` writes, with a margin."""
 
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(64)])
 _MARGIN = 2.0**-49
@@ -73,7 +73,7 @@ def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int
     Those past the nineteenth are dropped: they weigh less than the margin.
 
     Returns:
-        The number, the exponent, and the place after the digits; −1 if there is none.
+        The number, the exponent, and the offset after the digits; −1 if there is none.
     """
     mantissa, num_kept = np.uint64(0), 0
     exponent: Int = 0
@@ -149,7 +149,7 @@ def write_number(value: np.float32, out: ByteArray, offset: int) -> int:
     """Write the shortest decimal of six digits or more that reads as this float; zeros at its end go.
 
     Returns:
-        The place after it.
+        The offset after it.
     """
     if np.signbit(value):
         out[offset] = _MINUS
@@ -207,7 +207,7 @@ def _num_digits(number: Int) -> int:
 @numba.njit(nogil=True, cache=True)
 def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, offset: int) -> int:
     """Write `digits`, of which there are `length`, times ten to the power of `scale`."""
-    before = max(length + scale, 1)  # places before the point
+    before = max(length + scale, 1)  # digits before the point
     after = max(-scale, 0)
     end: int = offset + before + (after + 1 if after > 0 else 0)
     spot = end - 1
@@ -244,10 +244,10 @@ _LINE_END, _BACKSLASH = ord("\n"), ord("\\")
 
 
 class NGramRows(NamedTuple):
-    """The n-grams of one section as they come; the arrays have room for more.
+    """The n-grams of one section as they come; the arrays have capacity for more.
 
     Attributes:
-        prefixes: the place of all but the last word among the n-grams one shorter, int32.
+        prefixes: the index of all but the last word among the n-grams one shorter, int32.
         words: the last word's id, int32.
         log10_probs: float32.
         log10_backoffs: float32; 0 where there is none.
@@ -478,7 +478,7 @@ def _field_start(text: ByteArray, offset: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _field_end(text: ByteArray, offset: int) -> int:
-    """The place after a field that starts here."""
+    """Return the offset after a field that starts here."""
     while _BYTE_KINDS[text[offset]] == _ORDINARY:
         offset += 1
     return offset
@@ -486,7 +486,7 @@ def _field_end(text: ByteArray, offset: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
-    """The place after a field that starts here, and its hash."""
+    """Return the offset after a field that starts here, and its hash."""
     value = HASH_SEED
     while _BYTE_KINDS[text[offset]] == _ORDINARY:
         value = (value ^ np.uint64(text[offset])) * HASH_PRIME
@@ -542,13 +542,13 @@ def _first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
 @numba.njit(nogil=True, cache=True)
 def _counting_sort(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
     """Rows in the order of their keys, those of equal keys as they were: one pass of a radix sort."""
-    slots = np.zeros(num_keys + 1, np.int64)
+    slots = np.zeros(num_keys + 1, np.int64)  # [num_keys + 1], counts, then the next slot of each key
     for key in keys:
         slots[key + 1] += 1
     for key in range(num_keys):
         slots[key + 1] += slots[key]
-    out = np.empty_like(rows)
-    for row in rows:
+    out = np.empty_like(rows)  # [n]
+    for row in rows:  # in their present order, so that the sort is stable
         key = keys[row]
         out[slots[key]] = row
         slots[key] += 1

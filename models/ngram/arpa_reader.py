@@ -67,7 +67,7 @@ class ArpaSource:
     Attributes:
         block: whole lines, each with its end.
         offset: how far the block has been used up.
-        line: the number of the line at that place, from 1.
+        line: the number of the line at that offset, from 1.
         cut: whether the file ended within the line after the block.
 
     Raises:
@@ -143,7 +143,7 @@ class ArpaSource:
         return match.group() if match else b""
 
     def fields_at(self, offset: int) -> list[bytes]:
-        """The fields of the line that starts at a place of the block."""
+        """The fields of the line that starts at an offset of the block."""
         return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
 
     def drain(self) -> None:
@@ -152,7 +152,7 @@ class ArpaSource:
             pass
 
     def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
-        """Refuse the file for what is wrong in a line; in that of the present place, if none is given."""
+        """Refuse the file for what is wrong in a line; in the present line, if none is given."""
         raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
 
     def fail_ended(self, expected: str) -> NoReturn:
@@ -456,7 +456,7 @@ class ArpaSection:
     Args:
         source: at the line after the section's heading.
         order: words in an n-gram.
-        declared: how many n-grams the head of the file promises; room is made as they come.
+        declared: how many n-grams the head of the file promises; arrays grow as they come.
 
     Attributes:
         rows: in the order of the file; what was read is as long as promised.

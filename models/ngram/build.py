@@ -211,7 +211,7 @@ class NGrams(NamedTuple):
 
     Attributes:
         words: the last word [n], int32.
-        prefixes: the place, among the n-grams one shorter, of all but the last word [n], int32.
+        prefixes: the index, among the n-grams one shorter, of all but the last word [n], int32.
         suffixes: likewise of all but the first word [n], int32; −1 where that is not listed or not known.
     """
 

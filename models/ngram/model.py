@@ -479,7 +479,7 @@ def score_sentences(
 def _append_eos(
     ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
 ) -> None:
-    """Put `</s>` behind each sentence; `tokens` has as many more places as there are sentences."""
+    """Put `</s>` behind each sentence; `tokens` has one more entry per sentence."""
     for row in range(len(offsets) - 1):
         for index in range(offsets[row], offsets[row + 1]):
             tokens[index + row] = ids[index]

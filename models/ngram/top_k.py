@@ -56,7 +56,7 @@ def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> 
 def _sift_down(
     probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, position: Any, size: Any
 ) -> None:
-    """Move the arc at a place of the heap that starts at `top` down until it precedes those below it."""
+    """Move the arc at a position of the heap that starts at `top` down until it precedes those below it."""
     arc = heaps[top + position]
     while 2 * position + 1 < size:
         child = 2 * position + 1
@@ -91,7 +91,7 @@ def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) 
 
 @numba.njit(nogil=True, inline="always")
 def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], position: Any) -> None:
-    """Have the processor fetch the arc at a place of `ranked_arcs`: in a context of many, it lies anywhere."""
+    """Prefetch the arc at a position of `ranked_arcs`: in a context of many, it lies anywhere."""
     prefetch(probs, U(ranked_arcs[position]))
     prefetch(words, U(ranked_arcs[position]))
 
@@ -177,13 +177,16 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # one a level
-    # by themselves, since reaching into the tuple costs as much as the rest
+    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap a level
+    # local names, since reading the tuple in the loop costs as much as the rest of it
     first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
-    # of each level, the next place in ranked_arcs and the end there; or −1 and the size of its heap
+    # [order]: of each level, the next index into ranked_arcs and its end; or −1 and the size of its heap
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
-    arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)  # what is there
+    arcs, values = (
+        np.empty(order, np.uint64),
+        np.empty(order, np.float32),
+    )  # [order]: best arc left a level, and its value
     for row in range(len(states)):
         depth = write_suffix_chain(automaton, states[row], chain, backoffs)
         for level in range(depth):
@@ -202,6 +205,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             if arcs[level] != missing:
                 values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
         column, begin = 0, 0  # where the next word goes; the first of those of the last one's value
+        # merge of `depth` sorted lists: at most `order` levels, so a scan beats a heap of levels
         while True:
             best, word = -1, np.int32(0)
             for level in range(depth):

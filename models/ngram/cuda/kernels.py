@@ -229,7 +229,7 @@ def score_contexts(
 
 
 def final_states(automaton: TensorAutomaton, reading: ScoredTokens, ends: Tensor) -> Tensor:
-    """The minimal states, int32, after the tokens at some places."""
+    """The minimal states, int32, after the tokens at the given offsets."""
     return automaton.minimal[_longest_state(reading.states[:, ends])]
 
 
@@ -242,14 +242,14 @@ MAX_MATRIX_ENTRIES = 1 << 24
 """Entries of [B, V] computed at once, in at most some hundred MiB beyond the result; see `_ARC_ENTRIES`."""
 
 _ARC_ENTRIES = 4
-"""What an arc counts that is written over them: it takes more memory meanwhile."""
+"""Entries that one arc written over them counts as: it takes more memory meanwhile."""
 
 
 class _Contexts(NamedTuple):
     """The contexts of B rows, the shortest of each first.
 
     Attributes:
-        states: [order − 1, B], int64; 0 where a row has no context at that place.
+        states: [order − 1, B], int64; 0 where a row has no context of that length.
         log_backoffs: natural logarithm of what is charged down to each [order − 1, B], float64.
         root_log_backoffs: and down to the empty context [B].
         begins: the first of the arcs to write [order − 1, B].
