@@ -69,7 +69,7 @@ def split_prefix(tokenizer: Tokenizer, text: str) -> PrefixSplit:
 
 
 def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
-    """Where the last word of a word tokenizer begins; the text's length if the text does not end in one."""
+    """Return the start of the last word of a word tokenizer; the text's length if the text ends in none."""
     if tokenizer.pattern is None:
         at_end = text and not text[-1].isspace()
         return len(text) - len(text.rsplit(maxsplit=1)[-1]) if at_end else len(text)
@@ -86,13 +86,13 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
 
 
 def _may_continue(pattern: re.Pattern[str], word: str) -> bool:
-    """Whether a letter after a word would belong to it, by the pattern of the tokenizer."""
+    """Return whether the tokenizer's pattern takes a letter after a word as part of the word."""
     found = pattern.match(word + "a")
     return found is not None and found.end() > len(word)
 
 
 def _original_offset(text: str, num_lowered: int) -> int:
-    """Where the last characters of a text begin whose lower-cased forms have so many code points."""
+    """Return the start of the last characters with `num_lowered` code points when lower-cased."""
     at = len(text)
     while at and num_lowered > 0:
         at -= 1
@@ -111,7 +111,7 @@ def _normalise(tokenizer: Tokenizer, prefix: str) -> str:
 
 
 def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether a space comes between a text and the word that follows it."""
+    """Return whether a space comes between a text and the next word."""
     if not text or text[-1].isspace():
         return False
     if isinstance(tokenizer, WordTokenizer):
@@ -128,7 +128,7 @@ def _needs_space(tokenizer: Tokenizer, text: str) -> bool:
 
 
 EDIT_PENALTY = 0.01
-"""How much less probable each edit makes a prefix."""
+"""Factor of a prefix's probability per edit."""
 
 FIRST_LETTER_PENALTY = 0.1
 """How much less probable yet, if the first letter is another: it is seldom mistyped."""
@@ -193,13 +193,13 @@ def corrected_prefixes(
         texts = dict(_partial_prefix_matches(table, typed, distances, masses)) | texts
         texts = {text: found for text, found in texts.items() if not last_word_start(text)}
     order = tokens.folded if ignore_case else tokens.exact
-    near = []
+    matches = []
     for text, (distance, mass) in texts.items():
         variant = (" " * spaced + text).encode()
         reaching = float(np.exp(log_probs.take(order.with_prefix(variant))).sum())
         penalty = EDIT_PENALTY**distance * (1.0 if text[0] == typed[0] else FIRST_LETTER_PENALTY)
-        near.append(CorrectedPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
-    return nlargest(limit, near, key=lambda prefix: prefix.weight)
+        matches.append(CorrectedPrefix(variant, distance, penalty, penalty * max(mass, reaching)))
+    return nlargest(limit, matches, key=lambda prefix: prefix.weight)
 
 
 def _whole_prefix_matches(
@@ -241,9 +241,9 @@ def _best_matches(
         edits: at most so many.
     """
     nearest = cells.min(axis=0)
-    places = np.flatnonzero((nearest > 0) & (nearest <= edits))
-    ranks = masses[places] * EDIT_PENALTY ** nearest[places].astype(np.float32)
+    columns = np.flatnonzero((nearest > 0) & (nearest <= edits))
+    ranks = masses[columns] * EDIT_PENALTY ** nearest[columns].astype(np.float32)
     best = np.argsort(-ranks, kind="stable")[:_MAX_MATCHES]
-    places = places[best[::-1]]  # the best last, whom none overwrites
-    ways = cells[:, places].argmin(axis=0)
-    return zip(places.tolist(), ways.tolist(), nearest[places].tolist(), strict=True)
+    columns = columns[best[::-1]]  # the best last, whom none overwrites
+    ways = cells[:, columns].argmin(axis=0)
+    return zip(columns.tolist(), ways.tolist(), nearest[columns].tolist(), strict=True)

@@ -43,7 +43,7 @@ class ScoredCompletion(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What a search has found so far.
+    """Completions found so far by a search.
 
     Attributes:
         completions: the best of each number of words, the most probable first.
@@ -73,7 +73,7 @@ class MassTable:
 
     @property
     def live(self) -> float:
-        """How probable what was typed is, as far as is known."""
+        """Probability of the typed text, as far as it is known."""
         return self.completed + self.open + self.cut
 
     @property
@@ -92,7 +92,7 @@ class MassTable:
         self.cut += mass
 
     def pruning_threshold(self, limit: int) -> float:
-        """What a sequence must weigh to change the best of any length; 0 as long as there are too few of one."""
+        """Return the least mass to enter the best of any length; 0 while a length has fewer than `limit`."""
         least = float("inf")
         for found in self._by_length:
             if len(found) < limit:
@@ -112,10 +112,10 @@ class MassTable:
             for num_words, found in enumerate(self._by_length, start=1)
             for text, mass in nlargest(limit, found.items(), key=itemgetter(1))
         ]
-        room = max(limit - len(self.words), 0)
+        capacity = max(limit - len(self.words), 0)
         completions += [
             ScoredCompletion(text.decode(), mass, 1, is_complete=False)
-            for text, mass in nlargest(room, beginnings.items(), key=itemgetter(1))
+            for text, mass in nlargest(capacity, beginnings.items(), key=itemgetter(1))
         ]
         completions.sort(key=lambda completion: (-completion.mass, completion.text))
         live = self.live
@@ -128,7 +128,7 @@ Masses: TypeAlias = npt.NDArray[np.float64]
 """How probable things are, not as logarithms [n]."""
 
 _MIN_PRUNED_CHILDREN = 1 << 14
-"""Kept in any case: each takes a hundred bytes."""
+"""Children never pruned: each takes a hundred bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class _Siblings:
 
     @property
     def mass(self) -> float:
-        """That of all that are left."""
+        """Probability mass of all remaining children."""
         return self._sums[self._next]
 
     def pop(self) -> Child:
@@ -210,11 +210,11 @@ class _Siblings:
 
     @property
     def masses(self) -> list[float]:
-        """Of those not taken."""
+        """Masses of the remaining children."""
         return self._masses[self._next :]
 
     def left(self) -> Iterator[Child]:
-        """Those not taken."""
+        """Iterate over the remaining children."""
         for token, mass in islice(zip(self._tokens, self._masses, strict=True), self._next, None):
             yield Child(self._parent, token, mass, self.num_words)
 
@@ -237,7 +237,7 @@ class Frontier:
 
     @property
     def mass(self) -> float:
-        """That of all children in which no word has ended."""
+        """Probability mass of all children without a completed word."""
         return sum(siblings.mass for _, _, siblings in self._heap if not siblings.num_words)
 
     def add(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
@@ -257,7 +257,7 @@ class Frontier:
         self._num_children += len(siblings)
 
     def prune(self, most: int) -> float:
-        """Where there are very many children, drop all but the most probable, which bounds memory.
+        """Drop all but the most probable of very many children, to bound memory.
 
         Args:
             most: that can still be looked into.
@@ -301,7 +301,7 @@ _SPACE = b" "
 
 @dataclass(frozen=True, slots=True)
 class CompletionSettings:
-    """How far a search for completions goes.
+    """Limits of a search for completions.
 
     Attributes:
         limit: words, and phrases of each length, to tell.
@@ -327,7 +327,7 @@ class CompletionSettings:
 
 
 class SearchStep(NamedTuple):
-    """What a search asks a model: to read a token each, and what may come next.
+    """One model call of a search: read a token per row and return next-token log-probabilities.
 
     Attributes:
         state: R rows.
@@ -371,17 +371,17 @@ class CompletionSearch:
             log_probs: of the next token [1 or R, V].
         """
         rows = to_numpy(log_probs)
-        look = self._expand_words if self._tokens.whole_words else self._expand
+        expand = self._expand_words if self._tokens.whole_words else self._expand
         if self._first is None:
             self._first = rows[0]
             self._findings.open = 1.0
-            look(Node(state, 0, 1.0), rows[0])
+            expand(Node(state, 0, 1.0), rows[0])
         for number, child in enumerate(self._pending):
-            look(self._child_node(child, state, number), rows[number])
+            expand(self._child_node(child, state, number), rows[number])
         self._pending = []
 
     def next_step(self) -> SearchStep | None:
-        """What to find out next; None if the search is over."""
+        """Return the next model call; None if the search is finished."""
         self._findings.cut += self._frontier.prune(self._capacity())
         self._findings.open = self._frontier.mass  # rounding has added up, and 0 must be 0
         if self._is_converged():
@@ -393,15 +393,15 @@ class CompletionSearch:
             return None
         self._pending = [child for children in by_states.values() for child in children]
         self._num_requested += len(self._pending)
-        first, *others = (
+        first, *rest = (
             children[0].parent.states.select(np.array([child.parent.row for child in children]))
             for children in by_states.values()
         )
         tokens = [child.token for child in self._pending]
-        return SearchStep(first.concatenate(others) if others else first, np.array(tokens))
+        return SearchStep(first.concatenate(rest) if rest else first, np.array(tokens))
 
     def result(self) -> SearchResult:
-        """What has been found so far."""
+        """Return the completions found so far."""
         return self._findings.result(self._settings.limit, self._partial_words())
 
     @property
@@ -410,7 +410,7 @@ class CompletionSearch:
         return {word.decode(): mass for word, mass in self._findings.words.items()}
 
     def mass_of(self, word: str) -> float:
-        """How probable it is that the text goes on as a word, as far as was found; 0 if it was not."""
+        """Return the probability found for a word as continuation of the text; 0 if it was not found."""
         spelled = word.encode("utf-8", "surrogatepass")
         if not self._tokens.whole_words:
             return self._findings.words.get(spelled, 0.0)
@@ -420,7 +420,7 @@ class CompletionSearch:
         return sum(float(np.exp(self._first[token])) for token in ids)
 
     def _is_converged(self) -> bool:
-        """Whether what is not looked into cannot change the best any more, or little."""
+        """Return whether unexplored sequences can change the best completions little or not at all."""
         settings, findings = self._settings, self._findings
         return (
             findings.open <= settings.settled * findings.live
@@ -434,10 +434,10 @@ class CompletionSearch:
     def _pop_best(self) -> list[Child]:
         """The most probable children, taken out: as many as the model may be asked for at once."""
         settings = self._settings
-        room = min(settings.rows_per_step, settings.max_steps - self._num_requested)
+        capacity = min(settings.rows_per_step, settings.max_steps - self._num_requested)
         max_bytes = len(self._prefix) + settings.max_word_bytes * settings.max_words
         best: list[Child] = []
-        while self._frontier and len(best) < room:
+        while self._frontier and len(best) < capacity:
             child = self._frontier.pop()
             num_bytes = len(child.parent.text) + len(self._tokens.token_bytes[child.token])
             if num_bytes <= max_bytes:
@@ -451,15 +451,15 @@ class CompletionSearch:
         parent = child.parent
         spelled = self._added_bytes(parent, child.token)
         num_matched = min(len(self._spelled), parent.num_matched + len(self._spellings[child.token]))
-        place = (
+        word_state = (
             parent.word_state
             if self._tokens.whole_words
             else scan_words(parent.word_state, spelled).word_state or WordState()
         )
-        return Node(states, row, child.mass, parent.text + spelled, num_matched, place, child.num_words)
+        return Node(states, row, child.mass, parent.text + spelled, num_matched, word_state, child.num_words)
 
     def _added_bytes(self, node: Node, token: int) -> bytes:
-        """What a token adds to the text of a node."""
+        """Return the bytes that a token adds to the text of a node."""
         spelled = self._tokens.token_bytes[token]
         if node.num_matched == 0 and self._spelled.startswith(_SPACE):
             return spelled[len(_SPACE) :]
@@ -473,15 +473,15 @@ class CompletionSearch:
         num_words = node.num_words + 1
         if num_words == 1:
             findings.open, findings.completed = 0.0, float(masses.sum())
-        for place in _largest_indices(masses, self._settings.limit).tolist():
-            if masses[place] > 0:
-                text = node.text + self._added_bytes(node, int(ids[place]))
-                findings.add(text, num_words, float(masses[place]))
+        for index in _largest_indices(masses, self._settings.limit).tolist():
+            if masses[index] > 0:
+                text = node.text + self._added_bytes(node, int(ids[index]))
+                findings.add(text, num_words, float(masses[index]))
         if num_words < self._settings.max_words:
             self._push_children(node, num_words, ids, masses)
 
     def _expand(self, node: Node, row: FloatArray) -> None:
-        """Go through what each token does after a node."""
+        """Expand a node by the transitions of each token."""
         if not node.num_words:
             self._findings.open -= node.mass
         rest = self._spelled[node.num_matched :]
@@ -532,12 +532,12 @@ class CompletionSearch:
         text = node.text[: len(node.text) - len(node.word_state.pending)]
         for token, mass in zip(ids[worth].tolist(), masses[worth].tolist(), strict=True):
             spelled = self._added_bytes(node, token)
-            ends, place = scan_words(node.word_state, spelled)
+            ends, word_state = scan_words(node.word_state, spelled)
             for number, end in enumerate(ends[num_noted : max_words - node.num_words], start=num_noted):
                 word = text + (node.word_state.pending + spelled)[:end]
                 self._complete(word, node.num_words + number + 1, mass)
             num_words = node.num_words + len(ends)
-            if place is not None and num_words < max_words:
+            if word_state is not None and num_words < max_words:
                 going.setdefault(num_words, []).append((token, mass))
         for num_words, children in going.items():
             tokens, weights = (np.array(column) for column in zip(*children, strict=True))
@@ -560,7 +560,7 @@ class CompletionSearch:
         return fold_case(spelled) if self._settings.ignore_case else spelled
 
     def _partial_words(self) -> dict[bytes, float]:
-        """Where too few words were found, beginnings of others, with the masses of their sequences."""
+        """Return prefixes of unfinished words, with the masses of their sequences, if too few words were found."""
         masses: dict[bytes, float] = {}
         words = self._findings.words
         if len(words) >= self._settings.limit:
@@ -580,19 +580,19 @@ class CompletionSearch:
 
 
 def _child_masses(node: Node, row: FloatArray, ids: TokenIds) -> Masses:
-    """How probable a node and each of some tokens after it are [n]."""
+    """Return the joint probabilities of a node and each of the next tokens `ids` [n]."""
     return np.exp(row.take(ids)).astype(np.float64) * node.mass
 
 
 def _largest_indices(values: Masses, count: int) -> TokenIds:
-    """Where the largest of some values are, in no order; of equal ones whichever."""
+    """Return the indices of the largest values, in no order; ties are broken arbitrarily."""
     if len(values) <= count:
         return np.arange(len(values))
     return np.argpartition(values, len(values) - count)[len(values) - count :]
 
 
 class SearchStepBatch:
-    """What searches that go on ask.
+    """One model call for all unfinished searches.
 
     Args:
         searches: with what each asks; at least one.
@@ -604,20 +604,20 @@ class SearchStepBatch:
 
     def __init__(self, searches: Sequence[tuple[CompletionSearch, SearchStep]]) -> None:
         self._searches = searches
-        first, *others = (asked.state for _, asked in searches)
-        self.state = first.concatenate(others) if others else first
-        self.tokens = np.concatenate([asked.tokens for _, asked in searches])
+        first, *rest = (step.state for _, step in searches)
+        self.state = first.concatenate(rest) if rest else first
+        self.tokens = np.concatenate([step.tokens for _, step in searches])
 
     def update(self, state: Any, log_probs: Array) -> None:
-        """Tell each search its rows of the state after the tokens [R], and of what may come next [R, V]."""
+        """Pass each search its rows of the state after the tokens [R] and of the log-probabilities [R, V]."""
         begin = 0
-        for search, asked in self._searches:
-            end = begin + len(asked.tokens)
+        for search, step in self._searches:
+            end = begin + len(step.tokens)
             search.update(state.select(np.arange(begin, end)), log_probs[begin:end])
             begin = end
 
 
 def next_step_batch(searches: Sequence[CompletionSearch]) -> SearchStepBatch | None:
-    """What searches ask next; None when all are over."""
-    asking = [(search, asked) for search in searches if (asked := search.next_step()) is not None]
-    return SearchStepBatch(asking) if asking else None
+    """Return the next model call of the searches; None when all are finished."""
+    active = [(search, step) for search in searches if (step := search.next_step()) is not None]
+    return SearchStepBatch(active) if active else None

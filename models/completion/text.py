@@ -42,7 +42,7 @@ class LetterTable:
         )  # [L, N], 0 past a token's end
 
     def distances(self, word: str, edits: int) -> npt.NDArray[np.int8]:
-        """How many edits make each beginning of a word of each beginning of each token.
+        """Compute edit distances between each prefix of a word and each prefix of each token.
 
         Letters are inserted, left out or replaced, or neighbours exchanged: optimal string alignment (Damerau 1964).
 
@@ -69,12 +69,12 @@ class LetterTable:
         if not i or not j:
             np.minimum(cell, max(i, j), out=cell)
             return
-        other = differs[word[i - 1]]
-        np.minimum(cell, table[i - 1, j - 1] + other[j - 1], out=cell)
+        mismatches = differs[word[i - 1]]
+        np.minimum(cell, table[i - 1, j - 1] + mismatches[j - 1], out=cell)
         np.minimum(cell, table[i - 1, j] + 1, out=cell)
         np.minimum(cell, table[i, j - 1] + 1, out=cell)
         if i > 1 and j > 1:
-            exchanged = ~(other[j - 2] | differs[word[i - 2]][j - 1])
+            exchanged = ~(mismatches[j - 2] | differs[word[i - 2]][j - 1])
             np.minimum(cell, table[i - 2, j - 2] + 1, out=cell, where=exchanged)
 
 
@@ -83,7 +83,7 @@ JOINERS = "'\u2019-"
 
 
 def is_word_character(character: str) -> bool:
-    """Whether a character may stand anywhere in a word; joiners may not."""
+    """Return whether a character may stand anywhere in a word; joiners may not."""
     return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
 
 
@@ -91,7 +91,7 @@ _JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
 
 
 def is_joiner(spelled: bytes) -> bool:
-    """Whether some bytes are a joiner."""
+    """Return whether the bytes are a joiner."""
     return spelled in _JOINER_BYTES
 
 
@@ -100,7 +100,7 @@ MAX_WORD_RUN = 64
 
 
 class WordState(NamedTuple):
-    """A place in a text, as far as words go.
+    """State of a scan for words in a text.
 
     Attributes:
         begun: whether the current word has a character.
@@ -112,7 +112,7 @@ class WordState(NamedTuple):
 
 
 class WordScan(NamedTuple):
-    """What some bytes are to the words of a text.
+    """Word boundaries within bytes added to a text.
 
     Attributes:
         ends: where words end, in bytes from where the pending bytes before these begin. Words are told as
@@ -124,11 +124,11 @@ class WordScan(NamedTuple):
     word_state: WordState | None
 
 
-def scan_words(place: WordState, spelled: bytes) -> WordScan:
+def scan_words(word_state: WordState, spelled: bytes) -> WordScan:
     """Read some more bytes of a text."""
-    raw = place.pending + spelled
+    raw = word_state.pending + spelled
     text, _ = codecs.utf_8_decode(raw, "replace", False)  # noqa: FBT003 - takes no names
-    begun, joined = place.begun, False
+    begun, joined = word_state.begun, False
     sure = at = 0  # bytes up to the word's last sure character, and up to here
     ends: list[int] = []
     for character in text:
@@ -148,7 +148,7 @@ def scan_words(place: WordState, spelled: bytes) -> WordScan:
 
 
 def last_word_start(text: str) -> int:
-    """Where the word begins in which a text ends; the text's length if it ends in none.
+    """Return the start of the word at the end of a text; the text's length if there is none.
 
     A joiner after a word character may be within a word yet, so it belongs to the last one. Of a run of more than
     `LONGEST` characters, as scripts without spaces have, the last so many are taken.
@@ -161,5 +161,5 @@ def last_word_start(text: str) -> int:
 
 
 def _may_join(text: str, at: int) -> bool:
-    """Whether the character there may join the one before it to what comes after."""
+    """Return whether the character at `at` may join its neighbours into one word."""
     return text[at] in JOINERS and at > 0 and is_word_character(text[at - 1])

@@ -23,7 +23,7 @@ NO_TOKENS: TokenIds = np.zeros(0, np.int64)
 
 
 class TokenTransitions(NamedTuple):
-    """What each token does where a text stands; those in no set lead to no word.
+    """Transitions of tokens from a word state; tokens in no set lead to no word.
 
     Attributes:
         ending: end the word just here, `</s>` among them.
@@ -98,7 +98,7 @@ class TokenTrie:
 
     @cached_property
     def folded_bytes(self) -> tuple[bytes, ...]:
-        """What each spells whatever its case, by Unicode's case folding [V]; bytes that are no text as they are."""
+        """Case-folded spelling of each token [V], by Unicode; bytes that are no text stay as they are."""
         return tuple(map(fold_case, self.token_bytes))
 
     @cached_property
@@ -121,26 +121,28 @@ class TokenTrie:
             self._letters[key] = LetterTable(ids, [texts[i][spaced:] for i in ids])
         return self._letters[key]
 
-    def transitions(self, place: WordState) -> TokenTransitions:
-        """What each token does at a place in a text."""
+    def transitions(self, word_state: WordState) -> TokenTransitions:
+        """Return the transitions of all tokens from a word state."""
         kinds = self._kinds
-        if not place.pending:
-            return kinds.in_word if place.begun else kinds.before_word
-        if is_joiner(place.pending):
+        if not word_state.pending:
+            return kinds.in_word if word_state.begun else kinds.before_word
+        if is_joiner(word_state.pending):
             return kinds.after_joiner
-        return kinds.in_character if place.begun else kinds.in_first_character
+        return kinds.in_character if word_state.begun else kinds.in_first_character
 
-    def transitions_along(self, place: WordState, spelled: bytes, tokens: SortedTokens) -> TokenTransitions:
-        """What those tokens do at a place that spell, or go on to spell, some bytes.
+    def transitions_along(
+        self, word_state: WordState, spelled: bytes, tokens: SortedTokens
+    ) -> TokenTransitions:
+        """Return the transitions of the tokens whose spellings begin with `spelled`, or are prefixes of it.
 
         Args:
-            place: where the text stands.
+            word_state: where the text stands.
             spelled: at least one byte; if the first is a space, the word begins after it.
             tokens: in the order by which bytes are compared.
         """
         reaching, kinds = tokens.with_prefix(spelled), self._kinds
         within = tokens.proper_prefixes_of(spelled)
-        if place.pending and not is_joiner(place.pending):
+        if word_state.pending and not is_joiner(word_state.pending):
             return TokenTransitions(inside=within, crossing=reaching)
         inside, crossing = kinds.after_space if spelled.startswith(_SPACE) else kinds.directly
         return TokenTransitions(
@@ -166,7 +168,7 @@ def _decode(spelled: bytes) -> str:
 
 
 class _TransitionTable:
-    """What tokens do, by the place at which they come.
+    """Token transitions by word state.
 
     Attributes:
         before_word: where a word is to begin.
@@ -204,7 +206,7 @@ class _TransitionTable:
 
 
 class _TokenFlags:
-    """What is noted of each token [V]."""
+    """Flags of each token [V]."""
 
     def __init__(self, size: int) -> None:
         columns = np.zeros((8, size), np.bool_)
@@ -221,14 +223,14 @@ class _TokenFlags:
             return
         self.middle_of_character[token] = 0x80 <= spelled[0] < 0xC0
         self.starting[token] = _may_hold_word(scan_words(_BEFORE_WORD, spelled))
-        ends, place = scan_words(_IN_WORD, spelled)
+        ends, word_state = scan_words(_IN_WORD, spelled)
         if not ends:
             self.inside[token] = True
         elif ends[0] > 0:
             self.crossing[token] = True
         else:
             self.ending[token] = True
-            self.onward[token] = len(ends) == 1 and place is not None
+            self.onward[token] = len(ends) == 1 and word_state is not None
             self.leaping[token] = len(ends) > 1
         if spaced and _may_hold_word(word := scan_words(_BEFORE_WORD, spelled[1:])):
             self.spaced_inside[token] = not word.ends
@@ -236,7 +238,7 @@ class _TokenFlags:
 
 
 def _may_hold_word(seen: WordScan) -> bool:
-    """Whether there is a word, or may be one."""
+    """Return whether the scan holds a word or may hold one."""
     return bool(seen.ends) or seen.word_state is not None
 
 

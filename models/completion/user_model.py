@@ -36,7 +36,7 @@ _MIN_COUNT = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModelLimits:
-    """What is remembered of one user at most.
+    """Size limits of one user's model.
 
     Attributes:
         max_words: different words; past it an eighth is forgotten, the rarest and longest unused.
@@ -69,14 +69,14 @@ class WordSequence(NamedTuple):
 
 
 class WordCount(NamedTuple):
-    """How often a word was written; by now, if counts fade."""
+    """Count of a word, decayed to the present if counts fade."""
 
     text: str
     times: float
 
 
 class PairCount(NamedTuple):
-    """How often a word was written after another; `previous` is empty where it began a sentence."""
+    """Count of a word after another; `previous` is empty at the start of a sentence."""
 
     previous: str
     text: str
@@ -113,15 +113,15 @@ class UserModel:
 
     @cached_property
     def total(self) -> float:
-        """Of all words' counts."""
+        """Sum of all words' counts."""
         return sum(self._words.values()) / self._unit
 
     def count(self, word: str) -> float:
-        """How often a word was written; 0 if never."""
+        """Return the count of a word; 0 if it was never written."""
         return self._words.get(word, 0.0) / self._unit
 
     def followers(self, previous: str) -> dict[str, float]:
-        """How often which words were written after another, or at the start of a sentence."""
+        """Return the counts of words after another word, or at the start of a sentence."""
         return {word: count / self._unit for word, count in self._followers.get(previous, {}).items()}
 
     @property
@@ -174,7 +174,7 @@ class UserModel:
         return [WordCount(*item) for item in words.items()], pairs
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
-        """What of it the bounds allow, its unit a moderate number."""
+        """Return the model pruned to the bounds, its unit rescaled to a moderate number."""
         words, followers = self._words, self._followers
         if len(words) > bounds.max_words:
             words = dict(
@@ -204,7 +204,7 @@ def user_model_from_counts(
 
 
 def _pruned_size(limit: int) -> int:
-    """What is kept where there is more than the limit: so that not every word more costs a look at all of them."""
+    """Return the size to prune to above the limit, low enough that pruning all entries stays rare."""
     return limit - limit // 8
 
 
@@ -236,7 +236,7 @@ def split_word_sequences(text: str, context: str | None = None) -> list[WordSequ
     """
     several = sentence_words(text)
     before = None if context is None else previous_word(context)
-    return [WordSequence(SENTENCE_START if place else before, words) for place, words in enumerate(several)]
+    return [WordSequence(SENTENCE_START if index else before, words) for index, words in enumerate(several)]
 
 
 def sentence_words(text: str) -> list[list[str]]:
@@ -320,7 +320,7 @@ class NextWordModel:
         self._novelty = sum(min(1.0, count) for count in after.values())
 
     def __bool__(self) -> bool:
-        """Whether there are any words."""
+        """Return whether there are any words."""
         return bool(self._models)
 
     @cached_property
@@ -329,7 +329,7 @@ class NextWordModel:
         return sorted(self._rated(self._after), key=_rank_key)
 
     def probability(self, word: str) -> float:
-        """That a word comes next; 0 for one that was never written."""
+        """Return the probability of a next word; 0 for a word never written."""
         if not self._models:
             return 0.0
         alone = sum([model.count(word) for model in self._models]) / self._total
@@ -369,7 +369,7 @@ class NextWordModel:
             for length in lengths
         ]
         least = np.min(distances, axis=0)
-        return {words[place]: int(least[place]) for place in np.flatnonzero(least <= edits).tolist()}
+        return {words[index]: int(least[index]) for index in np.flatnonzero(least <= edits).tolist()}
 
 
 class NextWordModels:
@@ -392,7 +392,7 @@ class NextWordModels:
 
 
 def phrase_probability(words: NextWordModels, previous: str, several: Sequence[str]) -> float:
-    """That several words come one after the other."""
+    """Return the probability of a sequence of words."""
     probability = 1.0
     for before, word in pairwise((previous, *several)):
         probability *= words.after(before).probability(word)
@@ -404,7 +404,7 @@ def phrase_probability(words: NextWordModels, previous: str, several: Sequence[s
 def extend_phrases(
     words: NextWordModels, first: Iterable[ScoredPhrase], max_words: int, limit: int
 ) -> list[ScoredPhrase]:
-    """How words go on: phrases of 2 to `max_words` words whose neighbours were neighbours before.
+    """Extend words to phrases of 2 to `max_words` words, each pair of neighbours seen before.
 
     Args:
         words: that they are made of.

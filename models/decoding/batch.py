@@ -40,15 +40,15 @@ def row_seed(seed: int, *numbers: int) -> int:
     return mixed
 
 
-def uniform_numbers(seeds: Seeds, places: Int64s) -> npt.NDArray[np.float64]:
+def uniform_numbers(seeds: Seeds, num_drawn: Int64s) -> npt.NDArray[np.float64]:
     """A number in [0, 1) for each of R rows.
 
     Args:
         seeds: of the rows [R].
-        places: how many numbers each has drawn before [R].
+        num_drawn: how many numbers each has drawn before [R].
     """
     numbers = np.empty(len(seeds))
-    _fill_uniforms(seeds, places, numbers)
+    _fill_uniforms(seeds, num_drawn, numbers)
     return numbers
 
 
@@ -60,9 +60,9 @@ def _mix_bits(value: int) -> int:
 
 
 @numba.njit(types.void(types.uint64[::1], types.int64[::1], types.float64[::1]), nogil=True, cache=True)
-def _fill_uniforms(seeds: Any, places: Any, numbers: Any) -> None:
+def _fill_uniforms(seeds: Any, num_drawn: Any, numbers: Any) -> None:
     for row in range(len(seeds)):
-        value = seeds[row] + np.uint64(places[row] + 1) * np.uint64(_GAMMA)
+        value = seeds[row] + np.uint64(num_drawn[row] + 1) * np.uint64(_GAMMA)
         value = (value ^ (value >> np.uint64(30))) * np.uint64(_MULTIPLIER_1)
         value = (value ^ (value >> np.uint64(27))) * np.uint64(_MULTIPLIER_2)
         numbers[row] = np.float64((value ^ (value >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
@@ -117,7 +117,7 @@ class SequenceBatch:
         return len(self.lengths)
 
     def rows(self) -> KernelRows:
-        """What is to be known for the next token, as compiled decoding takes it."""
+        """Arrays for the choice of the next token, as compiled decoding takes them."""
         table, banned = self.table, self._banned()
         return KernelRows(
             table.numbers,
@@ -159,7 +159,7 @@ class SequenceBatch:
         return replace(self, history=history, log_probs=own, lengths=lengths, nodes=nodes)
 
     def select(self, rows: TokenIds) -> Self:
-        """Some of the rows, which may repeat."""
+        """Select rows by index; an index may repeat."""
         return replace(
             self,
             table=self.table.select(rows),
@@ -171,7 +171,7 @@ class SequenceBatch:
         )
 
     def concatenate(self, others: Sequence[Self]) -> Self:
-        """These rows, then those of each of `others`."""
+        """Concatenate these rows and those of each of `others`."""
         every = [self, *others]
         width = max(batch.history.shape[1] for batch in every)
         return replace(
@@ -202,7 +202,7 @@ class SequenceBatch:
 
 
 def _pad_columns(array: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    """An array [R, T] with room for more [R, width]; the same if it has that width."""
+    """An array [R, T] with capacity for more [R, width]; the same if it has that width."""
     if array.shape[1] == width:
         return array
     wide = np.zeros((len(array), width), array.dtype)

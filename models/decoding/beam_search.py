@@ -59,7 +59,7 @@ def best_extensions(
         count: how many extensions, if so many are possible.
         penalties: what to subtract from the score of a token while ranking; the totals given have it not.
     """
-    places = np.empty(count, np.int64)
+    indices = np.empty(count, np.int64)
     ranks = np.full(count, -np.inf)
     width = log_probs.shape[1]
     _rank_extensions(
@@ -70,11 +70,11 @@ def best_extensions(
         np.fromiter(penalties.keys(), np.int64, len(penalties)),
         np.fromiter(penalties.values(), np.float64, len(penalties)),
         buffers_for(width),
-        places,
+        indices,
         ranks,
     )
     possible = ranks > -np.inf
-    beams, tokens = np.divmod(places[possible], width)
+    beams, tokens = np.divmod(indices[possible], width)
     back = np.array([penalties.get(token, 0.0) for token in tokens.tolist()]) if penalties else 0.0
     return BeamExtensions(beams, tokens, ranks[possible] + back)
 
@@ -101,27 +101,27 @@ def _rank_extensions(
     totals: Any,
     shunned: Any,
     by: Any,
-    room: Any,
-    places: Any,
+    buffers: Any,
+    indices: Any,
     ranks: Any,
 ) -> None:
-    scores, width, last = room.scores, log_probs.shape[1], len(ranks) - 1
+    scores, width, last = buffers.scores, log_probs.shape[1], len(ranks) - 1
     least = ranks[last]
     for beam in range(len(members)):
         row, total = members[beam], totals[beam]
         scores[:width] = log_probs[row]
-        adjust_scores(scores, row, rows, room.counts)
-        for place in range(len(shunned)):
-            scores[shunned[place]] -= by[place]
+        adjust_scores(scores, row, rows, buffers.counts)
+        for index in range(len(shunned)):
+            scores[shunned[index]] -= by[index]
         for token in range(width):
             rank = total + scores[token]
             if rank > least:
-                insert_sorted(ranks, places, rank, beam * width + token)
+                insert_sorted(ranks, indices, rank, beam * width + token)
                 least = ranks[last]
 
 
 class TokenInfo(NamedTuple):
-    """What a model says of a token in its place.
+    """Log-probabilities of a generated token and its alternatives.
 
     Attributes:
         logprob: its own log-probability of it.
@@ -176,7 +176,7 @@ class FinishedBeam(NamedTuple):
     full: bool
 
     def nodes(self) -> list[HypothesisNode]:
-        """Its tokens in order, `</s>` aside."""
+        """Return the tokens of the hypothesis in order, without `</s>`."""
         links, link = [], self.end
         while link is not None:
             links.append(link)
@@ -265,16 +265,16 @@ class BeamSearch:
         before, group.live = group.live, []
         taken = []
         full = self._steps == self._parameters.max_tokens
-        for rank, (place, token, total) in enumerate(zip(*(a.tolist() for a in extensions), strict=True)):
-            beam = before[place]
+        for rank, (index, token, total) in enumerate(zip(*(a.tolist() for a in extensions), strict=True)):
+            beam = before[index]
             top = None if tops is None else TopTokens(tops.ids[beam.row], tops.log_probs[beam.row])
-            told = TokenInfo(float(log_probs[beam.row, token]), top)
+            info = TokenInfo(float(log_probs[beam.row, token]), top)
             if token == EOS:
                 if rank < self._size:
-                    self._finish(group, total, beam.end, eos=told)
+                    self._finish(group, total, beam.end, eos=info)
                     taken.append(token)
                 continue
-            link = HypothesisNode(beam.end, token, told)
+            link = HypothesisNode(beam.end, token, info)
             tail = self._stops.advance(beam.tail, token) if self._stops else beam.tail
             if tail.stopped or full:
                 if rank < self._size or full:
@@ -303,7 +303,7 @@ class BeamSearch:
         del group.finished[self._size :]
 
     def _is_done(self, group: _Group) -> bool:
-        """Whether no beam of a group can become better than those finished, or that is not asked for."""
+        """Return whether no beam of a group can beat its finished ones, or none needs to."""
         parameters = self._parameters
         if len(group.finished) < self._size:
             return False

@@ -188,7 +188,7 @@ class DecodingParameters:
 
     @property
     def greedy(self) -> bool:
-        """Whether no random number is drawn, for each token is the most probable."""
+        """Whether each token is the most probable, without random numbers."""
         return self.strategy == GREEDY or (self.strategy == SAMPLE and self.temperature == 0)
 
     @property
@@ -230,10 +230,10 @@ def _within(parameter: str, value: float, least: float, most: float) -> None:
 def _check_texts(parameter: str, texts: tuple[str, ...], most: int, longest: int) -> None:
     if len(texts) > most:
         raise _invalid(parameter, f"{len(texts)} strings", f"must be at most {most} strings")
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if not 1 <= len(text) <= longest:
             limit = f"must have 1 to {longest} characters"
-            raise _invalid(f"{parameter}[{place}]", f"{len(text)} characters long", limit)
+            raise _invalid(f"{parameter}[{index}]", f"{len(text)} characters long", limit)
 
 
 def _invalid(parameter: str, value: object, limit: str) -> InvalidInputError:

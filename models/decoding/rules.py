@@ -90,10 +90,10 @@ TEMPERATURE, TOP_K, TYPICAL_P, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, EN
 """Columns of `Rows.rules`; a temperature of 0 is greedy, a top-k of 0 none; `</s>` comes after so many tokens."""
 
 SUM_BLOCK = 512
-"""Entries of which sums are kept."""
+"""Entries per block of the weight sums."""
 
 HISTOGRAM_BUCKETS = 2048
-"""Of a histogram."""
+"""Buckets of the histogram of keys."""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -153,7 +153,7 @@ class KernelBuffers(NamedTuple):
 
 
 _MAX_WIDTHS = 32
-"""For so many widths a thread keeps its room; models that have gone leave nothing behind."""
+"""Vocabulary sizes with buffers per thread; the oldest buffers are dropped."""
 
 
 class _ThreadBuffers(threading.local):
@@ -167,13 +167,13 @@ _thread_buffers = _ThreadBuffers()
 
 
 def buffers_for(width: int) -> KernelBuffers:
-    """This thread's room for rows of V entries: small enough to stay in the processor's nearer caches."""
-    room = _thread_buffers.by_width.get(width)
-    if room is None:
+    """Return this thread's buffers for rows of V entries, small enough for the processor's inner caches."""
+    buffers = _thread_buffers.by_width.get(width)
+    if buffers is None:
         if len(_thread_buffers.by_width) == _MAX_WIDTHS:
             del _thread_buffers.by_width[next(iter(_thread_buffers.by_width))]
         padded = -(-width // SUM_BLOCK) * SUM_BLOCK
-        room = _thread_buffers.by_width[width] = KernelBuffers(
+        buffers = _thread_buffers.by_width[width] = KernelBuffers(
             np.full(padded, -np.inf, np.float32),
             np.zeros(padded, np.float32),
             np.zeros(padded, np.float32),
@@ -183,7 +183,7 @@ def buffers_for(width: int) -> KernelBuffers:
             np.zeros(HISTOGRAM_BUCKETS),
             np.zeros(padded // SUM_BLOCK),
         )
-    return room
+    return buffers
 
 
 _MIN_BLOCK_TEMPERATURE = 0.05
@@ -197,7 +197,7 @@ _NO_IDS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rules:
-    """What a request asks of the tokens that follow one of its prompts; all rows of that prompt share it.
+    """Decoding rules of a request for one of its prompts, shared by all rows of that prompt.
 
     Attributes:
         numbers: a row of `Rows.rules` [9].
@@ -286,7 +286,7 @@ class RuleTable:
 
     @cached_property
     def numbers(self) -> Float64s:
-        """As `Rows.rules` [R, 9]."""
+        """Rule parameters, laid out as `Rows.rules` [R, 9]."""
         return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
 
     @cached_property
@@ -296,7 +296,7 @@ class RuleTable:
 
     @cached_property
     def bias_values(self) -> FloatArray:
-        """What is added to each of `bias_ids`."""
+        """Score added to each of `bias_ids`."""
         return self._spread(lambda rules: rules.bias_values).values
 
     @cached_property
@@ -306,7 +306,7 @@ class RuleTable:
 
     @cached_property
     def unfiltered(self) -> npt.NDArray[np.bool_]:
-        """Which rows are drawn at a temperature from all that the model says, but for control tokens [R]."""
+        """Mask of rows sampled at a temperature from all tokens except control tokens [R]."""
         return np.array([rules.unfiltered for rules in self.row_rules])
 
     @cached_property

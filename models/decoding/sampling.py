@@ -57,10 +57,10 @@ def adjust_scores(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     scores[UNK] = scores[BOS] = _IMPOSSIBLE
     if rows.lengths[row] < rows.rules[row, END_AFTER]:
         scores[EOS] = _IMPOSSIBLE
-    for place in range(rows.banned_spans[row, 0], rows.banned_spans[row, 1]):
-        scores[rows.banned_ids[place]] = _IMPOSSIBLE
-    for place in range(rows.bias_spans[row, 0], rows.bias_spans[row, 1]):
-        scores[rows.bias_ids[place]] += rows.bias_values[place]
+    for index in range(rows.banned_spans[row, 0], rows.banned_spans[row, 1]):
+        scores[rows.banned_ids[index]] = _IMPOSSIBLE
+    for index in range(rows.bias_spans[row, 0], rows.bias_spans[row, 1]):
+        scores[rows.bias_ids[index]] += rows.bias_values[index]
     repetition = rows.rules[row, REPETITION]
     presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
     if repetition != 1 or presence != 0 or frequency != 0:
@@ -72,16 +72,16 @@ def _apply_penalties(scores: Any, row: Any, rows: Any, counts: Any) -> None:
     repetition = rows.rules[row, REPETITION]
     presence, frequency = rows.rules[row, PRESENCE], rows.rules[row, FREQUENCY]
     history, length = rows.history, rows.lengths[row]
-    for place in range(length):
-        counts[history[row, place]] += 1
+    for index in range(length):
+        counts[history[row, index]] += 1
     if repetition != 1:
-        for place in range(rows.prompt_spans[row, 0], rows.prompt_spans[row, 1]):
-            token = rows.prompt_ids[place]
+        for index in range(rows.prompt_spans[row, 0], rows.prompt_spans[row, 1]):
+            token = rows.prompt_ids[index]
             if counts[token] == 0:
                 scores[token] = penalise_repetition(scores[token], repetition)
-    for place in range(length):
-        token = history[row, place]
-        if counts[token]:  # its first place; the count is cleared there
+    for index in range(length):
+        token = history[row, index]
+        if counts[token]:  # its first occurrence; the count is cleared there
             score = penalise_repetition(scores[token], repetition)
             scores[token] = score - frequency * counts[token] - presence
             counts[token] = 0
@@ -166,11 +166,11 @@ def _highest(scores: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _index_of(scores: Any, score: Any) -> Any:
-    """Where a score first stands."""
-    place = 0
-    while scores[place] != score:
-        place += 1
-    return place
+    """Return the first index of a score."""
+    index = 0
+    while scores[index] != score:
+        index += 1
+    return index
 
 
 @numba.njit(nogil=True)
@@ -179,10 +179,10 @@ def _write_weights(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) 
     for block in range(len(sums)):
         given = scores[block * SUM_BLOCK : (block + 1) * SUM_BLOCK]
         written = weights[block * SUM_BLOCK : (block + 1) * SUM_BLOCK]
-        for place in range(SUM_BLOCK):
-            score = (given[place] - peak) * scale
-            weight = exp(score)  # of all, and then the choice: so the loop is vectorised
-            written[place] = weight if score > _NEGLIGIBLE else _ZERO
+        for index in range(SUM_BLOCK):
+            score = (given[index] - peak) * scale
+            weight = exp(score)  # without a branch before it, so that the loop is vectorised
+            written[index] = weight if score > _NEGLIGIBLE else _ZERO
         sums[block] = _sum_block(written)
 
 
@@ -212,7 +212,7 @@ def _sum_block(weights: Any) -> Any:
 
 @numba.njit(nogil=True)
 def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
-    """The place, of the first `count`, where the running sum of weights first exceeds a share of it."""
+    """The index, of the first `count`, where the running sum of weights first exceeds a share of it."""
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     total = 0.0
     for block in range(blocks):
@@ -222,34 +222,34 @@ def _draw_index(weights: Any, count: Any, sums: Any, draw: Any) -> Any:
         running += sums[block]
         block += 1
     last = 0
-    for place in range(block * SUM_BLOCK, min((block + 1) * SUM_BLOCK, count)):
-        if weights[place] > 0:
-            last = place
-            running += weights[place]
+    for index in range(block * SUM_BLOCK, min((block + 1) * SUM_BLOCK, count)):
+        if weights[index] > 0:
+            last = index
+            running += weights[index]
             if running > target:
-                return place
+                return index
     while weights[last] == 0:  # rounding has carried the target past the last possible token
         last = block * SUM_BLOCK - 1 if last == 0 else last - 1
     return last
 
 
 @numba.njit(nogil=True)
-def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, room: Any, width: Any) -> Any:
+def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, buffers: Any, width: Any) -> Any:
     """The token of one row, by its scores, which are written over."""
     peak = _highest(scores)
-    if not peak > _LOWEST:  # nothing is possible, or the model gave no numbers: no place has such a score
+    if not peak > _LOWEST:  # nothing is possible, or the model gave no numbers: no index has such a score
         return EOS
     if rules[row, TEMPERATURE] == 0:
         return _index_of(scores, peak)
     scale = np.float32(1 / max(rules[row, TEMPERATURE], _MIN_TEMPERATURE))
-    _write_weights(scores, peak, scale, room.weights, room.sums)
+    _write_weights(scores, peak, scale, buffers.weights, buffers.sums)
     if not _truncates(rules, row):
-        return _draw_index(room.weights, width, room.sums, draw)
-    for place in range(width):
-        scores[place] = (scores[place] - peak) * scale
-    count = truncate(row, rules, room, width)
-    _write_block_sums(room.weights, count, room.sums)
-    return room.ids[_draw_index(room.weights, count, room.sums, draw)]
+        return _draw_index(buffers.weights, width, buffers.sums, draw)
+    for index in range(width):
+        scores[index] = (scores[index] - peak) * scale
+    count = truncate(row, rules, buffers, width)
+    _write_block_sums(buffers.weights, count, buffers.sums)
+    return buffers.ids[_draw_index(buffers.weights, count, buffers.sums, draw)]
 
 
 @numba.njit(
@@ -259,13 +259,13 @@ def _choose_row(scores: Any, row: Any, rules: Any, draw: Any, room: Any, width: 
     nogil=True,
     cache=True,
 )
-def _choose_rows(log_probs: Any, rows: Any, draws: Any, room: Any, tokens: Any, own: Any) -> None:
-    scores, width = room.scores, log_probs.shape[1]
+def _choose_rows(log_probs: Any, rows: Any, draws: Any, buffers: Any, tokens: Any, own: Any) -> None:
+    scores, width = buffers.scores, log_probs.shape[1]
     for row in range(len(tokens)):
         for token in range(width):  # a slice would be copied more slowly
             scores[token] = log_probs[row, token]
-        adjust_scores(scores, row, rows, room.counts)
-        tokens[row] = _choose_row(scores, row, rows.rules, draws[row], room, width)
+        adjust_scores(scores, row, rows, buffers.counts)
+        tokens[row] = _choose_row(scores, row, rows.rules, draws[row], buffers, width)
         own[row] = log_probs[row, tokens[row]]
 
 
@@ -293,24 +293,24 @@ def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch)
     """
     rules, everyone = batch.table.numbers, np.arange(len(batch))
     temperatures = rules[:, TEMPERATURE].astype(np.float32)
-    weighed, scales = model.block_sums(state, temperatures), _ONE / temperatures
+    sums, scales = model.block_sums(state, temperatures), _ONE / temperatures
     endless = batch.lengths < rules[:, END_AFTER]
     blocks, targets = np.zeros(len(batch), np.int64), np.empty(len(batch))
     _draw_blocks(
-        weighed.sums,
-        weighed.first,
-        weighed.highest,
+        sums.sums,
+        sums.first,
+        sums.highest,
         scales,
         endless,
         batch.uniform_numbers(),
         blocks,
         targets,
     )
-    logits = model.logits(weighed, everyone, blocks)
-    places = np.empty(len(batch), np.int64)
-    _draw_in_blocks(logits, weighed.highest, scales, endless, blocks, targets, places)
-    log_probs = logits[everyone, places] - weighed.log_sums
-    tokens = np.where(places < 0, UNDETERMINED, blocks * BLOCK_TOKENS + places)
+    logits = model.logits(sums, everyone, blocks)
+    indices = np.empty(len(batch), np.int64)
+    _draw_in_blocks(logits, sums.highest, scales, endless, blocks, targets, indices)
+    log_probs = logits[everyone, indices] - sums.log_sums
+    tokens = np.where(indices < 0, UNDETERMINED, blocks * BLOCK_TOKENS + indices)
     return ChosenTokens(tokens, log_probs)
 
 
@@ -362,24 +362,24 @@ def _draw_blocks(
     types.void(_TABLE, _FLOATS, _FLOATS, _FLAGS, _INTEGERS, _DOUBLES, _INTEGERS), nogil=True, cache=True
 )
 def _draw_in_blocks(
-    logits: Any, highest: Any, scales: Any, endless: Any, blocks: Any, targets: Any, places: Any
+    logits: Any, highest: Any, scales: Any, endless: Any, blocks: Any, targets: Any, indices: Any
 ) -> None:
-    """Write the place of each row's token within its block [R]; -1 where it is undetermined."""
-    for row in range(len(places)):
-        places[row], running = -1, 0.0
+    """Write the index of each row's token within its block [R]; -1 where it is undetermined."""
+    for row in range(len(indices)):
+        indices[row], running = -1, 0.0
         if np.isnan(targets[row]):
             continue
-        for place in range(BLOCK_TOKENS):
-            weight = _token_weight(logits[row, place], highest[row], scales[row])
-            if weight > 0 and _is_possible(blocks[row] * BLOCK_TOKENS + place, endless[row]):
-                places[row] = place  # the last that is possible, should rounding carry the target past it
+        for index in range(BLOCK_TOKENS):
+            weight = _token_weight(logits[row, index], highest[row], scales[row])
+            if weight > 0 and _is_possible(blocks[row] * BLOCK_TOKENS + index, endless[row]):
+                indices[row] = index  # the last that is possible, should rounding carry the target past it
                 running += weight
                 if running > targets[row]:
                     break
 
 
 class TokenChoices(NamedTuple):
-    """What comes next.
+    """Chosen next tokens.
 
     Attributes:
         chosen: a token a row.
@@ -415,9 +415,9 @@ def choose_next_tokens(
         chosen = sample_by_blocks(model, state, batch)
     else:
         rows = np.flatnonzero(by_weight)
-        some = sample_by_blocks(model, state.select(rows), batch.select(rows))
+        subset = sample_by_blocks(model, state.select(rows), batch.select(rows))
         chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
-        _scatter(chosen, rows, some)
+        _scatter(chosen, rows, subset)
     rest = np.flatnonzero(chosen.tokens == UNDETERMINED)
     if not len(rest):
         return TokenChoices(chosen, _NO_ROWS, _NO_LOG_PROBS)
@@ -433,18 +433,18 @@ def _choose_from_distributions(model: LanguageModel[Any], state: Any, batch: Seq
     )
 
 
-def _scatter(chosen: ChosenTokens, rows: TokenIds, some: ChosenTokens) -> None:
-    chosen.tokens[rows], chosen.log_probs[rows] = some
+def _scatter(chosen: ChosenTokens, rows: TokenIds, subset: ChosenTokens) -> None:
+    chosen.tokens[rows], chosen.log_probs[rows] = subset
 
 
 @numba.njit(nogil=True)
 def insert_sorted(values: Any, items: Any, value: Any, item: Any) -> None:
-    """Put a value, greater than the last, into its place among values in descending order, after its equals."""
-    place = len(values) - 1
-    while place > 0 and values[place - 1] < value:
-        values[place], items[place] = values[place - 1], items[place - 1]
-        place -= 1
-    values[place], items[place] = value, item
+    """Put a value, greater than the last, at its index among values in descending order, after its equals."""
+    index = len(values) - 1
+    while index > 0 and values[index - 1] < value:
+        values[index], items[index] = values[index - 1], items[index - 1]
+        index -= 1
+    values[index], items[index] = value, item
 
 
 @numba.njit(types.void(LOG_PROBS_TYPE, types.int64[:, ::1], types.float32[:, ::1]), nogil=True, cache=True)
@@ -458,7 +458,7 @@ def write_top_tokens(log_probs: Any, ids: Any, values: Any) -> None:
     """
     last = ids.shape[1] - 1
     for row in range(len(log_probs)):
-        # the first entries as they come, so that impossible ones have their places too
+        # the first entries as they come, so that impossible ones are ranked too
         for token in range(last + 1):
             values[row, token] = np.float32(-np.inf)
             insert_sorted(values[row, : token + 1], ids[row, : token + 1], log_probs[row, token], token)

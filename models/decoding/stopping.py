@@ -8,7 +8,7 @@ from models.vocabulary import UNK
 
 
 class StopStrings:
-    """Lets text through up to the first stop string, which is never let through.
+    """Filter of text that passes everything before the first stop string.
 
     Text is held back only while its end could be the beginning of a stop string.
 
@@ -28,7 +28,7 @@ class StopStrings:
         if not self._stops:
             return text
         text = self._held + text
-        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        found = [offset for stop in self._stops if (offset := text.find(stop)) >= 0]
         if found:
             self.stopped = True
             self._held = ""
@@ -50,7 +50,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class Tail(NamedTuple):
-    """What there is to remember of a text in which a stop string may come.
+    """Search state of a text that may contain a stop string.
 
     Attributes:
         raw: its end, in which one may have begun.
@@ -64,7 +64,7 @@ class Tail(NamedTuple):
 
 
 class StopBytes:
-    """Finds stop strings in texts that branch, where what is remembered of each must be a value.
+    """Search for stop strings in texts that branch; the state of each text is an immutable value.
 
     Args:
         stops: non-empty strings, at least one.

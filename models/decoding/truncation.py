@@ -23,38 +23,38 @@ _ONE = np.float32(1)
 
 
 @numba.njit(nogil=True)
-def truncate(row: Any, rules: Any, room: Any, width: Any) -> Any:
+def truncate(row: Any, rules: Any, buffers: Any, width: Any) -> Any:
     """Keep what a row's rules leave.
 
     Args:
         row: its number.
         rules: of all rows.
-        room: `Room` with the scores over the temperature, the greatest of them 0, and their exponentials as weights.
+        buffers: the scores over the temperature, the greatest of them 0, and their exponentials as weights.
         width: V.
 
     Returns:
-        How many tokens are left, at least one; the beginnings of `room.ids`, in order of id, and of
-        `room.weights` hold them.
+        How many tokens are left, at least one; the beginnings of `buffers.ids`, in order of id, and of
+        `buffers.weights` hold them.
     """
-    count = _compact_possible(room, width)
+    count = _compact_possible(buffers, width)
     top_k = rules[row, TOP_K]
     if 0 < top_k < count:
-        _negate(room.scores, room.keys, count)
-        count = _keep_smallest(room, count, top_k, _ONE)
+        _negate(buffers.scores, buffers.keys, count)
+        count = _keep_smallest(buffers, count, top_k, _ONE)
     if rules[row, TYPICAL_P] < 1:
-        count = _keep_typical(room, count, rules[row, TYPICAL_P])
+        count = _keep_typical(buffers, count, rules[row, TYPICAL_P])
     if rules[row, TOP_P] < 1:
-        _negate(room.scores, room.keys, count)
-        count = _keep_smallest_share(room, count, rules[row, TOP_P])
+        _negate(buffers.scores, buffers.keys, count)
+        count = _keep_smallest_share(buffers, count, rules[row, TOP_P])
     if rules[row, MIN_P] > 0:
-        count = _keep_min_p(room, count, rules[row, MIN_P])
+        count = _keep_min_p(buffers, count, rules[row, MIN_P])
     return count
 
 
 @numba.njit(nogil=True)
-def _compact_possible(room: Any, width: Any) -> Any:
+def _compact_possible(buffers: Any, width: Any) -> Any:
     """Move what has a weight to the front; how many."""
-    scores, weights, ids = room.scores, room.weights, room.ids
+    scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     count = 0
     for token in range(width):
         scores[count], weights[count], ids[count] = scores[token], weights[token], token
@@ -65,55 +65,55 @@ def _compact_possible(room: Any, width: Any) -> Any:
 @numba.njit(nogil=True)
 def _negate(scores: Any, keys: Any, count: Any) -> None:
     """Keys of which the least are those of the greatest scores, which are at most 0."""
-    for place in range(count):
-        keys[place] = abs(scores[place])  # and not -0, whose bits are the greatest
+    for index in range(count):
+        keys[index] = abs(scores[index])  # and not -0, whose bits are the greatest
 
 
 @numba.njit(nogil=True)
-def _keep_typical(room: Any, count: Any, share: Any) -> Any:
+def _keep_typical(buffers: Any, count: Any, share: Any) -> Any:
     """Keep the tokens whose surprisal differs least from the entropy; logarithms of the total cancel in that."""
-    scores, weights, keys = room.scores, room.weights, room.keys
+    scores, weights, keys = buffers.scores, buffers.weights, buffers.keys
     total, moment = 0.0, 0.0
-    for place in range(count):
-        total += weights[place]
-        moment += np.float64(weights[place]) * scores[place]
+    for index in range(count):
+        total += weights[index]
+        moment += np.float64(weights[index]) * scores[index]
     mean = moment / total
-    for place in range(count):
-        keys[place] = abs(scores[place] - mean)
-    return _keep_smallest_share(room, count, share)
+    for index in range(count):
+        keys[index] = abs(scores[index] - mean)
+    return _keep_smallest_share(buffers, count, share)
 
 
 @numba.njit(nogil=True)
-def _keep_smallest_share(room: Any, count: Any, share: Any) -> Any:
+def _keep_smallest_share(buffers: Any, count: Any, share: Any) -> Any:
     """Keep the tokens with the least keys that together have a share of the weight."""
-    weights, total = room.weights, 0.0
-    for place in range(count):
-        total += weights[place]
-    return _keep_smallest(room, count, share * total * (1 - SHARE_TOLERANCE), np.float32(0))
+    weights, total = buffers.weights, 0.0
+    for index in range(count):
+        total += weights[index]
+    return _keep_smallest(buffers, count, share * total * (1 - SHARE_TOLERANCE), np.float32(0))
 
 
 @numba.njit(nogil=True)
-def _keep_min_p(room: Any, count: Any, share: Any) -> Any:
+def _keep_min_p(buffers: Any, count: Any, share: Any) -> Any:
     """Keep the tokens with at least a share of the greatest weight."""
-    scores, weights, ids = room.scores, room.weights, room.ids
+    scores, weights, ids = buffers.scores, buffers.weights, buffers.ids
     highest = np.float32(0)
-    for place in range(count):
-        highest = max(highest, weights[place])
+    for index in range(count):
+        highest = max(highest, weights[index])
     least = share * (1 - SHARE_TOLERANCE) * highest
-    kept = 0
-    for place in range(count):
-        weight = weights[place]
-        scores[kept], weights[kept], ids[kept] = scores[place], weight, ids[place]
-        kept += weight >= least
-    return kept
+    num_kept = 0
+    for index in range(count):
+        weight = weights[index]
+        scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weight, ids[index]
+        num_kept += weight >= least
+    return num_kept
 
 
 @numba.njit(nogil=True)
-def _keep_smallest(room: Any, count: Any, target: Any, each: Any) -> Any:
+def _keep_smallest(buffers: Any, count: Any, target: Any, each: Any) -> Any:
     """Keep the tokens with the least keys, as few as reach a target; of equal ones those that come first.
 
     Args:
-        room: with `count` scores, weights, ids and keys of at least 0.
+        buffers: with `count` scores, weights, ids and keys of at least 0.
         count: how many there are.
         target: that the weights of those kept reach.
         each: what every token weighs instead, if it is not 0.
@@ -121,48 +121,49 @@ def _keep_smallest(room: Any, count: Any, target: Any, each: Any) -> Any:
     Returns:
         How many are kept.
     """
-    scores, weights, ids, places, histogram = (
-        room.scores,
-        room.weights,
-        room.ids,
-        room.indices,
-        room.histogram,
+    scores, weights, ids, indices, histogram = (
+        buffers.scores,
+        buffers.weights,
+        buffers.ids,
+        buffers.indices,
+        buffers.histogram,
     )
-    keys = room.keys.view(np.uint32)  # floats of at least 0 are ordered as their bits are
+    keys = buffers.keys.view(np.uint32)  # floats of at least 0 are ordered as their bits are
+    # radix select by the upper 11, middle 11 and low 9 bits of keys whose sign is clear: three passes, no sort
     below = 0.0
     histogram[:] = 0
-    for place in range(count):
-        histogram[keys[place] >> _MIDDLE_BITS] += each or weights[place]
+    for index in range(count):
+        histogram[keys[index] >> _MIDDLE_BITS] += each or weights[index]
     high, below = _find_bucket(histogram, below, target)
-    unsure = 0  # those in the bucket in which the last key kept lies
-    for place in range(count):
-        places[unsure] = place
-        unsure += keys[place] >> _MIDDLE_BITS == high
+    unsure = 0  # tokens in the bucket of the last key kept
+    for index in range(count):
+        indices[unsure] = index
+        unsure += keys[index] >> _MIDDLE_BITS == high
     histogram[:] = 0
-    for place in places[:unsure]:
-        histogram[(keys[place] >> _LOW_BITS) & _MIDDLE_MASK] += each or weights[place]
+    for index in indices[:unsure]:
+        histogram[(keys[index] >> _LOW_BITS) & _MIDDLE_MASK] += each or weights[index]
     middle, below = _find_bucket(histogram, below, target)
     upper = (high << np.uint32(11)) | middle
     histogram[:] = 0
-    for place in places[:unsure]:
-        if keys[place] >> _LOW_BITS == upper:
-            histogram[keys[place] & _LOW_MASK] += each or weights[place]
+    for index in indices[:unsure]:
+        if keys[index] >> _LOW_BITS == upper:
+            histogram[keys[index] & _LOW_MASK] += each or weights[index]
     low, below = _find_bucket(histogram, below, target)
     last = (upper << _LOW_BITS) | low
     ties = 0  # keys equal to the last that are kept
-    for place in places[:unsure]:
-        if keys[place] == last and below < target:
+    for index in indices[:unsure]:
+        if keys[index] == last and below < target:
             ties += 1
-            below += each or weights[place]
-    kept = 0
-    for place in range(count):
-        tie = keys[place] == last
-        scores[kept], weights[kept], ids[kept] = scores[place], weights[place], ids[place]
-        kept += (keys[place] < last) | (
+            below += each or weights[index]
+    num_kept = 0
+    for index in range(count):
+        tie = keys[index] == last
+        scores[num_kept], weights[num_kept], ids[num_kept] = scores[index], weights[index], ids[index]
+        num_kept += (keys[index] < last) | (
             tie & (ties > 0)
         )  # without a branch, which would often be guessed wrong
         ties -= tie
-    return kept
+    return num_kept
 
 
 @numba.njit(nogil=True)

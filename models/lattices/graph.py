@@ -48,7 +48,7 @@ class LabelTokens:
 
 
 class LabelTokenizer:
-    """Tells words as a model's tokens.
+    """Conversion of words to a model's tokens.
 
     Args:
         tokenizer: the model's.
@@ -135,7 +135,7 @@ class PathWeights:
 
     @classmethod
     def of(cls, given: Mapping[str, float], scales: Scales) -> Self:
-        """Given weights; those of the lattice's file where none are given.
+        """Return the given weights, or those of the lattice's file by default.
 
         Raises:
             InvalidInputError: there is no such feature, or a weight is outside its limits.
@@ -167,13 +167,13 @@ class LatticeGraph:
         sources: node that each arc leaves [A].
         targets: node that it leads to [A].
         labels: its label in a spelling [A].
-        own_arcs: its place in its lattice; that lattice's number of arcs for the end of the sentence [A].
+        own_arcs: its index in its lattice; that lattice's number of arcs for the end of the sentence [A].
         starts: the first node of each lattice [L].
         ends: the node behind the end of each [L].
         fixed: weighted sum of what is known of each arc without the model [A].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
         remainders: what is still to come on the best path from each node to the end, by the lattice's own scores,
-            the old model's in the place of the new one's [N].
+            the old model's instead of the new one's [N].
         by_source: arcs by the level of their source.
         by_target: arcs by the level of their target.
         last_use: the level of the farthest node that an arc leads to from each node; −1 from the ends [N].
@@ -201,7 +201,7 @@ class LatticeGraph:
 
     @property
     def num_levels(self) -> int:
-        """Of nodes; all lattices' together."""
+        """Number of node levels of all lattices together."""
         return self.by_target.num_levels
 
 
@@ -232,8 +232,8 @@ def build_graph(
         np.concatenate(columns)
         for columns in zip(
             *(
-                _arc_columns(lattice, weighing, int(start), words, spelling)
-                for lattice, weighing, start in zip(lattices, weights, starts, strict=True)
+                _arc_columns(lattice, lattice_weights, int(start), words, spelling)
+                for lattice, lattice_weights, start in zip(lattices, weights, starts, strict=True)
             ),
             strict=True,
         )
@@ -256,7 +256,7 @@ def build_graph(
         starts=starts,
         ends=ends,
         fixed=fixed,
-        lm_weights=np.array([weighing.lm for weighing in weights]),
+        lm_weights=np.array([lattice_weights.lm for lattice_weights in weights]),
         remainders=_backward_scores(sources, targets, expected, by_source, len(levels)),
         by_source=by_source,
         by_target=by_target,
@@ -267,7 +267,7 @@ def build_graph(
 def _arc_columns(
     lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
-    """Sources, targets, labels, own places, fixed and expected scores of a lattice's arcs and of its sentence end."""
+    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and of its sentence end."""
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)

@@ -216,7 +216,7 @@ def _lattice(name: str, arcs: Sequence[_Arc]) -> Lattice:
 
 
 def _times(lattice: Lattice) -> Scores:
-    """When each node is reached: in these lattices it takes the same number of transitions on every path."""
+    """Compute node times: every path to a node has the same number of transitions in these lattices."""
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.sources], int(depth.max()))

@@ -28,7 +28,7 @@ MAX_SCORE = 1e100
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """How the file that a lattice comes from weighs its scores.
+    """Score scales of a lattice's file.
 
     Attributes:
         am: factor of acoustic scores.
@@ -53,7 +53,7 @@ class Lattice:
         words: distinct; the first is empty and stands for none.
         sources: node that each arc leaves [A].
         targets: node that it leads to [A].
-        labels: place of its word in `words` [A].
+        labels: index of its word in `words` [A].
         am: its acoustic score [A].
         old_lm: its score by the first pass's language model [A].
         times: of each node, seconds from the beginning [N]; NaN where that is not known.
@@ -160,7 +160,7 @@ class ArcLevels(NamedTuple):
     """Arcs by the level of one of their nodes.
 
     Attributes:
-        order: places of the arcs, ordered by level [A].
+        order: indices of the arcs, ordered by level [A].
         starts: where each level begins in it, and A at the end.
     """
 
@@ -240,29 +240,29 @@ def build_lattice(
             parameter="lattice",
         )
     used = _nodes_on_paths(sources, targets, depth, start=start, end=end)
-    kept = np.flatnonzero(used[sources] & used[targets])
-    if not kept.size:
+    arc_ids = np.flatnonzero(used[sources] & used[targets])
+    if not arc_ids.size:
         raise InvalidInputError(f"no path leads from node {start} to node {end}", parameter="lattice")
     nodes = np.flatnonzero(used)
-    if (sources > targets)[kept].any():
+    if (sources > targets)[arc_ids].any():
         nodes = nodes[np.argsort(depth[nodes], kind="stable")]
-    places = np.empty(len(times), dtype=np.int64)
-    places[nodes] = np.arange(len(nodes))
-    kept = kept[np.argsort(places[sources[kept]], kind="stable")]
+    ranks = np.empty(len(times), dtype=np.int64)
+    ranks[nodes] = np.arange(len(nodes))
+    arc_ids = arc_ids[np.argsort(ranks[sources[arc_ids]], kind="stable")]
     labels: dict[str, int] = {"": 0}
-    rows = kept.tolist()
+    rows = arc_ids.tolist()
     variants = np.asarray(arcs.variants, dtype=np.int64)
     return Lattice(
         name=name,
         labels=np.array([labels.setdefault(arcs.words[row], len(labels)) for row in rows], dtype=np.int64),
         words=tuple(labels),
-        sources=places[sources[kept]],
-        targets=places[targets[kept]],
-        am=np.asarray(arcs.am, dtype=np.float64)[kept],
-        old_lm=np.asarray(arcs.old_lm, dtype=np.float64)[kept],
+        sources=ranks[sources[arc_ids]],
+        targets=ranks[targets[arc_ids]],
+        am=np.asarray(arcs.am, dtype=np.float64)[arc_ids],
+        old_lm=np.asarray(arcs.old_lm, dtype=np.float64)[arc_ids],
         times=times[nodes],
         scales=scales,
-        variants=variants[kept] if (variants != NO_VARIANT).any() else None,
+        variants=variants[arc_ids] if (variants != NO_VARIANT).any() else None,
         alignments=tuple(arcs.alignments[row] for row in rows) if arcs.alignments else (),
     )
 
@@ -270,7 +270,7 @@ def build_lattice(
 def _nodes_on_paths(
     sources: Indices, targets: Indices, depth: Indices, *, start: int, end: int
 ) -> npt.NDArray[np.bool_]:
-    """Which nodes [N] lie on a path from the start to the end."""
+    """Mask of the nodes on a path from the start to the end [N]."""
     levels = group_by_level(depth[sources], int(depth.max()) + 1)
     reached, reaching = np.zeros((2, len(depth)), dtype=np.bool_)
     reached[start] = reaching[end] = True
@@ -329,18 +329,18 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
     words: dict[int, str] = {}
     ids: dict[str, int] = {}
     for line_number, line in enumerate(lines, start=1):
-        place = f"{source}:{line_number}"
+        location = f"{source}:{line_number}"
         try:
             fields = decode_line(line).split()
         except InvalidInputError as error:
-            raise FormatError(place, str(error)) from None
+            raise FormatError(location, str(error)) from None
         if not fields:
             continue
         if len(fields) != 2 or not is_whole_number(fields[1]):
-            raise FormatError(place, "is no word and number", hint="give Kaldi's words.txt")
+            raise FormatError(location, "is no word and number", hint="give Kaldi's words.txt")
         word, number = fields[0], int(fields[1])
         if word in ids or number in words:
-            raise FormatError(place, f"{word if word in ids else number} is there a second time")
+            raise FormatError(location, f"{word if word in ids else number} is there a second time")
         words[number], ids[word] = word, number
     return SymbolTable(words, ids)
 
@@ -358,7 +358,7 @@ def decode_line(line: bytes) -> str:
 
 
 def is_whole_number(text: str) -> bool:
-    """Whether a text is the number of a word or a state, which 64 bits hold."""
+    """Return whether a text is the number of a word or a state within 64 bits."""
     return len(text) <= _MOST_DIGITS and text.isdecimal()
 
 

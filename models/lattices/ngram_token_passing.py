@@ -26,7 +26,7 @@ _HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class IncomingEdges(NamedTuple):
-    """Ways to a node; there may be room for more.
+    """Ways to a node; arrays may be longer than needed.
 
     Attributes:
         parents: the token before [C].
@@ -45,12 +45,12 @@ class IncomingEdges(NamedTuple):
 
 @numba.njit(nogil=True)
 def ensure_capacity(numbers: Any, size: int) -> Any:
-    """An array with so many places: the same, or a longer one that begins alike."""
+    """Return the array if it is long enough, else a longer one that begins with its values."""
     if size <= len(numbers):
         return numbers
     longer = np.empty(2 * size, numbers.dtype)
-    for place in range(len(numbers)):
-        longer[place] = numbers[place]
+    for slot in range(len(numbers)):
+        longer[slot] = numbers[slot]
     return longer
 
 
@@ -80,13 +80,13 @@ def recombine_incoming(ways: IncomingEdges, size: int, most: int) -> tuple[Indic
             begins[token + 1] += 1
     for token in range(num_tokens):
         begins[token + 1] += begins[token]
-    kept, places = np.empty(begins[num_tokens], np.int64), begins.copy()
+    best_ways, slots = np.empty(begins[num_tokens], np.int64), begins.copy()
     for way in range(size):
         token = token_of[groups[way]]
         if token != _NONE:
-            kept[places[token]] = way
-            places[token] += 1
-    return tops, begins, kept
+            best_ways[slots[token]] = way
+            slots[token] += 1
+    return tops, begins, best_ways
 
 
 @numba.njit(nogil=True)
@@ -107,18 +107,19 @@ def _group_by_state(states: Indices, totals: Scores, size: int, groups: Indices,
     while capacity < 2 * size:
         capacity *= 2
     mask = np.uint64(capacity - 1)
+    # [capacity] each: open addressing with linear probing, at most half full
     keys, known = np.full(capacity, _NONE), np.empty(capacity, np.int64)
     num_groups = 0
     for way in range(size):
         state = states[way]
-        place = ((np.uint64(state) * _HASH_MULTIPLIER) >> np.uint64(32)) & mask
-        while keys[place] != _NONE and keys[place] != state:
-            place = (place + np.uint64(1)) & mask
-        if keys[place] == _NONE:
-            keys[place], known[place] = state, num_groups
+        slot = ((np.uint64(state) * _HASH_MULTIPLIER) >> np.uint64(32)) & mask
+        while keys[slot] != _NONE and keys[slot] != state:
+            slot = (slot + np.uint64(1)) & mask
+        if keys[slot] == _NONE:
+            keys[slot], known[slot] = state, num_groups
             best[num_groups] = way
             num_groups += 1
-        group = known[place]
+        group = known[slot]
         groups[way] = group
         if totals[way] > totals[best[group]]:
             best[group] = way
@@ -135,12 +136,12 @@ def _rank_groups(best: Indices, totals: Scores, size: int) -> Indices:
     for group in range(size):
         order[group] = group
     while gap > 0:
-        for place in range(gap, size):
-            group, before = order[place], place - gap
+        for slot in range(gap, size):
+            group, before = order[slot], slot - gap
             way = best[group]
             while before >= 0:
-                other = best[order[before]]
-                if totals[other] > totals[way] or (totals[other] == totals[way] and other < way):
+                rival = best[order[before]]
+                if totals[rival] > totals[way] or (totals[rival] == totals[way] and rival < way):
                     break
                 order[before + gap] = order[before]
                 before -= gap
@@ -192,7 +193,7 @@ _FLOAT_FIELDS = {"remainders", "fixed", "lm_weights"}
 
 
 class _GraphArrays(NamedTuple):
-    """What the walk reads of lattices; see `LatticeGraph` and `LabelTokens`.
+    """Arrays of lattices for the compiled search; see `LatticeGraph` and `LabelTokens`.
 
     Attributes:
         nodes: lattice by lattice, level by level [N].
@@ -221,7 +222,7 @@ class _GraphArrays(NamedTuple):
 
 
 class _ScoredEdges(NamedTuple):
-    """What was found of tokens and the arcs after them, arc by arc.
+    """Scores of tokens on their outgoing arcs, arc by arc.
 
     Attributes:
         starts: where each arc's begin [A].
@@ -243,12 +244,12 @@ def pass_ngram_tokens(
     labels = spelling.canonical[joined.labels]
     by_target = np.argsort(joined.targets, kind="stable")
     by_source = np.lexsort((labels, joined.sources))
-    places = np.arange(joined.num_nodes + 1)
+    bounds = np.arange(joined.num_nodes + 1)
     graph = _GraphArrays(
         nodes=np.lexsort((joined.levels, joined.lattice_of)),
-        in_starts=np.searchsorted(joined.targets[by_target], places),
+        in_starts=np.searchsorted(joined.targets[by_target], bounds),
         in_arcs=by_target,
-        out_starts=np.searchsorted(joined.sources[by_source], places),
+        out_starts=np.searchsorted(joined.sources[by_source], bounds),
         out_arcs=by_source,
         lattice_of=joined.lattice_of,
         levels=joined.levels,
@@ -278,33 +279,35 @@ def _collect_incoming(
     totals: Scores,
     found: _ScoredEdges,
     threshold: float,
-    room: IncomingEdges,
+    buffers: IncomingEdges,
 ) -> tuple[IncomingEdges, int]:
-    """The ways to a node that are worth as much as the threshold, in given room or more; and how many they are."""
+    """Collect the ways to a node that reach the threshold, in the buffers or longer ones; and count them."""
     incoming, sources = graph.in_arcs[graph.in_starts[node] : graph.in_starts[node + 1]], graph.sources
     starts, found_states, scores = found.starts, found.states, found.scores
     most = 0
     for arc in incoming:
         most += count[sources[arc]]
-    parents, arcs, places = (
-        ensure_capacity(room.parents, most),
-        ensure_capacity(room.arcs, most),
-        ensure_capacity(room.score_indices, most),
+    parents, arcs, score_indices = (
+        ensure_capacity(buffers.parents, most),
+        ensure_capacity(buffers.arcs, most),
+        ensure_capacity(buffers.score_indices, most),
     )
-    states, sums = ensure_capacity(room.states, most), ensure_capacity(room.totals, most)
+    states, sums = ensure_capacity(buffers.states, most), ensure_capacity(buffers.totals, most)
     remainder, ended = graph.remainders[node], graph.out_starts[node] == graph.out_starts[node + 1]
     size = 0
     for arc in incoming:
         source = sources[arc]
         for number in range(count[source]):
-            parent, place = first[source] + number, starts[arc] + number
-            total = totals[parent] + scores[place]
+            parent, score_index = first[source] + number, starts[arc] + number
+            total = totals[parent] + scores[score_index]
             if total + remainder >= threshold:
-                parents[size], arcs[size], places[size] = parent, arc, place
-                states[size] = 0 if ended else found_states[place]  # behind the end all are alike
+                parents[size], arcs[size], score_indices[size] = parent, arc, score_index
+                states[size] = (
+                    0 if ended else found_states[score_index]
+                )  # all states are equal behind the end
                 sums[size] = total
                 size += 1
-    return IncomingEdges(parents, arcs, places, states, sums), size
+    return IncomingEdges(parents, arcs, score_indices, states, sums), size
 
 
 @numba.njit(nogil=True)
@@ -328,7 +331,7 @@ def _add_tokens(
 @numba.njit(nogil=True)
 def _add_edges(
     ways: IncomingEdges,
-    kept: Indices,
+    best_ways: Indices,
     found: _ScoredEdges,
     parents: Indices,
     arcs: Indices,
@@ -336,12 +339,15 @@ def _add_edges(
     scores: Scores,
 ) -> None:
     """Write those ways that are kept."""
-    way_parents, way_arcs, places = ways.parents, ways.arcs, ways.score_indices
+    way_parents, way_arcs, score_indices = ways.parents, ways.arcs, ways.score_indices
     found_log_probs, found_scores = found.log_probs, found.scores
-    for number in range(len(kept)):
-        way = kept[number]
+    for number in range(len(best_ways)):
+        way = best_ways[number]
         parents[number], arcs[number] = way_parents[way], way_arcs[way]
-        log_probs[number], scores[number] = found_log_probs[places[way]], found_scores[places[way]]
+        log_probs[number], scores[number] = (
+            found_log_probs[score_indices[way]],
+            found_scores[score_indices[way]],
+        )
 
 
 @numba.njit(nogil=True)
@@ -355,7 +361,7 @@ def _score_outgoing(
     size: int,
     estimates: Scores,
 ) -> tuple[_ScoredEdges, int]:
-    """What is found of the tokens of a node and the arcs after them, beside what was found before.
+    """Score the tokens of a node on its outgoing arcs and append the results to `found`.
 
     Args:
         automaton: the model.
@@ -465,12 +471,12 @@ def _pass_tokens(
     for node in order:
         if lattice_of[node] != lattice:
             lattice, level = lattice_of[node], _NONE
-            for other in range(len(estimates)):
-                estimates[other] = -np.inf
+            for rival in range(len(estimates)):
+                estimates[rival] = -np.inf
         if levels[node] != level:
             level, threshold = levels[node], -np.inf
-            for other in range(level, len(estimates) if beam < np.inf else level):
-                threshold = max(threshold, estimates[other] - beam)
+            for rival in range(level, len(estimates) if beam < np.inf else level):
+                threshold = max(threshold, estimates[rival] - beam)
         begin = num_tokens
         if in_starts[node] == in_starts[node + 1]:
             num_tokens += 1
@@ -479,18 +485,18 @@ def _pass_tokens(
             nodes[begin], num_ways[begin], states[begin], totals[begin] = node, 0, initial, 0.0
         else:
             ways, size = _collect_incoming(graph, node, first, count, totals, found, threshold, ways)
-            tops, begins, kept = recombine_incoming(ways, size, most)
+            tops, begins, best_ways = recombine_incoming(ways, size, most)
             num_tokens += len(tops)
             nodes, num_ways = ensure_capacity(nodes, num_tokens), ensure_capacity(num_ways, num_tokens)
             states, totals = ensure_capacity(states, num_tokens), ensure_capacity(totals, num_tokens)
             _add_tokens(
                 node, ways, tops, begins, nodes[begin:], num_ways[begin:], states[begin:], totals[begin:]
             )
-            begin_ways, num_kept = num_kept, num_kept + len(kept)
+            begin_ways, num_kept = num_kept, num_kept + len(best_ways)
             parents, arcs = ensure_capacity(parents, num_kept), ensure_capacity(arcs, num_kept)
             log_probs, scores = ensure_capacity(log_probs, num_kept), ensure_capacity(scores, num_kept)
             rest = slice(begin_ways, num_kept)
-            _add_edges(ways, kept, found, parents[rest], arcs[rest], log_probs[rest], scores[rest])
+            _add_edges(ways, best_ways, found, parents[rest], arcs[rest], log_probs[rest], scores[rest])
         first[node], count[node] = begin, num_tokens - begin
         own = slice(begin, num_tokens)
         found, num_found = _score_outgoing(

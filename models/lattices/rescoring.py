@@ -54,7 +54,7 @@ class RescoredLattice:
     """The graph of T tokens in which the paths of a lattice have their new scores.
 
     Token 0 is at the start. The last one is behind the end; the ways to it have the lattice's number of arcs in the
-    place of an arc, and the log-probability of the end of the sentence.
+    index of an arc, and the log-probability of the end of the sentence.
 
     Attributes:
         lattice: what was rescored.
@@ -192,7 +192,7 @@ class LatticePath(NamedTuple):
     Attributes:
         text: words, with spaces between.
         total: weighted sum of the path's features.
-        edges: places of its ways in the graph, from the start on.
+        edges: indices of its ways in the graph, from the start on.
     """
 
     text: str
@@ -282,13 +282,13 @@ class _SuffixGraph:
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
     def openings(self, ending: _Suffix) -> _SuffixExtensions:
-        """What may come before an ending."""
-        ways, places = self._edges_to(ending.tokens)
+        """Return the possible extensions before an ending."""
+        ways, indices = self._edges_to(ending.tokens)
         spoken = np.flatnonzero(self.labels[ways] != NO_WORD)
         spoken = spoken[np.argsort(self.labels[ways[spoken]], kind="stable")]
-        ways, places = ways[spoken], places[spoken]
-        totals = self.tokens.edges.scores[ways] + ending.totals[places]
-        return _SuffixExtensions(ending, ways, totals, ending.steps[places])
+        ways, indices = ways[spoken], indices[spoken]
+        totals = self.tokens.edges.scores[ways] + ending.totals[indices]
+        return _SuffixExtensions(ending, ways, totals, ending.steps[indices])
 
     def longer(self, openings: _SuffixExtensions, run: slice) -> _Suffix:
         """An ending with the word of a run of openings before it."""
@@ -309,11 +309,11 @@ class _SuffixGraph:
         """The same words, begun after ways without a word too."""
         fresh = np.flatnonzero(self._is_silent[ending.tokens])
         while fresh.size:
-            ways, places = self._edges_to(ending.tokens[fresh])
+            ways, indices = self._edges_to(ending.tokens[fresh])
             silent = np.flatnonzero(self.labels[ways] == NO_WORD)
-            ways, places = ways[silent], fresh[places[silent]]
+            ways, indices = ways[silent], fresh[indices[silent]]
             found = self._best_by_token(
-                ways, self.tokens.edges.scores[ways] + ending.totals[places], ending.steps[places]
+                ways, self.tokens.edges.scores[ways] + ending.totals[indices], ending.steps[indices]
             )
             ending, is_new = _merge_suffixes(ending, found)
             fresh = np.flatnonzero(is_new & self._is_silent[ending.tokens])
@@ -403,11 +403,11 @@ class OraclePath(NamedTuple):
 def oracle_path(lattice: Lattice, reference: str) -> OraclePath:
     """The path with the fewest errors against what is right; words are compared as they are written.
 
-    By dynamic programming over nodes and places in the reference.
+    By dynamic programming over nodes and positions in the reference.
     """
     words = reference.split()
-    places = {word: label for label, word in enumerate(lattice.words) if word}
-    labels = np.array([places.get(word, -1) for word in words], dtype=np.int64)
+    indices = {word: label for label, word in enumerate(lattice.words) if word}
+    labels = np.array([indices.get(word, -1) for word in words], dtype=np.int64)
     costs = _error_counts(lattice, labels)
     taken = _trace_back(lattice, labels, costs)
     text = " ".join(lattice.words[label] for label in taken)
@@ -447,19 +447,19 @@ def _trace_back(lattice: Lattice, reference: Indices, costs: ErrorCounts) -> Seq
     order = np.argsort(lattice.targets, kind="stable")
     starts = np.searchsorted(lattice.targets[order], np.arange(lattice.num_nodes + 1))
     labels: list[int] = []
-    node, place = lattice.num_nodes - 1, len(reference)
+    node, index = lattice.num_nodes - 1, len(reference)
     while node > 0:
         arcs = order[starts[node] : starts[node + 1]]
-        after = _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], reference)[:, place]
+        after = _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], reference)[:, index]
         best = int(after.argmin())
-        if after[best] != costs[node, place]:  # a word of the reference is left out here
-            place -= 1
+        if after[best] != costs[node, index]:  # a word of the reference is left out here
+            index -= 1
             continue
         label = int(lattice.labels[arcs[best]])
         source = int(lattice.sources[arcs[best]])
         if label != NO_WORD:
             labels.append(label)
-            if costs[source, place] + 1 != after[best]:
-                place -= 1
+            if costs[source, index] + 1 != after[best]:
+                index -= 1
         node = source
     return labels[::-1]

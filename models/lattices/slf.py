@@ -68,13 +68,13 @@ def escape_value(word: str) -> str:
 
 def _quoted_fields(line: str) -> dict[str, str]:
     fields: dict[str, str] = {}
-    place, end = 0, len(line.rstrip())
-    while place < end:
-        match = _FIELD.match(line, place)
+    offset, end = 0, len(line.rstrip())
+    while offset < end:
+        match = _FIELD.match(line, offset)
         if match is None:
-            raise _field_error(line[place:].split(maxsplit=1)[0])
+            raise _field_error(line[offset:].split(maxsplit=1)[0])
         fields[match[1]] = _unescape(match[2])
-        place = match.end()
+        offset = match.end()
     return fields
 
 
@@ -111,7 +111,7 @@ SlfFields = Mapping[str, str]
 
 
 class _Line(NamedTuple):
-    """What stands in a line, and its number."""
+    """Fields of a line and its number."""
 
     number: int
     fields: SlfFields
@@ -126,7 +126,7 @@ class _File(NamedTuple):
 
 
 class _LineError(Exception):
-    """What is wrong with a line."""
+    """Error in a line."""
 
     def __init__(self, number: int, problem: object) -> None:
         super().__init__(str(problem))
@@ -283,7 +283,7 @@ class _Links(NamedTuple):
 
 
 def _reads_forward(header: SlfFields) -> bool:
-    """Whether a node's word is that of links which end there, not of those which begin there."""
+    """Return whether a node's word belongs to its incoming links, not to its outgoing links."""
     return not header.get("dir", "f").startswith("b")
 
 
@@ -309,9 +309,9 @@ def _terminal(header: SlfFields, name: str, touched: Indices, num_nodes: int) ->
     free = np.setdiff1d(np.arange(num_nodes), touched)
     if len(free) == 1:
         return int(free[0])
-    some = ", ".join(map(str, free[:3]))
+    examples = ", ".join(map(str, free[:3]))
     raise InvalidInputError(
-        f"there must be one {name} node, but there are {len(free)} ({some}…); say which by {name}="
+        f"there must be one {name} node, but there are {len(free)} ({examples}…); say which by {name}="
     )
 
 

@@ -79,23 +79,25 @@ def word_log_probs(
         spelling: their tokens.
     """
     num_labels = len(spelling.lengths)
-    pairs, places = np.unique(rows * num_labels + labels, return_inverse=True)
+    pairs, indices = np.unique(rows * num_labels + labels, return_inverse=True)
     rows, labels = np.divmod(pairs, num_labels)
     scores = np.zeros(len(pairs))
     spoken = np.flatnonzero(spelling.lengths[labels] > 0)
     rows, labels = rows[spoken], labels[spoken]
     tokens, lengths = spelling.tokens[labels], spelling.lengths[labels]
     if isinstance(model, TopKPredictor):  # it looks up what it is asked for
-        whole = score_sequences(model, state.select(rows), tokens[:, : lengths.max(initial=0)], lengths)
-        scores[spoken] = whole.sum(axis=1, dtype=np.float64)
-        return scores[places]
+        sequence_scores = score_sequences(
+            model, state.select(rows), tokens[:, : lengths.max(initial=0)], lengths
+        )
+        scores[spoken] = sequence_scores.sum(axis=1, dtype=np.float64)
+        return scores[indices]
     scores[spoken] = _first_log_probs(model, state, rows, tokens[:, 0])
     longer = np.flatnonzero(lengths > 1)
     if longer.size:
         after = model.advance(state.select(rows[longer]), tokens[longer, 0])
         rest = score_sequences(model, after, tokens[longer, 1 : lengths.max()], lengths[longer] - 1)
         scores[spoken[longer]] += rest.sum(axis=1, dtype=np.float64)
-    return scores[places]
+    return scores[indices]
 
 
 def advance_words(
@@ -116,9 +118,9 @@ def advance_words(
     )
     if len(spoken) == len(rows):
         return moved
-    places = np.arange(len(rows))
-    places[spoken] = len(rows) + np.arange(len(spoken))
-    return before.concatenate([moved]).select(places)
+    indices = np.arange(len(rows))
+    indices[spoken] = len(rows) + np.arange(len(spoken))
+    return before.concatenate([moved]).select(indices)
 
 
 def _first_log_probs(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> Scores:
@@ -128,10 +130,10 @@ def _first_log_probs(model: LanguageModel[Any], state: Any, rows: TokenIds, toke
     for begin in range(0, len(state), step):
         first, last = np.searchsorted(rows, (begin, begin + step))
         if first < last:
-            some = slice(first, last)
-            wanted, places = np.unique(rows[some], return_inverse=True)
+            segment = slice(first, last)
+            wanted, indices = np.unique(rows[segment], return_inverse=True)
             log_probs = model.next_log_probs(state.select(wanted))
-            scores[some] = to_numpy(log_probs[places, tokens[some]])
+            scores[segment] = to_numpy(log_probs[indices, tokens[segment]])
     return scores
 
 
@@ -156,9 +158,9 @@ class ActiveStates:
     def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
         """The states after tokens and one label more: a state of distinct rows, and the row of each [P]."""
         num_labels = len(self._spelling.lengths)
-        pairs, places = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
+        pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
-        return advance_words(self._model, self._pool, rows, labels, self._spelling), places
+        return advance_words(self._model, self._pool, rows, labels, self._spelling), indices
 
     def add(self, state: Any, rows: Indices) -> None:
         """Take states of new tokens in; −1 is the row of tokens that go no further."""
@@ -225,15 +227,15 @@ def recombine(
     best = order[firsts]
     ranked = np.lexsort((best, -totals[best], nodes[best]))
     node_of = nodes[best[ranked]]
-    places = np.arange(len(ranked)) - np.searchsorted(node_of, node_of)
-    kept = ranked[places < max_tokens_per_node]
+    indices = np.arange(len(ranked)) - np.searchsorted(node_of, node_of)
+    selected = ranked[indices < max_tokens_per_node]
     token_of = np.full(len(best), -1, dtype=np.int64)
-    token_of[kept] = np.arange(len(kept))
+    token_of[selected] = np.arange(len(selected))
     tokens = token_of[groups]
     by_token = np.argsort(tokens, kind="stable")
     by_token = by_token[np.searchsorted(tokens[by_token], 0) :]
-    offsets = np.searchsorted(tokens[by_token], np.arange(len(kept) + 1))
-    return RecombinedEdges(order[by_token], offsets, best[kept])
+    offsets = np.searchsorted(tokens[by_token], np.arange(len(selected) + 1))
+    return RecombinedEdges(order[by_token], offsets, best[selected])
 
 
 def _pack_columns(columns: Indices) -> Indices:
@@ -266,9 +268,9 @@ class TokenEdges(NamedTuple):
     log_probs: Scores
     scores: Scores
 
-    def select(self, places: Any) -> "TokenEdges":
-        """Some of them."""
-        return TokenEdges(*(column[places] for column in self))
+    def select(self, indices: Any) -> "TokenEdges":
+        """Select edges by index."""
+        return TokenEdges(*(column[indices] for column in self))
 
 
 class TokenGraph(NamedTuple):
@@ -316,7 +318,7 @@ class TokenTable:
         return self._forward[tokens]
 
     def nodes(self, tokens: Indices) -> Indices:
-        """Where tokens are."""
+        """Return the nodes of tokens."""
         return self._nodes[tokens]
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
@@ -348,11 +350,11 @@ class TokenTable:
         """
         best = merged.best
         self._add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
-        kept = ways.select(merged.candidates)
-        self._parents.append(kept.parents)
-        self._arcs.append(kept.arcs)
-        self._log_probs.append(kept.log_probs)
-        self._scores.append(kept.scores)
+        selected = ways.select(merged.candidates)
+        self._parents.append(selected.parents)
+        self._arcs.append(selected.arcs)
+        self._log_probs.append(selected.log_probs)
+        self._scores.append(selected.scores)
 
     def graph(self) -> TokenGraph:
         """All tokens and their ways."""
@@ -361,8 +363,8 @@ class TokenTable:
         return TokenGraph(self._nodes[:], self._forward[:], offsets, ways)
 
     def _add(self, nodes: Indices, totals: Scores, words: Indices, num_ways: Indices) -> None:
-        places = len(self) + np.arange(len(nodes))
-        self.first[nodes[::-1]] = places[::-1]
+        indices = len(self) + np.arange(len(nodes))
+        self.first[nodes[::-1]] = indices[::-1]
         np.add.at(self.count, nodes, 1)
         self._nodes.append(nodes)
         self._forward.append(totals)
@@ -372,7 +374,7 @@ class TokenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatticeSearchSettings:
-    """How thoroughly lattices are searched.
+    """Pruning and recombination settings of a lattice search.
 
     Attributes:
         max_tokens_per_node: only so many go on from a node, the best.
@@ -441,7 +443,7 @@ class _TokenPassing:
         self._live = np.zeros(0, dtype=np.int64)  # tokens that have arcs still to go
         self._begins = np.zeros(
             len(joined.sources), dtype=np.int64
-        )  # of each arc, its first place in these two
+        )  # of each arc, its first index in these two
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
 
@@ -452,7 +454,7 @@ class _TokenPassing:
         self._score_outgoing(0, self._states.initial, np.zeros(len(starts), dtype=np.int64))
 
     def advance_level(self, level: int) -> None:
-        """Let tokens arrive at the nodes of a level and be merged, and score the words that follow."""
+        """Collect and recombine the tokens at the nodes of a level, then score the next words."""
         ways, totals = self._incoming_edges(level)
         nodes = self._joined.targets[ways.arcs]
         labels = self._spelling.canonical[self._joined.labels[ways.arcs]]
@@ -467,23 +469,23 @@ class _TokenPassing:
         going = ~ended[merged.best]
         best = merged.best[going]
         if self._states_are_keys:
-            used, places = np.unique(rows[best], return_inverse=True)
+            used, indices = np.unique(rows[best], return_inverse=True)
             state = state.select(used)
         else:
-            state, places = self._shared_states(ways.select(best), totals[best], words[best])
+            state, indices = self._shared_states(ways.select(best), totals[best], words[best])
         rows = np.full(len(going), NO_STATE)
-        rows[going] = places
+        rows[going] = indices
         self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
         """The states after ways, one for all of a lattice whose last words are equal: that of the best of them."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
-        alike = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
-        labels = self._spelling.canonical[self._joined.labels[ways.arcs[alike.best]]]
-        state, rows = self._states.after(ways.parents[alike.best], labels)
-        places = np.empty(len(totals), dtype=np.int64)
-        places[alike.candidates] = np.repeat(rows, np.diff(alike.offsets))
-        return state, places
+        merged = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
+        labels = self._spelling.canonical[self._joined.labels[ways.arcs[merged.best]]]
+        state, rows = self._states.after(ways.parents[merged.best], labels)
+        indices = np.empty(len(totals), dtype=np.int64)
+        indices[merged.candidates] = np.repeat(rows, np.diff(merged.offsets))
+        return state, indices
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores]:
         """The ways to the nodes of a level and their totals, without those outside the beam."""

@@ -55,18 +55,18 @@ def _word_at(words: Any, arc: Any) -> Any:  # noqa: ARG001 - the types decide
     return bytewise if words.ndim == 2 else whole
 
 
-def value_at(coded: Any, values: Any, place: Any) -> Any:
+def value_at(coded: Any, values: Any, index: Any) -> Any:
     """A probability or back-off weight, float32, of the array that has it or its code; for kernels only."""
     raise NotImplementedError
 
 
 @overload(value_at, inline="always")
-def _value_at(coded: Any, values: Any, place: Any) -> Any:  # noqa: ARG001
-    def value(coded: Any, values: Any, place: Any) -> Any:  # noqa: ARG001
-        return coded[place]
+def _value_at(coded: Any, values: Any, index: Any) -> Any:  # noqa: ARG001
+    def value(coded: Any, values: Any, index: Any) -> Any:  # noqa: ARG001
+        return coded[index]
 
-    def decoded(coded: Any, values: Any, place: Any) -> Any:
-        return values[coded[place]]
+    def decoded(coded: Any, values: Any, index: Any) -> Any:
+        return values[coded[index]]
 
     return decoded if coded.dtype == types.uint8 else value
 
@@ -91,13 +91,13 @@ def log10_backoff_of(automaton: Automaton, state: Any) -> Any:
 
 @intrinsic
 def _prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG001
-    """Ask the processor for the cache line of `array[index]`, without waiting for it."""
+    """Prefetch the cache line of `array[index]`, without waiting for it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_type = signature.args[0]
         view = context.make_array(array_type)(context, builder, arguments[0])
-        place = builder.mul(arguments[1], ir.Constant(ir.IntType(64), _stride(array_type)))
-        pointer = builder.gep(builder.bitcast(view.data, cgutils.voidptr_t), [place])
+        position = builder.mul(arguments[1], ir.Constant(ir.IntType(64), _stride(array_type)))
+        pointer = builder.gep(builder.bitcast(view.data, cgutils.voidptr_t), [position])
         flag = ir.IntType(32)
         function = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, flag, flag, flag])
         read, keep, data = (ir.Constant(flag, value) for value in (0, 3, 1))
@@ -160,7 +160,7 @@ def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, inline="always")
 def context_length(order_starts: Any, state: Any) -> Any:
-    """How many words a state's context has. Also of an n-gram that is too long to be one: arc a is as long as a + 1."""
+    """Return the length of a state's context. Also of longer n-grams: arc a is as long as a + 1."""
     length = U(0)
     while state > U(order_starts[length]):
         length += U(1)
@@ -212,8 +212,8 @@ def link_states(
             word, shorter = words[arc], suffixes[prefix]
             while shorter != 0:
                 begin, end = first_arcs[shorter], first_arcs[shorter + 1]
-                place = begin + np.searchsorted(words[begin:end], word)
-                if place < end and words[place] == word:
+                index = begin + np.searchsorted(words[begin:end], word)
+                if index < end and words[index] == word:
                     break
                 shorter = suffixes[shorter]
-            suffixes[state] = place + 1 if shorter != 0 else word + 1
+            suffixes[state] = index + 1 if shorter != 0 else word + 1

@@ -32,7 +32,7 @@ from models.word_kernels import (
 Int: TypeAlias = Any  # in kernels a whole number is an int64, whether Python or NumPy made it
 
 MAX_NUMBER_BYTES = 32
-"""The longest decimal that `write_number` writes, with room to spare."""
+"""The longest decimal that `write_number` writes, with a margin."""
 
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(64)])
 _MARGIN = 2.0**-49
@@ -49,11 +49,11 @@ _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.0
 def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32]:
     """The float nearest to a decimal, and whether it was easy; else ask `nearest_float`."""
     negative = text[start] == _MINUS
-    place = start + 1 if negative or text[start] == _PLUS else start
-    mantissa, exponent, place = _read_digits(text, place, end)
-    good = place > 0
-    if good and place < end:
-        written, good = _read_exponent(text, place, end)
+    offset = start + 1 if negative or text[start] == _PLUS else start
+    mantissa, exponent, offset = _read_digits(text, offset, end)
+    good = offset > 0
+    if good and offset < end:
+        written, good = _read_exponent(text, offset, end)
         exponent += written
     value: Any = np.float64(mantissa)
     if mantissa > 0:
@@ -67,24 +67,24 @@ def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32
 
 
 @numba.njit(nogil=True, cache=True)
-def _read_digits(text: ByteArray, place: int, end: int) -> tuple[np.uint64, Int, int]:
+def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int, int]:
     """Digits with perhaps a point among them: as a whole number, and a power of ten for it.
 
     Those past the nineteenth are dropped: they weigh less than the margin.
 
     Returns:
-        The number, the exponent, and the place after the digits; −1 if there is none.
+        The number, the exponent, and the offset after the digits; −1 if there is none.
     """
-    mantissa, kept = np.uint64(0), 0
+    mantissa, num_kept = np.uint64(0), 0
     exponent: Int = 0
     seen, fraction = False, False
-    while place < end:
-        byte = text[place]
+    while offset < end:
+        byte = text[offset]
         if _ZERO <= byte <= _NINE:
             seen = True
-            if kept < _MOST_DIGITS:
+            if num_kept < _MOST_DIGITS:
                 mantissa = mantissa * np.uint64(10) + np.uint64(byte - _ZERO)
-                kept += 1 if mantissa > 0 else 0
+                num_kept += 1 if mantissa > 0 else 0
                 exponent -= fraction
             else:
                 exponent += not fraction
@@ -92,27 +92,27 @@ def _read_digits(text: ByteArray, place: int, end: int) -> tuple[np.uint64, Int,
             fraction = True
         else:
             break
-        place += 1
-    return mantissa, exponent, place if seen else -1
+        offset += 1
+    return mantissa, exponent, offset if seen else -1
 
 
 @numba.njit(nogil=True, cache=True)
 def _read_exponent(text: ByteArray, start: int, end: int) -> tuple[Int, bool]:
     """An "e" and a whole number of up to three digits: the number, and whether that is so."""
-    place = start + 1
+    offset = start + 1
     if text[start] != _E and text[start] != _SMALL_E:
         return 0, False
-    negative = place < end and text[place] == _MINUS
-    if place < end and (negative or text[place] == _PLUS):
-        place += 1
-    if not place < end <= place + 3:
+    negative = offset < end and text[offset] == _MINUS
+    if offset < end and (negative or text[offset] == _PLUS):
+        offset += 1
+    if not offset < end <= offset + 3:
         return 0, False
     value: Int = 0
-    while place < end:
-        if not _ZERO <= text[place] <= _NINE:
+    while offset < end:
+        if not _ZERO <= text[offset] <= _NINE:
             return 0, False
-        value = value * 10 + np.int64(text[place] - _ZERO)
-        place += 1
+        value = value * 10 + np.int64(text[offset] - _ZERO)
+        offset += 1
     return -value if negative else value, True
 
 
@@ -124,16 +124,16 @@ def nearest_float(field: bytes) -> np.float32 | None:
         sign, name = (field[:1], field[1:]) if field[:1] in {b"+", b"-"} else (b"", field)
         value = _NAMED_NUMBERS.get(name.lower())
         return None if value is None else np.float32(-value if sign == b"-" else value)
-    near = float(field)
-    if near == 0 or not 1e-46 < abs(near) < 3.5e38:
-        return np.float32(math.copysign(0.0 if abs(near) < 1 else math.inf, near))
-    return _nearest_to(Fraction(field.decode()), near)
+    approximate = float(field)
+    if approximate == 0 or not 1e-46 < abs(approximate) < 3.5e38:
+        return np.float32(math.copysign(0.0 if abs(approximate) < 1 else math.inf, approximate))
+    return _nearest_to(Fraction(field.decode()), approximate)
 
 
-def _nearest_to(exact: Fraction, near: float) -> np.float32:
-    """The float nearest to a fraction that is about `near`; of two as near, the even one."""
+def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
+    """The float nearest to a fraction that is about `approximate`; of two as near, the even one."""
     with np.errstate(over="ignore", under="ignore"):
-        first = np.float32(near)
+        first = np.float32(approximate)
         around = [first, *(np.nextafter(first, np.float32(end)) for end in (-np.inf, np.inf))]
 
     def distance(value: np.float32) -> tuple[Fraction, int]:
@@ -145,32 +145,32 @@ def _nearest_to(exact: Fraction, near: float) -> np.float32:
 
 
 @numba.njit(nogil=True, cache=True)
-def write_number(value: np.float32, out: ByteArray, place: int) -> int:
+def write_number(value: np.float32, out: ByteArray, offset: int) -> int:
     """Write the shortest decimal of six digits or more that reads as this float; zeros at its end go.
 
     Returns:
-        The place after it.
+        The offset after it.
     """
     if np.signbit(value):
-        out[place] = _MINUS
-        place += 1
+        out[offset] = _MINUS
+        offset += 1
     if value == 0:
-        out[place] = _ZERO
-        return place + 1
+        out[offset] = _ZERO
+        return offset + 1
     if np.isinf(value):
-        out[place], out[place + 1], out[place + 2] = _INF
-        return place + 3
+        out[offset], out[offset + 1], out[offset + 2] = _INF
+        return offset + 3
     digits, scale = _shortest(np.float32(abs(value)))
     length = _num_digits(digits)
     if -_MOST_ZEROS <= length + scale <= _MOST_ZEROS:
-        return _write_fixed(digits, length, scale, out, place)
-    place = _write_fixed(digits, length, 1 - length, out, place)
-    out[place] = _SMALL_E
+        return _write_fixed(digits, length, scale, out, offset)
+    offset = _write_fixed(digits, length, 1 - length, out, offset)
+    out[offset] = _SMALL_E
     exponent = length + scale - 1
     if exponent < 0:
-        out[place + 1] = _MINUS
-        place += 1
-    return _write_fixed(abs(exponent), _num_digits(abs(exponent)), 0, out, place + 1)
+        out[offset + 1] = _MINUS
+        offset += 1
+    return _write_fixed(abs(exponent), _num_digits(abs(exponent)), 0, out, offset + 1)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -182,8 +182,11 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
     for count in range(6, 18):  # nine always do; more, should a conversion be in doubt
         shift = count - 1 - first
         digits = np.int64(np.rint(size * _POWERS[shift] if shift >= 0 else size / _POWERS[-shift]))
-        near = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
-        if np.float32(near * (1 - _MARGIN)) == value and np.float32(near * (1 + _MARGIN)) == value:
+        approximate = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
+        if (
+            np.float32(approximate * (1 - _MARGIN)) == value
+            and np.float32(approximate * (1 + _MARGIN)) == value
+        ):
             break
     while digits % 10 == 0:
         digits //= 10
@@ -193,7 +196,7 @@ def _shortest(value: np.float32) -> tuple[Int, Int]:
 
 @numba.njit(nogil=True, cache=True)
 def _num_digits(number: Int) -> int:
-    """How many decimal digits a whole number has that is not negative."""
+    """Return the number of decimal digits of a non-negative integer."""
     count = 1
     while number >= 10:
         number //= 10
@@ -202,11 +205,11 @@ def _num_digits(number: Int) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, place: int) -> int:
+def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, offset: int) -> int:
     """Write `digits`, of which there are `length`, times ten to the power of `scale`."""
-    before = max(length + scale, 1)  # places before the point
+    before = max(length + scale, 1)  # digits before the point
     after = max(-scale, 0)
-    end: int = place + before + (after + 1 if after > 0 else 0)
+    end: int = offset + before + (after + 1 if after > 0 else 0)
     spot = end - 1
     for power in range(-after, before):
         if power == 0 and after > 0:
@@ -241,10 +244,10 @@ _LINE_END, _BACKSLASH = ord("\n"), ord("\\")
 
 
 class NGramRows(NamedTuple):
-    """The n-grams of one section as they come; the arrays have room for more.
+    """The n-grams of one section as they come; the arrays have capacity for more.
 
     Attributes:
-        prefixes: the place of all but the last word among the n-grams one shorter, int32.
+        prefixes: the index of all but the last word among the n-grams one shorter, int32.
         words: the last word's id, int32.
         log10_probs: float32.
         log10_backoffs: float32; 0 where there is none.
@@ -278,7 +281,7 @@ class PrefixTrie(NamedTuple):
 
 
 class ParseStop(NamedTuple):
-    """Where and why a kernel stopped.
+    """Position and reason of a kernel's stop.
 
     Attributes:
         code: why.
@@ -302,7 +305,7 @@ class ParseStop(NamedTuple):
 @numba.njit(nogil=True, cache=True)
 def read_ngrams(
     text: ByteArray,
-    place: int,
+    offset: int,
     line: int,
     rows: NGramRows,
     count: int,
@@ -316,7 +319,7 @@ def read_ngrams(
 
     Args:
         text: whole lines.
-        place: where to start in it.
+        offset: where to start in it.
         line: the number of the line there.
         rows: to be filled from `count` on.
         count: rows filled before.
@@ -327,11 +330,11 @@ def read_ngrams(
         hard: to be filled with numbers that Python has to read: the row, `PROB` or `BACKOFF`,
             start and end of the field [H, 4].
     """
-    code, field, num_hard, missing = BLOCK_ENDS, place, 0, 0
-    while place < len(text):
-        field = _field_start(text, place)
+    code, field, num_hard, missing = BLOCK_ENDS, offset, 0, 0
+    while offset < len(text):
+        field = _field_start(text, offset)
         if text[field] == _LINE_END:
-            place = field + 1
+            offset = field + 1
             line += 1
             continue
         if text[field] == _BACKSLASH:
@@ -363,16 +366,16 @@ def read_ngrams(
         missing += lacking
         count += 1
         line += 1
-        place = field + 1
-    return ParseStop(code, field, place, line, count, num_hard, missing)
+        offset = field + 1
+    return ParseStop(code, field, offset, line, count, num_hard, missing)
 
 
 @numba.njit(nogil=True, cache=True)
 def _read_new_word(
-    text: ByteArray, place: int, number: int, table: WordHashTable
+    text: ByteArray, offset: int, number: int, table: WordHashTable
 ) -> tuple[int, int, int, Int, Int]:
     """The word of a unigram, which is entered into the table; returns what `_read_words` does."""
-    start = _field_start(text, place)
+    start = _field_start(text, offset)
     if text[start] == _LINE_END:
         return TOO_FEW_WORDS, start, start, np.int64(0), np.int64(number)
     end, hashed = _hash_field(text, start)
@@ -387,7 +390,7 @@ def _read_new_word(
 
 @numba.njit(nogil=True, cache=True)
 def _read_words(
-    text: ByteArray, place: int, order: int, table: WordHashTable, ids: IntArray, trie: PrefixTrie
+    text: ByteArray, offset: int, order: int, table: WordHashTable, ids: IntArray, trie: PrefixTrie
 ) -> tuple[int, int, int, Int, Int]:
     """The words of one n-gram.
 
@@ -395,7 +398,7 @@ def _read_words(
         `BLOCK_ENDS` or what is wrong; the start and the end of the last field looked at; the
         node of all words but the last, and the last.
     """
-    node, word, start, end = np.int64(0), np.int64(0), place, place
+    node, word, start, end = np.int64(0), np.int64(0), offset, offset
     for position in range(order):
         start = _field_start(text, end)
         if text[start] == _LINE_END:
@@ -431,14 +434,14 @@ def _find_child(trie: PrefixTrie, node: Int, word: Int) -> Int:
 
 @numba.njit(nogil=True, cache=True)
 def _read_backoff(
-    text: ByteArray, place: int, row: int, hard: npt.NDArray[np.int64], num_hard: int
+    text: ByteArray, offset: int, row: int, hard: npt.NDArray[np.int64], num_hard: int
 ) -> tuple[int, np.float32, int, int]:
-    """What follows the words of a line: a back-off weight, or nothing.
+    """Read the optional back-off weight after the words of a line.
 
     Returns:
-        The place of the next field or line end; the weight; hard numbers; 1 if there is no weight.
+        The offset of the next field or line end; the weight; hard numbers; 1 if there is no weight.
     """
-    start = _field_start(text, place)
+    start = _field_start(text, offset)
     if text[start] == _LINE_END:
         return start, np.float32(0.0), num_hard, 1
     end = _field_end(text, start)
@@ -466,37 +469,37 @@ def _read_weight(
 
 
 @numba.njit(nogil=True, cache=True)
-def _field_start(text: ByteArray, place: int) -> int:
+def _field_start(text: ByteArray, offset: int) -> int:
     """The next byte that is no blank; a block ends with a line end, so there is one."""
-    while _BYTE_KINDS[text[place]] == _BLANK:
-        place += 1
-    return place
+    while _BYTE_KINDS[text[offset]] == _BLANK:
+        offset += 1
+    return offset
 
 
 @numba.njit(nogil=True, cache=True)
-def _field_end(text: ByteArray, place: int) -> int:
-    """The place after a field that starts here."""
-    while _BYTE_KINDS[text[place]] == _ORDINARY:
-        place += 1
-    return place
+def _field_end(text: ByteArray, offset: int) -> int:
+    """Return the offset after a field that starts here."""
+    while _BYTE_KINDS[text[offset]] == _ORDINARY:
+        offset += 1
+    return offset
 
 
 @numba.njit(nogil=True, cache=True)
-def _hash_field(text: ByteArray, place: int) -> tuple[int, np.uint64]:
-    """The place after a field that starts here, and its hash."""
+def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
+    """Return the offset after a field that starts here, and its hash."""
     value = HASH_SEED
-    while _BYTE_KINDS[text[place]] == _ORDINARY:
-        value = (value ^ np.uint64(text[place])) * HASH_PRIME
-        place += 1
-    return place, value
+    while _BYTE_KINDS[text[offset]] == _ORDINARY:
+        value = (value ^ np.uint64(text[offset])) * HASH_PRIME
+        offset += 1
+    return offset, value
 
 
 class RowOrder(NamedTuple):
-    """How rows must be taken to be in lexicographic order.
+    """Permutation that sorts rows lexicographically.
 
     Attributes:
         order: the rows' numbers in that order [n], int32; None if they are in it already.
-        duplicate: the place in that order of a row that equals the one before; −1 if there is none.
+        duplicate: the index in that order of a row that equals the one before; −1 if there is none.
     """
 
     order: IntArray | None
@@ -539,24 +542,24 @@ def _first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
 @numba.njit(nogil=True, cache=True)
 def _counting_sort(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
     """Rows in the order of their keys, those of equal keys as they were: one pass of a radix sort."""
-    places = np.zeros(num_keys + 1, np.int64)
+    slots = np.zeros(num_keys + 1, np.int64)  # [num_keys + 1], counts, then the next slot of each key
     for key in keys:
-        places[key + 1] += 1
+        slots[key + 1] += 1
     for key in range(num_keys):
-        places[key + 1] += places[key]
-    out = np.empty_like(rows)
-    for row in rows:
+        slots[key + 1] += slots[key]
+    out = np.empty_like(rows)  # [n]
+    for row in rows:  # in their present order, so that the sort is stable
         key = keys[row]
-        out[places[key]] = row
-        places[key] += 1
+        out[slots[key]] = row
+        slots[key] += 1
     return out
 
 
 @numba.njit(nogil=True, cache=True)
 def _first_duplicate(prefixes: IntArray, words: IntArray, order: IntArray) -> int:
-    """The first place in the order whose row equals the one before; −1 if there is none."""
-    for place in range(1, len(order)):
-        row, before = order[place], order[place - 1]
+    """The first index in the order whose row equals the one before; −1 if there is none."""
+    for index in range(1, len(order)):
+        row, before = order[index], order[index - 1]
         if prefixes[row] == prefixes[before] and words[row] == words[before]:
-            return place
+            return index
     return -1

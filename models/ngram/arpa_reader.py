@@ -58,7 +58,7 @@ _KNOWN_FORMATS = {
 
 
 class ArpaSource:
-    """Reads a file block by block; use it as a context manager.
+    """Reader of a file block by block; use it as a context manager.
 
     Args:
         path: the file; how it is packed is seen by its first bytes, not by its name.
@@ -67,7 +67,7 @@ class ArpaSource:
     Attributes:
         block: whole lines, each with its end.
         offset: how far the block has been used up.
-        line: the number of the line at that place, from 1.
+        line: the number of the line at that offset, from 1.
         cut: whether the file ended within the line after the block.
 
     Raises:
@@ -110,7 +110,7 @@ class ArpaSource:
         return self._file.digest.hexdigest()
 
     def refill(self) -> bool:
-        """Go on to the next block, the present one being used up; False at the end of the file."""
+        """Advance to the next block after the present one is used up; False at the end of the file."""
         pieces = [self._tail]
         while chunk := self._read():
             end = chunk.rfind(b"\n") + 1
@@ -137,14 +137,14 @@ class ArpaSource:
         self.line += 1
         return text
 
-    def field_at(self, place: int) -> bytes:
-        """What stands at a place of the block, up to the next space, tab or line end."""
-        match = _FIELD.match(self._whole, place)
+    def field_at(self, offset: int) -> bytes:
+        """Return the field at an offset of the block, up to the next space, tab or line end."""
+        match = _FIELD.match(self._whole, offset)
         return match.group() if match else b""
 
-    def fields_at(self, place: int) -> list[bytes]:
-        """The fields of the line that starts at a place of the block."""
-        return _FIELD.findall(self._whole, place, self._whole.index(b"\n", place))
+    def fields_at(self, offset: int) -> list[bytes]:
+        """The fields of the line that starts at an offset of the block."""
+        return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
 
     def drain(self) -> None:
         """Read to the end of the file, so that its hash is whole and damage is seen."""
@@ -152,7 +152,7 @@ class ArpaSource:
             pass
 
     def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
-        """Refuse the file for what is wrong in a line; in that of the present place, if none is given."""
+        """Refuse the file for what is wrong in a line; in the present line, if none is given."""
         raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
 
     def fail_ended(self, expected: str) -> NoReturn:
@@ -174,9 +174,9 @@ class ArpaSource:
         hint = next(known, "an ARPA file begins with the line \\data\\, perhaps after comments")
         raise FormatError(self.path, "is no ARPA file", hint=hint)
 
-    def _use(self, whole: bytes, *, tail: bytes) -> None:
-        self._whole, self._tail = whole, tail
-        self.block, self.offset = np.frombuffer(whole, dtype=np.uint8), 0
+    def _use(self, lines: bytes, *, tail: bytes) -> None:
+        self._whole, self._tail = lines, tail
+        self.block, self.offset = np.frombuffer(lines, dtype=np.uint8), 0
 
     def _read(self) -> bytes:
         try:
@@ -195,7 +195,7 @@ class ArpaSource:
         return chunk
 
     def _next_chunk(self) -> bytes:
-        """Called in the thread, so that whatever is wrong with the file is met where its chunks are awaited."""
+        """Read a chunk in the thread, so that errors of the file are raised where its chunks are awaited."""
         if self._stream is None:
             self._stream = decompressed(cast("BufferedReader", self._file))
         return self._stream.read(BLOCK_BYTES)
@@ -214,7 +214,7 @@ class _HashedFile:
         return self._raw.peek(size)
 
     def read(self, size: int = -1) -> bytes:
-        """Up to so many bytes; none at the end."""
+        """Return up to `size` bytes; none at the end."""
         chunk = self._raw.read(size)
         self.digest.update(chunk)
         self.num_bytes += len(chunk)
@@ -250,7 +250,7 @@ _OPTION = re.compile(r"(\S+?)=(\S+)")
 
 
 class ArpaHeader(NamedTuple):
-    """What the head of a file says.
+    """Contents of the head of a file.
 
     Attributes:
         counts: how many n-grams there are, by order from 1.
@@ -456,7 +456,7 @@ class ArpaSection:
     Args:
         source: at the line after the section's heading.
         order: words in an n-gram.
-        declared: how many n-grams the head of the file promises; room is made as they come.
+        declared: how many n-grams the head of the file promises; arrays grow as they come.
 
     Attributes:
         rows: in the order of the file; what was read is as long as promised.
@@ -473,13 +473,13 @@ class ArpaSection:
         self._declared = declared
         self._count = 0
         self._hard = np.zeros((_MAX_HARD_NUMBERS, 4), dtype=np.int64)
-        room = min(declared, _INITIAL_ROWS)
+        capacity = min(declared, _INITIAL_ROWS)
         self.rows = NGramRows(
-            prefixes=np.zeros(room, dtype=np.int32),
-            words=np.zeros(room, dtype=np.int32),
-            log10_probs=np.zeros(room, dtype=np.float32),
-            log10_backoffs=np.zeros(room, dtype=np.float32),
-            lines=np.zeros(room, dtype=np.int64),
+            prefixes=np.zeros(capacity, dtype=np.int32),
+            words=np.zeros(capacity, dtype=np.int32),
+            log10_probs=np.zeros(capacity, dtype=np.float32),
+            log10_backoffs=np.zeros(capacity, dtype=np.float32),
+            lines=np.zeros(capacity, dtype=np.int64),
         )
 
     def read(self, words: WordTable, ids: IntArray, trie: PrefixTrie) -> None:
@@ -552,9 +552,9 @@ class ArpaSection:
         if self._count == self._declared:
             self._source.fail(f"there are more than the {self._promised()}", hint=_COUNTS_HINT)
         if self._count == len(self.rows.words):
-            room = min(self._declared, 2 * self._count)
+            capacity = min(self._declared, 2 * self._count)
             for array in self.rows:
-                array.resize(room, refcheck=False)  # in place; nobody else holds a view
+                array.resize(capacity, refcheck=False)  # in place; nobody else holds a view
         if self._order == 1:
             words.grow(len(self._source.block))  # no word is longer
 
@@ -582,7 +582,7 @@ class ArpaSection:
                 self.rows.log10_backoffs[row] = value
 
     def _refuse(self, stop: ParseStop, words: WordTable) -> NoReturn:
-        """Say what is wrong in the line that the kernel stopped at."""
+        """Raise the error of the line that the kernel stopped at."""
         field = self._source.field_at(stop.field)
         if stop.code == arpa_kernels.POSITIVE_LOG_PROB:
             self._fail_positive(field, stop.line)
@@ -616,7 +616,7 @@ MISSING_UNKNOWN_LOG10 = -100.0
 
 
 class ArpaReport(NamedTuple):
-    """What a reader of a model may want to know of its file.
+    """Properties of a model's file.
 
     Attributes:
         sha256: of the file as it lies on disk, hex.
@@ -760,7 +760,7 @@ def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -
 
 
 def _normalise_weights(ngrams: NGrams, weights: NGramWeights, log_zero: np.float32 | None) -> int:
-    """What files write instead of what they mean: in place, how many n-grams predicted `<s>`."""
+    """Normalise unusual weights in place; return the number of n-grams that predicted `<s>`."""
     log10_probs, log10_backoffs = weights
     np.minimum(log10_probs, 0, out=log10_probs)  # rounding errors
     if log_zero is not None:

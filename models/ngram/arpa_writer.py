@@ -40,7 +40,7 @@ _TAB, _LINE_END, _SPACE = (np.uint8(c) for c in b"\t\n ")
 
 
 class ArpaWriteReport(NamedTuple):
-    """What was written.
+    """Summary of a written file.
 
     Attributes:
         counts: n-grams by order.
@@ -54,7 +54,7 @@ class ArpaWriteReport(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """Some n-grams of one order.
+    """Batch of n-grams of one order.
 
     Attributes:
         words: ids [order, n], int32.
@@ -112,7 +112,7 @@ def write_arpa(
 
 
 def _options(*, words_escaped: bool, log_zero: np.float32 | None, backward: bool) -> dict[str, str]:
-    """What the file's comment says."""
+    """Return the options in the file's comment."""
     options = dict([ESCAPED_OPTION] * words_escaped + [BACKWARD_OPTION] * backward)
     return options if log_zero is None else {**options, LOG_ZERO_OPTION: f"{log_zero:g}"}
 
@@ -124,7 +124,7 @@ def _format_header(counts: Sequence[int], options: Mapping[str, str]) -> bytes:
 
 
 def _log_zero(log10_backoffs: Sequence[npt.NDArray[np.float32]]) -> np.float32 | None:
-    """What can stand for a back-off weight of minus infinity: a whole number that is none; None if none need."""
+    """Return an unused integer to write for back-off weights of minus infinity; None if there are none."""
     if not any(np.isneginf(values).any() for values in log10_backoffs):
         return None
     candidates = (np.float32(-99 - more) for more in range(1000))
@@ -167,8 +167,8 @@ def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> npt
 def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bytes:
     """The lines as bytes."""
     num_bytes = int(np.diff(starts)[lines.words].sum())
-    room = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
-    out = np.empty(room, dtype=np.uint8)
+    capacity = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
+    out = np.empty(capacity, dtype=np.uint8)
     return out[: _write_lines(lines, spelling, starts, out)].tobytes()
 
 
@@ -177,20 +177,20 @@ def _write_lines(
     lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]
 ) -> int:
     """Write the lines; returns how many bytes they take."""
-    place = 0
+    offset = 0
     order = len(lines.words)
     for row in range(len(lines.log10_probs)):
-        place = write_number(lines.log10_probs[row], out, place)
+        offset = write_number(lines.log10_probs[row], out, offset)
         for position in range(order):
-            out[place] = _TAB if position == 0 else _SPACE
-            place += 1
+            out[offset] = _TAB if position == 0 else _SPACE
+            offset += 1
             word = lines.words[position, row]
             for spot in range(starts[word], starts[word + 1]):
-                out[place] = spelling[spot]
-                place += 1
+                out[offset] = spelling[spot]
+                offset += 1
         if lines.with_backoff[row]:
-            out[place] = _TAB
-            place = write_number(lines.log10_backoffs[row], out, place + 1)
-        out[place] = _LINE_END
-        place += 1
-    return place
+            out[offset] = _TAB
+            offset = write_number(lines.log10_backoffs[row], out, offset + 1)
+        out[offset] = _LINE_END
+        offset += 1
+    return offset

@@ -146,7 +146,7 @@ class Automaton(NamedTuple):
 
 
 def reject(path: Path, problem: str) -> NoReturn:
-    """Say that a file is no automaton.
+    """Raise the error of a file that is no automaton.
 
     Raises:
         ManifestError: always.

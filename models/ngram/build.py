@@ -152,7 +152,7 @@ def dequantise_automaton(automaton: Automaton) -> Automaton:
 def encode_values(
     values: npt.NDArray[np.float32], *, kept: npt.NDArray[np.float32] | None = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """What 256 codes stand for, in rising order, and the code of each value [n].
+    """Quantise values; return the values of the 256 codes, ascending, and the code of each value [n].
 
     Args:
         values: to be coded.
@@ -161,9 +161,9 @@ def encode_values(
     special = np.isinf(values) | (values == 0) | np.isin(values, [] if kept is None else kept)
     ordinary = values[~special]
     levels = np.unique(values[special])
-    room = NUM_CODES - len(levels)
+    num_free = NUM_CODES - len(levels)
     if len(ordinary):
-        levels = np.unique(np.concatenate([levels, _lloyd(ordinary, room)]))
+        levels = np.unique(np.concatenate([levels, _lloyd(ordinary, num_free)]))
     table = np.full(NUM_CODES, levels[-1], np.float32)
     table[: len(levels)] = levels
     finite = np.isfinite(levels)
@@ -174,9 +174,9 @@ def encode_values(
     return table, codes
 
 
-def _lloyd(values: npt.NDArray[np.float32], room: int) -> npt.NDArray[np.float32]:
-    """At most `room` levels for finite values [n], by Lloyd's algorithm on their histogram."""
-    if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= room:
+def _lloyd(values: npt.NDArray[np.float32], num_levels: int) -> npt.NDArray[np.float32]:
+    """At most `num_levels` levels for finite values [n], by Lloyd's algorithm on their histogram."""
+    if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= num_levels:
         return distinct
     counts, edges = np.histogram(values, bins=_HISTOGRAM_BINS)
     centres = (edges[:-1] + edges[1:]) / 2
@@ -185,7 +185,7 @@ def _lloyd(values: npt.NDArray[np.float32], room: int) -> npt.NDArray[np.float32
     mass = np.concatenate([[0], np.cumsum(counts)])
     moment = np.concatenate([[0], np.cumsum(counts * centres)])
     spread = np.cumsum(np.cbrt(counts))  # levels as dense as the cube root of the values is best for many
-    levels = centres[np.searchsorted(spread, (np.arange(room) + 0.5) / room * spread[-1])]
+    levels = centres[np.searchsorted(spread, (np.arange(num_levels) + 0.5) / num_levels * spread[-1])]
     for _ in range(_MAX_ITERATIONS):
         cuts = np.searchsorted(centres, (levels[:-1] + levels[1:]) / 2)
         begins, ends = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(centres)]])
@@ -211,7 +211,7 @@ class NGrams(NamedTuple):
 
     Attributes:
         words: the last word [n], int32.
-        prefixes: the place, among the n-grams one shorter, of all but the last word [n], int32.
+        prefixes: the index, among the n-grams one shorter, of all but the last word [n], int32.
         suffixes: likewise of all but the first word [n], int32; −1 where that is not listed or not known.
     """
 
@@ -221,7 +221,7 @@ class NGrams(NamedTuple):
 
 
 class NGramWeights(NamedTuple):
-    """What a back-off model knows of the n-grams of one order.
+    """Weights of a back-off model's n-grams of one order.
 
     Attributes:
         log10_probs: of the last word after the others [n], float32.
@@ -380,8 +380,8 @@ def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
         if starts[rank + 1] - starts[rank] != end - begin or automaton.ranked_states[0] != 0:
             return 8
         mass, last_prob, last_arc = 0.0, np.float32(np.inf), np.int64(-1)
-        for place in range(starts[rank], starts[rank + 1]):
-            arc = np.int64(automaton.ranked_arcs[place])
+        for index in range(starts[rank], starts[rank + 1]):
+            arc = np.int64(automaton.ranked_arcs[index])
             if not begin <= arc < end:
                 return 8
             prob = log10_prob_of(automaton, U(arc))
@@ -395,7 +395,7 @@ def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
 
 @numba.njit(nogil=True)
 def _has_unranked_state(automaton: Automaton) -> bool:
-    """Whether a state has more arcs than are ranked when they are needed, and no rank; those with one rise."""
+    """Return whether a state with many arcs has no rank, or the ranked states do not ascend."""
     rank = 0
     for state in range(len(automaton.suffixes)):
         if rank < len(automaton.ranked_states) and automaton.ranked_states[rank] == state:
@@ -407,7 +407,7 @@ def _has_unranked_state(automaton: Automaton) -> bool:
 
 @numba.njit(nogil=True)
 def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
-    """Whether the way from a state to the empty context is charged what no float can hold, or no number."""
+    """Return whether the back-off weights from a state to the empty context exceed `MAX_LOG10_BACKOFF` or are NaN."""
     charged = np.float64(log10_backoff_of(automaton, U(state)))
     if charged <= 0:  # most of them; what is charged further on is seen there
         return False

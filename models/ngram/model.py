@@ -108,10 +108,10 @@ def check_k(k: int, vocab_size: int) -> None:
         )
 
 
-def unknown_id_error(tokens: TokenIds, place: int, vocab_size: int) -> InvalidInputError:
-    """The error for the token at a place of the batch."""
+def unknown_id_error(tokens: TokenIds, index: int, vocab_size: int) -> InvalidInputError:
+    """Return the error for the token at an index of the batch."""
     return InvalidInputError(
-        f"token {place} of the batch is {tokens.flat[place]}, but token ids are 0 to {vocab_size - 1}",
+        f"token {index} of the batch is {tokens.flat[index]}, but token ids are 0 to {vocab_size - 1}",
         parameter="tokens",
     )
 
@@ -140,7 +140,7 @@ class NGramState:
 
     def concatenate(self, others: Sequence["NGramState"]) -> "NGramState":
         """A state with this one's rows, then those of each of `others`."""
-        return NGramState(np.concatenate([self.ids, *(other.ids for other in others)]))
+        return NGramState(np.concatenate([self.ids, *(state.ids for state in others)]))
 
 
 class NGramScores(NamedTuple):
@@ -270,7 +270,7 @@ class NGramModel:
         return self._score(state, tokens, lengths, detailed=False).log_probs
 
     def score_detailed(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """What `score` answers, and from which n-gram each probability comes.
+        """Score like `score`, and return the length of the n-gram behind each probability.
 
         Raises:
             InvalidInputError: see `score`.
@@ -313,7 +313,7 @@ class NGramModel:
     def _score(
         self, state: NGramState, tokens: TokenIds, lengths: TokenIds, *, detailed: bool
     ) -> NGramScores:
-        stretches = token_spans(tokens, lengths, len(state))
+        spans = token_spans(tokens, lengths, len(state))
         scores = NGramScores(
             np.zeros(tokens.shape, dtype=np.float32),
             np.zeros(tokens.shape if detailed else (0, 0), dtype=np.uint8),
@@ -322,13 +322,13 @@ class NGramModel:
         bad = scoring.score_spans(
             self.automaton,
             state.ids,
-            *stretches,
+            *spans,
             scores.log_probs.reshape(-1),
             scores.orders.reshape(-1),
             scores.log_backoffs.reshape(-1),
         )
         if bad >= 0:
-            raise unknown_id_error(stretches.tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(spans.tokens, bad, len(self.vocabulary))
         return scores
 
     def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
@@ -357,7 +357,7 @@ class NGramModel:
         return self.order
 
     def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
-        """How many of the last tokens each row's future depends on [B]."""
+        """Return the number of last tokens each row's future depends on [B]."""
         return scoring.context_lengths(self.automaton, state.ids)
 
     def context_lengths_per_token(
@@ -368,11 +368,11 @@ class NGramModel:
         Raises:
             InvalidInputError: see `score`.
         """
-        stretches = token_spans(tokens, lengths, len(state))
+        spans = token_spans(tokens, lengths, len(state))
         out = np.zeros(tokens.shape, dtype=np.int64)
-        bad = scoring.context_lengths_per_token(self.automaton, state.ids, *stretches, out.reshape(-1))
+        bad = scoring.context_lengths_per_token(self.automaton, state.ids, *spans, out.reshape(-1))
         if bad >= 0:
-            raise unknown_id_error(stretches.tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(spans.tokens, bad, len(self.vocabulary))
         return out
 
     def save(self, directory: Path) -> None:
@@ -479,8 +479,8 @@ def score_sentences(
 def _append_eos(
     ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
 ) -> None:
-    """Put `</s>` behind each sentence; `tokens` has as many more places as there are sentences."""
+    """Put `</s>` behind each sentence; `tokens` has one more entry per sentence."""
     for row in range(len(offsets) - 1):
-        for place in range(offsets[row], offsets[row + 1]):
-            tokens[place + row] = ids[place]
+        for index in range(offsets[row], offsets[row + 1]):
+            tokens[index + row] = ids[index]
         tokens[offsets[row + 1] + row] = EOS

@@ -82,7 +82,7 @@ def write_distributions(
 
 @numba.njit(nogil=True)
 def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
-    """The place of a state among `ranked_states`, else −1."""
+    """Return the index of a state among `ranked_states`, else −1."""
     begin, end = 0, len(automaton.ranked_states)
     while begin < end:
         middle = (begin + end) // 2
@@ -109,7 +109,7 @@ def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[
 
 @numba.njit(nogil=True, inline="always")
 def _start_lane(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
-    """Let a lane begin a row."""
+    """Start a row in a lane."""
     walks[lane, _POSITION], walks[lane, _ROW_END], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
@@ -148,15 +148,15 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
     orders: npt.NDArray[np.uint8],
     log_backoffs: npt.NDArray[np.float32],
 ) -> int:
-    """Natural-log probabilities of B stretches of tokens [N], into the same places of `log_probs`.
+    """Natural-log probabilities of B spans of tokens [N], into the same positions of `log_probs`.
 
     Some rows walk side by side, one link each in turn, in two passes: the first finds where a
     state's arcs are and has the processor fetch them, the second reads them.
 
     Args:
         automaton: the model.
-        states: before each stretch [B].
-        tokens: of all stretches [N].
+        states: before each span [B].
+        tokens: of all spans [N].
         begins: where each begins [B].
         ends: where each ends [B].
         log_probs: [N]; written.
@@ -164,27 +164,28 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
         log_backoffs: natural logarithm of the back-off charged for each token [N]; not written if empty.
 
     Returns:
-        −1, or the place of a token that is outside the vocabulary.
+        −1, or the position of a token that is outside the vocabulary.
     """
     vocab_size, num_states = U(automaton.first_arcs[1]), U(len(automaton.suffixes))
     missing = U(len(automaton.words))
     detailed = len(orders) > 0
-    walks = np.empty((_LANES, 8), np.uint64)  # a lane's numbers in one line of the cache
-    backoffs = np.zeros(_LANES, np.float64)  # log10, charged since the last token
-    scored = np.zeros(_LANES, np.bool_)  # the token has its score; what is still sought is the next state
+    walks = np.empty((_LANES, 8), np.uint64)  # [L, 8]: one 64-byte cache line a lane
+    backoffs = np.zeros(_LANES, np.float64)  # [L], log10, charged since the last token
+    scored = np.zeros(_LANES, np.bool_)  # [L]; the token is scored, its next state is not found yet
     row, lanes = _next_filled_row(0, begins, ends), U(0)
     while lanes < U(_LANES) and row < len(states):
         _start_lane(walks, lanes, begins[row], ends[row], states[row])
         row, lanes = _next_filled_row(row + 1, begins, ends), lanes + U(1)
+    # round robin, one step a lane: cache misses of all lanes overlap
     while lanes > U(0):
         _prefetch_arcs(automaton, tokens, walks, lanes)
         lane = U(0)
         while lane < lanes:
-            place, state = walks[lane, _POSITION], walks[lane, _STATE]
-            word = tokens[place]
+            position, state = walks[lane, _POSITION], walks[lane, _STATE]
+            word = tokens[position]
             if state == U(0):
                 if U(word) >= vocab_size:  # so are negative ones
-                    bad: int = place
+                    bad: int = position
                     return bad
                 arc = U(word)
             else:
@@ -199,17 +200,17 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
             if scored[lane]:
                 scored[lane] = False
             else:
-                log_probs[place] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
+                log_probs[position] = (log10_prob_of(automaton, arc) + backoffs[lane]) * LN_10
                 if detailed:
-                    orders[place] = context_length(automaton.order_starts, arc + U(1))
-                    log_backoffs[place] = backoffs[lane] * LN_10
-            place += U(1)
-            if place == walks[lane, _ROW_END]:
+                    orders[position] = context_length(automaton.order_starts, arc + U(1))
+                    log_backoffs[position] = backoffs[lane] * LN_10
+            position += U(1)
+            if position == walks[lane, _ROW_END]:
                 backoffs[lane] = 0.0
                 if row < len(states):
                     _start_lane(walks, lane, begins[row], ends[row], states[row])
                     row, lane = _next_filled_row(row + 1, begins, ends), lane + U(1)
-                else:  # the last lane takes this one's place, and its turn
+                else:  # the last lane moves to this slot and takes its turn
                     lanes -= U(1)
                     walks[lane] = walks[lanes]
                     backoffs[lane], scored[lane] = backoffs[lanes], scored[lanes]
@@ -219,7 +220,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
                 state, scored[lane] = U(automaton.suffixes[state]), True
             else:
                 state = arc + U(1) if num_states > U(1) else U(0)
-                walks[lane, _POSITION], backoffs[lane] = place, 0.0
+                walks[lane, _POSITION], backoffs[lane] = position, 0.0
             walks[lane, _STATE] = state
             prefetch(automaton.first_arcs, state)
             lane += U(1)
@@ -271,26 +272,26 @@ def context_lengths_per_token(
     ends: npt.NDArray[np.int64],
     out: npt.NDArray[np.int64],
 ) -> int:
-    """The length of the context before each token of B stretches, into the same places of `out`.
+    """The length of the context before each token of B spans, into the same positions of `out`.
 
     Args:
         automaton: the model.
-        states: before each stretch [B].
-        tokens: of all stretches [N].
+        states: before each span [B].
+        tokens: of all spans [N].
         begins: where each begins [B].
         ends: where each ends [B].
         out: [N]; written.
 
     Returns:
-        −1, or the place of a token that is outside the vocabulary.
+        −1, or the position of a token that is outside the vocabulary.
     """
     vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
     for row in range(len(states)):
         state = U(states[row])
-        for place in range(begins[row], ends[row]):
-            out[place] = context_length(order_starts, state)
-            word = tokens[place]
+        for position in range(begins[row], ends[row]):
+            out[position] = context_length(order_starts, state)
+            word = tokens[position]
             if not 0 <= word < vocab_size:
-                return place
+                return position
             state = minimal_state(automaton, next_state(automaton, state, word))
     return -1

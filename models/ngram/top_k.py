@@ -37,7 +37,7 @@ _PREFETCH_DISTANCE = 8
 def _is_shadowed(
     first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: np.int32
 ) -> bool:
-    """Whether a longer context of the chain has the word, so that this level does not count for it."""
+    """Return whether a longer context of the chain has the word, which excludes this level."""
     missing = U(len(words))
     for longer in range(level):  # noqa: SIM110 - kernels know no any()
         if arc_at(first_arcs, words, chain[longer], word) != missing:
@@ -46,27 +46,27 @@ def _is_shadowed(
 
 
 @numba.njit(nogil=True, inline="always")
-def _precedes(probs: Any, decoded: Any, one: np.uint32, other: np.uint32) -> np.bool_:
-    """Whether an arc is more probable than another of the same state, or as probable and its word's id smaller."""
-    prob, other_prob = value_at(probs, decoded, U(one)), value_at(probs, decoded, U(other))
-    return np.bool_(prob > other_prob or (prob == other_prob and one < other))
+def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> np.bool_:
+    """Return whether an arc precedes another of its state: by probability, then by the smaller word id."""
+    prob, second_prob = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
+    return np.bool_(prob > second_prob or (prob == second_prob and first < second))
 
 
 @numba.njit(nogil=True, inline="always")
 def _sift_down(
-    probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, place: Any, size: Any
+    probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, position: Any, size: Any
 ) -> None:
-    """Move the arc at a place of the heap that starts at `top` down until it precedes those below it."""
-    arc = heaps[top + place]
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
+    """Move the arc at a position of the heap that starts at `top` down until it precedes those below it."""
+    arc = heaps[top + position]
+    while 2 * position + 1 < size:
+        child = 2 * position + 1
         if child + 1 < size and _precedes(probs, decoded, heaps[top + child + 1], heaps[top + child]):
             child += 1
         if not _precedes(probs, decoded, heaps[top + child], arc):
             break
-        heaps[top + place] = heaps[top + child]
-        place = child
-    heaps[top + place] = arc
+        heaps[top + position] = heaps[top + child]
+        position = child
+    heaps[top + position] = arc
 
 
 @numba.njit(nogil=True)
@@ -78,8 +78,8 @@ def _heapify_arcs(
     size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
         heaps[top + n] = begin + n
-    for place in range(size // 2 - 1, -1, -1):
-        _sift_down(probs, decoded, heaps, top, place, size)
+    for position in range(size // 2 - 1, -1, -1):
+        _sift_down(probs, decoded, heaps, top, position, size)
     return size
 
 
@@ -90,10 +90,10 @@ def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) 
 
 
 @numba.njit(nogil=True, inline="always")
-def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], place: Any) -> None:
-    """Have the processor fetch the arc at a place of `ranked_arcs`: in a context of many, it lies anywhere."""
-    prefetch(probs, U(ranked_arcs[place]))
-    prefetch(words, U(ranked_arcs[place]))
+def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], position: Any) -> None:
+    """Prefetch the arc at a position of `ranked_arcs`: in a context of many, it lies anywhere."""
+    prefetch(probs, U(ranked_arcs[position]))
+    prefetch(words, U(ranked_arcs[position]))
 
 
 @numba.njit(nogil=True, inline="always")
@@ -115,7 +115,7 @@ def _best_arc(
 
 @numba.njit(nogil=True)
 def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.bool_:
-    """Whether a less probable arc of the same state may have the same value, for want of digits."""
+    """Return whether a less probable arc of the same state may have the same rounded value."""
     lower = np.nextafter(value_at(probs, decoded, arc), np.float32(-np.inf))
     return np.bool_(np.float32((lower + backoff) * LN_10) == _natural_log_prob(probs, decoded, arc, backoff))
 
@@ -177,13 +177,16 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # one a level
-    # by themselves, since reaching into the tuple costs as much as the rest
+    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap a level
+    # local names, since reading the tuple in the loop costs as much as the rest of it
     first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
-    # of each level, the next place in ranked_arcs and the end there; or −1 and the size of its heap
+    # [order]: of each level, the next index into ranked_arcs and its end; or −1 and the size of its heap
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
-    arcs, values = np.empty(order, np.uint64), np.empty(order, np.float32)  # what is there
+    arcs, values = (
+        np.empty(order, np.uint64),
+        np.empty(order, np.float32),
+    )  # [order]: best arc left a level, and its value
     for row in range(len(states)):
         depth = write_suffix_chain(automaton, states[row], chain, backoffs)
         for level in range(depth):
@@ -191,8 +194,8 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             if rank >= 0:
                 nexts[level] = automaton.ranked_starts[rank]
                 stops[level] = automaton.ranked_starts[rank + 1]
-                for place in range(nexts[level], min(nexts[level] + _PREFETCH_DISTANCE, stops[level])):
-                    _prefetch_arc(probs, words, ranked_arcs, place)
+                for position in range(nexts[level], min(nexts[level] + _PREFETCH_DISTANCE, stops[level])):
+                    _prefetch_arc(probs, words, ranked_arcs, position)
             else:
                 nexts[level] = -1
                 stops[level] = _heapify_arcs(
@@ -202,6 +205,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             if arcs[level] != missing:
                 values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
         column, begin = 0, 0  # where the next word goes; the first of those of the last one's value
+        # merge of `depth` sorted lists: at most `order` levels, so a scan beats a heap of levels
         while True:
             best, word = -1, np.int32(0)
             for level in range(depth):
@@ -267,8 +271,8 @@ def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
             if point < 0:
                 return U(arc)
     elif point < automaton.ranked_masses[rank]:
-        for place in range(automaton.ranked_starts[rank], automaton.ranked_starts[rank + 1]):
-            arc = U(automaton.ranked_arcs[place])
+        for position in range(automaton.ranked_starts[rank], automaton.ranked_starts[rank + 1]):
+            arc = U(automaton.ranked_arcs[position])
             point -= 10.0 ** np.float64(log10_prob_of(automaton, arc))
             if point < 0:
                 return arc

@@ -65,7 +65,7 @@ class TensorAutomaton(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Device of the tensors."""
         return self.keys.device
 
 
@@ -109,7 +109,7 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
 def _copy_in_blocks(
     length: int, dtype: torch.dtype, device: torch.device, read: Callable[[slice], npt.NDArray[Any]]
 ) -> Tensor:
-    """What `read` makes of one stretch after the other, as one tensor [length]."""
+    """Copy the segments that `read` returns, block by block, into one tensor [length]."""
     out = torch.empty(length, dtype=dtype, device=device)
     for begin in range(0, length, _BLOCK):
         part = slice(begin, min(begin + _BLOCK, length))
@@ -128,8 +128,8 @@ def _word_ids(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     if words.ndim == 1:
         return words.astype(np.int32)
     low, middle, high = words.astype(np.int32).T
-    whole: npt.NDArray[np.int32] = low | middle << 8 | high << 16
-    return whole
+    values: npt.NDArray[np.int32] = low | middle << 8 | high << 16
+    return values
 
 
 def _keys(automaton: Automaton, first_arcs: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _keys(automaton: Automaton, first_arcs: Tensor) -> Tensor:
 def _minimal_states(
     first_arcs: Tensor, suffixes: Tensor, backoffs: Tensor, state_starts: list[int]
 ) -> Tensor:
-    """As `access.minimal`, for all states: those of one length at once, since links lead to shorter ones."""
+    """Minimal states of all states, as `access.minimal`; by length, since links lead to shorter contexts."""
     minimal = torch.arange(len(suffixes), dtype=torch.int32, device=suffixes.device)
     says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)
     for begin, end in itertools.pairwise(state_starts):
@@ -156,7 +156,7 @@ def _minimal_states(
 
 
 class ScoredTokens(NamedTuple):
-    """What a model says of N tokens that it read.
+    """Scores of N tokens.
 
     Attributes:
         log_probs: natural-log probabilities [N], float32.
@@ -229,7 +229,7 @@ def score_contexts(
 
 
 def final_states(automaton: TensorAutomaton, reading: ScoredTokens, ends: Tensor) -> Tensor:
-    """The minimal states, int32, after the tokens at some places."""
+    """The minimal states, int32, after the tokens at the given offsets."""
     return automaton.minimal[_longest_state(reading.states[:, ends])]
 
 
@@ -242,14 +242,14 @@ MAX_MATRIX_ENTRIES = 1 << 24
 """Entries of [B, V] computed at once, in at most some hundred MiB beyond the result; see `_ARC_ENTRIES`."""
 
 _ARC_ENTRIES = 4
-"""What an arc counts that is written over them: it takes more memory meanwhile."""
+"""Entries that one arc written over them counts as: it takes more memory meanwhile."""
 
 
 class _Contexts(NamedTuple):
     """The contexts of B rows, the shortest of each first.
 
     Attributes:
-        states: [order − 1, B], int64; 0 where a row has no context at that place.
+        states: [order − 1, B], int64; 0 where a row has no context of that length.
         log_backoffs: natural logarithm of what is charged down to each [order − 1, B], float64.
         root_log_backoffs: and down to the empty context [B].
         begins: the first of the arcs to write [order − 1, B].
@@ -356,12 +356,12 @@ def _scatter_arcs(
     shift = contexts.begins[:, rows].reshape(-1) - (counts.cumsum(0) - counts)
     arcs = torch.arange(ends[-1], device=automaton.device) + shift[owners]
     numbers = torch.arange(states.shape[1], device=automaton.device)
-    # an arc's key, state · V + word, becomes its place in `out`, row · V + word
-    places = automaton.keys[arcs] + ((numbers - states) * automaton.vocab_size).reshape(-1)[owners]
+    # an arc's key, state · V + word, becomes its offset in `out`, row · V + word
+    offsets = automaton.keys[arcs] + ((numbers - states) * automaton.vocab_size).reshape(-1)[owners]
     values = value(rows, arcs, owners)
-    # one level after the other: within one, no place occurs twice
+    # one level after the other: within one, no offset occurs twice
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
-        out.view(-1).scatter_(0, places[begin:end], values[begin:end])
+        out.view(-1).scatter_(0, offsets[begin:end], values[begin:end])
 
 
 Ids: TypeAlias = TokenIds | Tensor
@@ -437,7 +437,7 @@ MAX_TOKENS_AT_ONCE = 1 << 20
 def score_unpadded(
     automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTokens
 ) -> tuple[FloatArray, npt.NDArray[np.uint8], FloatArray]:
-    """What `walking.Reading` says of all tokens, on the host.
+    """Score all tokens of unpadded rows and return the results on the host.
 
     Args:
         automaton: the model.
@@ -457,8 +457,8 @@ def score_unpadded(
         starts, contexts = texts.starts[first:after] - begin, before[:, first:after]
         if begin > 0 and 0 not in starts[:1]:  # a row goes on from the stretch before
             starts, contexts = np.append(starts, 0), torch.cat([contexts, last], dim=1)
-        tokens, places = (to_device(array, automaton.device) for array in (texts.tokens[begin:end], starts))
-        reading = score_contexts(automaton, tokens, places, contexts)
+        tokens, offsets = (to_device(array, automaton.device) for array in (texts.tokens[begin:end], starts))
+        reading = score_contexts(automaton, tokens, offsets, contexts)
         last = reading.states[:, -1:]
         for array, found in zip(out, reading[: len(out)], strict=True):
             array[begin:end] = found.cpu().numpy()

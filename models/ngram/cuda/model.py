@@ -43,7 +43,7 @@ class TensorNGramState:
     @torch.inference_mode()
     def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
         """A state with this one's rows, then those of each of `others`."""
-        return TensorNGramState(torch.cat([self.ids, *(other.ids for other in others)]))
+        return TensorNGramState(torch.cat([self.ids, *(state.ids for state in others)]))
 
 
 class TensorNGramModel:
@@ -69,12 +69,12 @@ class TensorNGramModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of the computation."""
         return self._automaton.device
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What word ids mean."""
+        """Vocabulary of the word ids."""
         return self.cpu_model.vocabulary
 
     @property
@@ -163,7 +163,7 @@ class TensorNGramModel:
 
     @torch.inference_mode()
     def score_detailed(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """What `score` answers, and from which n-gram each probability comes.
+        """Score like `score`, and return the length of the n-gram behind each probability.
 
         Raises:
             InvalidInputError: see `score`.
@@ -204,7 +204,7 @@ class TensorNGramModel:
         return self.order
 
     def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
-        """How many of the last tokens each row's future depends on [B]; looked up on the host."""
+        """Return the number of last tokens each row's future depends on [B]; looked up on the host."""
         return self.cpu_model.context_lengths(_to_host_state(state))
 
     def context_lengths_per_token(
