@@ -12,7 +12,7 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class CalibrationPoint(BaseModel):
-    """What a threshold is worth.
+    """Quality of a threshold.
 
     `precision` is the share of issues that are errors, `recall` the share of errors that are issues.
     """

@@ -76,7 +76,7 @@ class Corrections(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many there are, M."""
+        """Number of corrections, M."""
         return len(self.slots)
 
     @property
@@ -85,7 +85,7 @@ class Corrections(NamedTuple):
         return np.diff(self.offsets)
 
     def select(self, rows: Indices) -> "Corrections":
-        """Some of them."""
+        """Select a subset."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[rows], lengths)
@@ -202,7 +202,7 @@ class SentenceBatch:
 
     @property
     def ends(self) -> Indices:
-        """Where the tokens of each sentence, with what follows it, end [S]."""
+        """Ends of each sentence's tokens, with those that follow it [S]."""
         return self.bases + self.lengths
 
 
@@ -226,7 +226,7 @@ class AdvanceCall(NamedTuple):
 
 
 class ChoicesCall(NamedTuple):
-    """How probable tokens [C] are as the next of rows [C], never falling; the answer is natural logarithms [C]."""
+    """Log-probabilities of tokens [C] as the next of rows [C], never falling; the answer is natural logarithms [C]."""
 
     state: Any
     rows: TokenIds
@@ -234,13 +234,13 @@ class ChoicesCall(NamedTuple):
 
 
 class PredictCall(NamedTuple):
-    """What may come next; the answer is log-probabilities [R, V], not to be written."""
+    """Predict the next tokens; the result is log-probabilities [R, V], not to be written."""
 
     state: Any
 
 
 class ScoreCall(NamedTuple):
-    """How probable tokens [R, T] with lengths [R] are after a state; the answer is [R, T], 0 past a length."""
+    """Score tokens [R, T] with lengths [R] after a state; the result is [R, T], 0 past a length."""
 
     state: Any
     tokens: TokenIds
@@ -251,9 +251,9 @@ CheckerCall: TypeAlias = BeginCall | AdvanceCall | ChoicesCall | PredictCall | S
 CallGenerator: TypeAlias = Generator[CheckerCall | None, Any, R]
 
 
-def run_call(model: LanguageModel[Any], asked: CheckerCall) -> Any:
+def run_call(model: LanguageModel[Any], call: CheckerCall) -> Any:
     """The answer to one question, computed now."""
-    match asked:
+    match call:
         case BeginCall(rows):
             return model.initial_state(rows)
         case AdvanceCall(state, tokens):
@@ -268,14 +268,14 @@ def run_call(model: LanguageModel[Any], asked: CheckerCall) -> Any:
 
 def run_calls(model: LanguageModel[Any], work: CallGenerator[R]) -> R:
     """Do a work, answering its questions one by one."""
-    told: Any = None
+    reply: Any = None
     while True:
         try:
-            asked = work.send(told)
+            call = work.send(reply)
         except StopIteration as stopped:
             result: R = stopped.value
             return result
-        told = None if asked is None else run_call(model, asked)
+        reply = None if call is None else run_call(model, call)
 
 
 def choice_log_probs(
@@ -291,14 +291,14 @@ def choice_log_probs(
     if supports(model, ChoiceScorer) or model.family == "ngram":
         out[order] = yield ChoicesCall(state, rows, tokens)
         return out
-    told = np.empty(len(rows), dtype=np.float32)
+    result = np.empty(len(rows), dtype=np.float32)
     used, numbers = np.unique(rows, return_inverse=True)
     most = max(_MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary), 1)
     for first in range(0, len(used), most):
         log_probs = yield PredictCall(state.select(used[first : first + most]))
-        some = slice(*np.searchsorted(numbers, [first, first + most]))
-        told[some] = log_probs[numbers[some] - first, tokens[some]]
-    out[order] = told
+        selected = slice(*np.searchsorted(numbers, [first, first + most]))
+        result[selected] = log_probs[numbers[selected] - first, tokens[selected]]
+    out[order] = result
     return out
 
 
@@ -339,7 +339,7 @@ class Replacer:
         self._begin, self._ids = tokens.start, ids
 
     def put(self, text: str) -> Replacement | None:
-        """The change of tokens if a text stands there; None if the tokenizer does not tell the two apart.
+        """The change of tokens if a text stands there; None if the tokenizer does not distinguish the two.
 
         An unknown word for another is a change, though the tokens are the same.
         """
@@ -368,12 +368,12 @@ def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _common_prefix_length(one: list[int], other: list[int]) -> int:
-    """How many values two lists have in common at their beginnings."""
-    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+def _common_prefix_length(first: list[int], second: list[int]) -> int:
+    """Length of the common prefix of two lists."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
         if a != b:
-            return place
-    return min(len(one), len(other))
+            return index
+    return min(len(first), len(second))
 
 
 class CheckContext:
@@ -415,14 +415,14 @@ class CheckContext:
         self.slots: list[Slot] = []
 
     def is_correct(self, word: str) -> bool:
-        """Whether a word is in the caller's dictionary, punctuation aside."""
+        """Return whether a word is in the caller's dictionary, punctuation aside."""
         if word in self.dictionary:
             return True
         found = split_affixes(word) if len(self.dictionary) else None
         return found is not None and found.core in self.dictionary
 
     def is_given(self, start: int, end: int, text: str) -> bool:
-        """Whether the caller suggests a text for just this span: then what the caller says of it counts."""
+        """Return whether the caller suggests a text for just this span; the caller's values then count."""
         return text in self._given_texts.get((start, end), ())
 
     def add_to_slot(
@@ -467,7 +467,7 @@ class CandidateGenerator(ABC):
 
     @abstractmethod
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
-        """Alternatives that can be told from the text alone; makes the words' slots."""
+        """Alternatives found from the text alone; makes the words' slots."""
 
     @abstractmethod
     def propose_after_reading(
@@ -492,14 +492,14 @@ class CandidateGenerator(ABC):
         for number, spans in context.given.items():
             sentence, base = context.batch.sentences[number], int(context.batch.bases[number])
             for span in spans:
-                place = by_span.get((span.start, span.end))
-                if place is None:
-                    place = by_span[span.start, span.end] = len(context.slots)
+                index = by_span.get((span.start, span.end))
+                if index is None:
+                    index = by_span[span.start, span.end] = len(context.slots)
                     context.slots.append(self._slot_of(context, sentence, base, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 # numbers and the like, which nothing is proposed for, can be wrong if the caller says so
-                context.slots[place] = context.slots[place]._replace(exempt=context.is_correct(typed))
-                self._add_span(context, found, (sentence, base, span), place)
+                context.slots[index] = context.slots[index]._replace(exempt=context.is_correct(typed))
+                self._add_span(context, found, (sentence, base, span), index)
                 yield None
 
     def _slot_of(self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
@@ -521,7 +521,7 @@ class CandidateGenerator(ABC):
         context: CheckContext,
         found: CorrectionsBuilder,
         where: tuple[Sentence, int, GivenSpan],
-        place: int,
+        index: int,
     ) -> None:
         sentence, base, span = where
         start, end = span.start - sentence.offset, span.end - sentence.offset
@@ -530,9 +530,9 @@ class CandidateGenerator(ABC):
         for suggestion in span.suggestions:
             if suggestion.text == typed:
                 if suggestion.log_prob is not None:
-                    slot = context.slots[place]
+                    slot = context.slots[index]
                     unknown = slot.log_weight - context.error_model.log_correct
-                    context.slots[place] = slot._replace(log_weight=suggestion.log_prob + unknown)
+                    context.slots[index] = slot._replace(log_weight=suggestion.log_prob + unknown)
                 continue
             change = replacer.put(suggestion.text)
             if change is None:
@@ -541,7 +541,7 @@ class CandidateGenerator(ABC):
             if log_prob is None:
                 log_prob = context.error_model.given_log_prob(len(span.suggestions))
             found.add(
-                place,
+                index,
                 (base + change.first, base + change.last),
                 change.tokens,
                 log_weight=log_prob + self._log_unknown(suggestion.text, change.tokens),

@@ -42,7 +42,7 @@ _MAX_BATCH_TOKENS = 512
 
 
 class Checker:
-    """What checking knows of a tokenizer: its words, or its pieces.
+    """Checking's view of a tokenizer: its words, or its pieces.
 
     Building one takes some hundredths of a second for large vocabularies; it refers to no model.
 
@@ -81,15 +81,15 @@ class Checker:
                 error_model=channel,
                 search=options.search,
                 dictionary=dictionary,
-                given={place: given[first + place] for place in range(len(batch)) if first + place in given},
+                given={index: given[first + index] for index in range(len(batch)) if first + index in given},
             )
             state = carried.pop() if batch[0].continues_line else None
-            weighed = yield from rescore_batch(
+            rescored = yield from rescore_batch(
                 model, self._proposer, context, state=state, right_tokens=right_tokens
             )
-            if weighed.state is not None:
-                carried.append(weighed.state)
-            return weighed
+            if rescored.state is not None:
+                carried.append(rescored.state)
+            return rescored
 
         first = 0
         for batch in _batches(sentences):
@@ -97,7 +97,7 @@ class Checker:
             first += len(batch)
 
     def _right_tokens(self, model: LanguageModel[Any], search: CandidateSettings) -> int:
-        """As many as the model can tell apart, if that is known to be few."""
+        """Limit to the number that the model can distinguish, if that is known to be small."""
         if search.right_tokens is not None:
             return search.right_tokens
         if model.family == "ngram":
@@ -130,14 +130,14 @@ def _spans_by_sentence(
     found: dict[int, list[GivenSpan]] = {}
     offsets = [sentence.offset for sentence in sentences]
     for span in given:
-        place = bisect_right(offsets, span.start) - 1
-        if place < 0 or span.end > offsets[place] + len(sentences[place].text):
+        index = bisect_right(offsets, span.start) - 1
+        if index < 0 or span.end > offsets[index] + len(sentences[index].text):
             raise InvalidInputError(
                 f"{span.parameter} is from {span.start} to {span.end}; that lies in no line of the text with a word "
                 f"in it, or across a place where a line of more than {MAX_SENTENCE_TOKENS} tokens is cut",
                 parameter=span.parameter,
             )
-        found.setdefault(place, []).append(span)
+        found.setdefault(index, []).append(span)
     return found
 
 
@@ -146,7 +146,7 @@ MIN_SUGGESTION_PROBABILITY = 1e-5
 
 
 class Suggestion(NamedTuple):
-    """What may have been meant.
+    """Candidate corrections.
 
     Attributes:
         text: to stand in the place of what was typed.
@@ -180,55 +180,55 @@ class Issue(NamedTuple):
 
 
 def find_issues(
-    weighed: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
+    rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
 ) -> list[Issue]:
     """The places that are wrong with at least a probability, in order; of places that overlap, the more probable.
 
     Args:
-        weighed: a batch.
+        rescored: a batch.
         tokens: the vocabulary.
         threshold: the probability.
         max_suggestions: of each.
     """
-    found = _likely_issues(weighed, tokens, threshold, max_suggestions)
+    found = _likely_issues(rescored, tokens, threshold, max_suggestions)
     chosen: list[Issue] = []
     for issue in sorted(found, key=lambda issue: -issue.probability):
-        place = bisect_left(chosen, issue)
-        before, behind = chosen[max(place - 1, 0) : place], chosen[place : place + 1]
+        index = bisect_left(chosen, issue)
+        before, behind = chosen[max(index - 1, 0) : index], chosen[index : index + 1]
         if all(one.end <= issue.start for one in before) and all(issue.end <= one.start for one in behind):
-            chosen.insert(place, issue)
+            chosen.insert(index, issue)
     return chosen
 
 
-def error_probabilities(weighed: RescoredBatch) -> tuple[Indices, Floats]:
+def error_probabilities(rescored: RescoredBatch) -> tuple[Indices, Floats]:
     """The slots that have alternatives, ascending [K], and how probable it is that something else was meant [K]."""
-    order = np.argsort(weighed.alternatives.slots, kind="stable")
-    slots = weighed.alternatives.slots[order]
+    order = np.argsort(rescored.alternatives.slots, kind="stable")
+    slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
     if not begins.size:
         return slots, np.zeros(0)
-    log_odds = np.logaddexp.reduceat(weighed.log_odds[order], begins)
+    log_odds = np.logaddexp.reduceat(rescored.log_odds[order], begins)
     return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
 
 
 def _likely_issues(
-    weighed: RescoredBatch, tokens: Sequence[str], threshold: float, max_suggestions: int
+    rescored: RescoredBatch, tokens: Sequence[str], threshold: float, max_suggestions: int
 ) -> Iterator[Issue]:
-    slots, wrong = error_probabilities(weighed)
+    slots, wrong = error_probabilities(rescored)
     for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
-        slot = weighed.slots[number]
+        slot = rescored.slots[number]
         if probability >= threshold and not slot.exempt:
-            suggestions = _suggestions(weighed, tokens, number, max_suggestions)
+            suggestions = _suggestions(rescored, tokens, number, max_suggestions)
             yield Issue(slot.start, slot.end, slot.known, probability, suggestions)
 
 
 def _suggestions(
-    weighed: RescoredBatch, tokens: Sequence[str], slot: int, count: int
+    rescored: RescoredBatch, tokens: Sequence[str], slot: int, count: int
 ) -> tuple[Suggestion, ...]:
     """The most probable alternatives of a slot that are worth telling."""
-    found = weighed.alternatives
+    found = rescored.alternatives
     rows = np.flatnonzero(found.slots == slot)
-    log_odds = weighed.log_odds[rows]
+    log_odds = rescored.log_odds[rows]
     log_right = -np.logaddexp(0.0, np.logaddexp.reduce(log_odds))
     best = np.argsort(-log_odds, kind="stable")[:count]
     worth = log_odds[best] + log_right >= log(MIN_SUGGESTION_PROBABILITY)
@@ -237,8 +237,8 @@ def _suggestions(
     return tuple(
         Suggestion(
             _text(found, row, tokens),
-            float(np.exp(weighed.log_odds[row] + log_right)),
-            float(weighed.gains_nats[row] / log(2)),
+            float(np.exp(rescored.log_odds[row] + log_right)),
+            float(rescored.gains_nats[row] / log(2)),
             int(found.edits[row]),
         )
         for row in best.tolist()
@@ -246,6 +246,6 @@ def _suggestions(
 
 
 def _text(found: Corrections, row: int, tokens: Sequence[str]) -> str:
-    """How an alternative is spelled; the empty text leaves out what was typed."""
+    """Spelling of an alternative; the empty text leaves out what was typed."""
     text: str | None = found.texts[row]
     return tokens[found.tokens[found.offsets[row]]] if text is None else text

@@ -18,7 +18,7 @@ from models.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class ErrorSettings:
-    """What is believed of errors before a text is seen.
+    """Prior probabilities of errors, before a text is seen.
 
     Attributes:
         error_rate: the probability that a word is not the one that was meant.
@@ -62,7 +62,7 @@ class ErrorSettings:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSettings:
-    """How much is looked at.
+    """Limits of the search.
 
     Attributes:
         right_tokens: tokens after a word that its alternatives must explain too; None: by the model and its tokens.
@@ -87,7 +87,7 @@ class CandidateSettings:
 
 @dataclass(frozen=True, slots=True)
 class GivenSuggestion:
-    """What a caller thinks may have been meant at a span.
+    """Corrections of a span given by the caller.
 
     Attributes:
         text: to stand there; the typed text itself says how likely that is to be typed rightly.
@@ -117,7 +117,7 @@ class GivenSpan:
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """How one text is checked.
+    """Options of checking one text.
 
     Attributes:
         errors: what is believed of them.
@@ -152,7 +152,7 @@ class ErrorModel:
         self._log_weights = np.log([1.0, 1.0, settings.two_edits_weight])
 
     def max_edits(self, word: str, *, known: bool) -> int:
-        """How many edits a typed word is searched within; one that is no word may be short."""
+        """Maximum edits of the search for a typed word; an unknown word may be short."""
         fewest = self.settings.two_edits_letters if known else self.settings.two_edits_letters_unknown
         return 1 if len(word) < fewest else self.settings.max_edits
 

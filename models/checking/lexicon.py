@@ -74,17 +74,17 @@ class FuzzyLexicon:
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
         differing = np.bitwise_count(self._letters[first:last] ^ _letter_set(word))
-        some = np.flatnonzero(differing <= 2 * max_edits) + first
-        if not some.size:
+        close = np.flatnonzero(differing <= 2 * max_edits) + first
+        if not close.size:
             return _NO_FUZZY_MATCHES
-        compared = [self._words[i] for i in some.tolist()]
+        compared = [self._words[i] for i in close.tolist()]
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
-        kept = np.flatnonzero((edits > 0) & (edits <= max_edits))
-        return FuzzyMatches(self._order[some[kept]], edits[kept])
+        within = np.flatnonzero((edits > 0) & (edits <= max_edits))
+        return FuzzyMatches(self._order[close[within]], edits[within])
 
 
 def _letter_set(word: str) -> np.uint64:
-    """What `_letter_sets` makes of one word."""
+    """Compute `_letter_sets` for one word."""
     bits = 0
     for letter in word:
         bits |= 1 << ord(letter) % 64
@@ -126,5 +126,5 @@ class UserDictionary:
         if self._lexicon is None:
             self._lexicon = FuzzyLexicon(self._keys)
         found = self._lexicon.fuzzy_matches(word.lower(), max_edits)
-        for place, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
-            yield self._words[self._keys[place]], edits
+        for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
+            yield self._words[self._keys[index]], edits

@@ -35,7 +35,7 @@ _MAX_ROWS = 512
 
 
 class RescoredBatch(NamedTuple):
-    """What came out for a batch.
+    """Results of a batch.
 
     Attributes:
         words: of all its sentences, in order.
@@ -89,17 +89,17 @@ def rescore_batch(
     first = yield from proposer.propose(context)
     count = len(batch.tokens)
     starts = np.flatnonzero(first.lengths)
-    told = yield from choice_log_probs(
+    choices = yield from choice_log_probs(
         model,
         reading.state,
         np.concatenate([reading.rows, reading.rows[first.firsts[starts]]]),
         np.concatenate([batch.tokens, first.tokens[first.offsets[starts]]]),
     )
-    log_probs = np.maximum(told[:count].astype(np.float64), LOG_ZERO)
-    before = _left_context_gains(first, starts, told[count:], log_probs)
-    kept = first.select(_shortlist(context, first, before))
+    log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
+    before = _left_context_gains(first, starts, choices[count:], log_probs)
+    shortlisted = first.select(_shortlist(context, first, before))
     more = yield from proposer.propose_after_reading(context, reading.state, reading.rows, log_probs)
-    alternatives = concatenate_corrections([kept, more])
+    alternatives = concatenate_corrections([shortlisted, more])
     totals, stops = yield from _sequence_log_probs(batch, reading, alternatives, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[alternatives.firsts])
@@ -134,10 +134,10 @@ def _prefix_states(batch: SentenceBatch, state: Any) -> CallGenerator[_PrefixSta
         states.append(state)
         firsts.append(num_rows)
         num_rows += alive
-        going_on = int(np.searchsorted(-lengths, -(step + 1)))
-        if going_on:
-            going = state if going_on == alive else state.select(np.arange(going_on))
-            state = yield AdvanceCall(going, batch.tokens[bases[:going_on] + step])
+        num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
+        if num_unfinished:
+            going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
+            state = yield AdvanceCall(going, batch.tokens[bases[:num_unfinished] + step])
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
@@ -145,10 +145,10 @@ def _prefix_states(batch: SentenceBatch, state: Any) -> CallGenerator[_PrefixSta
     return _PrefixStates(states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows)
 
 
-def _left_context_gains(first: Corrections, starts: Indices, told: Any, log_probs: Floats) -> Floats:
+def _left_context_gains(first: Corrections, starts: Indices, choices: Any, log_probs: Floats) -> Floats:
     """By how much the first token of each alternative is likelier than the one it replaces [M]."""
     before = np.zeros(first.number)
-    before[starts] = told - log_probs[first.firsts[starts]]
+    before[starts] = choices - log_probs[first.firsts[starts]]
     return before
 
 
@@ -166,9 +166,9 @@ def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Ind
     slots = found.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
     rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
-    likely = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
-    kept: Indices = np.sort(order[likely & (rank < context.search.max_alternatives)])
-    return kept
+    plausible = (margins[order] >= -context.search.slack_nats) | is_unknown[slots]
+    shortlisted: Indices = np.sort(order[plausible & (rank < context.search.max_alternatives)])
+    return shortlisted
 
 
 def _typed_log_weights(context: CheckContext) -> Floats:
@@ -177,7 +177,7 @@ def _typed_log_weights(context: CheckContext) -> Floats:
 
 
 def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Floats) -> Floats:
-    """What makes unknown words as probable as they are believed to be at least [M]; added to log-odds.
+    """Log-odds bonus that raises unknown words to their prior probability at least [M].
 
     A model whose vocabulary has every word of its training text has seen no unknown word, and expects none.
     """
@@ -201,11 +201,11 @@ def _sequence_log_probs(
     totals = np.zeros(found.number)
     order = np.argsort(lengths, kind="stable")
     for begin in range(0, len(order), _MAX_ROWS):
-        some = order[begin : begin + _MAX_ROWS]
-        tokens = _padded_sequences(batch, found, some, int(lengths[some].max()))
-        before = reading.state.select(reading.rows[found.firsts[some]])
-        scores = yield ScoreCall(before, tokens, lengths[some])
-        totals[some] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
+        selected = order[begin : begin + _MAX_ROWS]
+        tokens = _padded_sequences(batch, found, selected, int(lengths[selected].max()))
+        before = reading.state.select(reading.rows[found.firsts[selected]])
+        scores = yield ScoreCall(before, tokens, lengths[selected])
+        totals[selected] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
 
 
@@ -226,8 +226,8 @@ def _scored_positions(batch: SentenceBatch) -> Indices:
     """The tokens that a text is charged for: those of its sentences, and the ends of its lines."""
     counts = [len(sentence.ids) + sentence.ends for sentence in batch.sentences]
     firsts = np.cumsum(counts) - counts
-    places: Indices = np.arange(sum(counts)) + np.repeat(batch.bases - firsts, counts)
-    return places
+    rows_of_choices: Indices = np.arange(sum(counts)) + np.repeat(batch.bases - firsts, counts)
+    return rows_of_choices
 
 
 def _token_counts(words: Sequence[Word]) -> Indices:

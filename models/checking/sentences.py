@@ -117,7 +117,7 @@ class SentenceSplitter(ABC):
         return slice(*np.searchsorted(sentence.begins, [left, right]).tolist())
 
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        """Where the characters that a token spells begin in a sentence, the spaces before its word included."""
+        """Start of a token's characters in a sentence, the spaces before its word included."""
         return int(sentence.begins[token])
 
     def _parts(self, sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
@@ -138,7 +138,7 @@ class SentenceSplitter(ABC):
             begin = end
 
     def _part(self, sentence: Sentence, begin: int, end: int, lookahead: int) -> Sentence:
-        """Some of a sentence's tokens, the text that they spell, and the words that begin among them."""
+        """Segment of a sentence's tokens, the text that they spell, and the words that begin in it."""
         size = len(sentence.ids)
         left = 0
         if begin:  # where the tokenizer puts a space before a text, it spells that of the first word
@@ -177,8 +177,8 @@ class WordSentenceSplitter(SentenceSplitter):
             given = _offsets_before_lowercasing(line)
             begins, ends = [given[i] for i in begins], [given[i] for i in ends]
         words = tuple(
-            Word(line[begin:end], offset + begin, offset + end, place, place + 1, ids[place] != UNK)
-            for place, (begin, end) in enumerate(zip(begins, ends, strict=True))
+            Word(line[begin:end], offset + begin, offset + end, index, index + 1, ids[index] != UNK)
+            for index, (begin, end) in enumerate(zip(begins, ends, strict=True))
         )
         return Sentence(line, offset, _ids(ids), np.array(begins, dtype=np.int64), words, _END_OF_LINE)
 
@@ -227,7 +227,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
         return sentence._replace(words=_find_words(sentence, self._is_whole))
 
     def _begins(self, text: str, ids: TokenIds) -> Indices | None:
-        """Where tokens begin in the text that they spell; None if they spell another."""
+        """Offsets of tokens in the text that they spell; None if they spell another."""
         if self.tokenizer.decode(ids.tolist()) != text:
             return None
         raw = np.frombuffer(text.encode(), dtype=np.uint8)
@@ -240,17 +240,19 @@ class SubwordSentenceSplitter(SentenceSplitter):
         return begins
 
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        """Where the characters that a token spells begin in a sentence, the spaces before its word included."""
+        """Start of a token's characters in a sentence, the spaces before its word included."""
         return max(int(sentence.begins[token] - self._num_spaces[sentence.ids[token]]), 0)
 
     def _by_chunks(self, line: str) -> tuple[TokenIds, Indices]:
         ids: list[TokenIds] = []
         begins: list[Indices] = []
         for found in _NON_SPACE.finditer(line):
-            some = _ids(self.tokenizer.encode(found.group()))
-            inside = self._begins(found.group(), some)
-            ids.append(some)
-            begins.append(found.start() + (np.zeros(len(some), dtype=np.int64) if inside is None else inside))
+            chunk_ids = _ids(self.tokenizer.encode(found.group()))
+            inside = self._begins(found.group(), chunk_ids)
+            ids.append(chunk_ids)
+            begins.append(
+                found.start() + (np.zeros(len(chunk_ids), dtype=np.int64) if inside is None else inside)
+            )
         if not ids:
             return _ids([]), np.zeros(0, dtype=np.int64)
         return np.concatenate(ids), np.concatenate(begins)
@@ -305,8 +307,8 @@ def _find_words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -
 
 def _offsets_before_lowercasing(line: str) -> list[int]:
     """For each character of the lower-cased line, and its end, the one it was made of."""
-    places = [place for place, character in enumerate(line) for _ in character.lower()]
-    return [*places, len(line)]
+    indices = [index for index, character in enumerate(line) for _ in character.lower()]
+    return [*indices, len(line)]
 
 
 class WordParts(NamedTuple):
@@ -387,7 +389,7 @@ class SpellingModel:
         codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         characters, counts = np.unique(codes, return_counts=True)
         common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
-        self._indices = {chr(code): place for place, code in enumerate(common.tolist(), start=_OTHER + 1)}
+        self._indices = {chr(code): index for index, code in enumerate(common.tolist(), start=_OTHER + 1)}
         size = len(common) + 2
         lookup = np.full(int(codes.max(initial=0)) + 1, _OTHER, dtype=np.int64)
         lookup[common] = np.arange(_OTHER + 1, size)
@@ -400,14 +402,14 @@ class SpellingModel:
 
     def log_prob(self, word: str) -> float:
         """The natural logarithm of a string's probability; over all strings they sum to 1 or less."""
-        places, rows = self._indices, self._log_probs
+        indices, rows = self._indices, self._log_probs
         total, before = 0.0, _END
         for character in word:
-            place = places.get(character, _OTHER)
-            total += rows[before][place]
-            if place == _OTHER:
+            index = indices.get(character, _OTHER)
+            total += rows[before][index]
+            if index == _OTHER:
                 total -= log(_OTHER_CHARACTERS)
-            before = place
+            before = index
         return total + float(rows[before][_END])
 
 
@@ -424,7 +426,7 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
 
     Source: Norvig 2007, How to write a spelling corrector.
     """
-    cuts = [(word[:place], word[place:]) for place in range(len(word) + 1)]
+    cuts = [(word[:index], word[index:]) for index in range(len(word) + 1)]
     found = dict.fromkeys(left + right[1:] for left, right in cuts if right)
     found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
     found |= dict.fromkeys(left + letter + right[1:] for left, right in cuts if right for letter in letters)
@@ -435,12 +437,12 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
 
 
 def common_typo_corrections(word: str) -> list[str]:
-    """What may have been meant if the commonest slips were made: a letter too many, two swapped, one not doubled.
+    """Words meant if the commonest slips were made: a letter too many, two swapped, one not doubled.
 
     Args:
         word: as typed; not empty.
     """
-    cuts = [(word[:place], word[place:]) for place in range(len(word))]
+    cuts = [(word[:index], word[index:]) for index in range(len(word))]
     found = dict.fromkeys(left + right[1:] for left, right in cuts)
     found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
     found |= dict.fromkeys(left + right[0] + right for left, right in cuts)
@@ -452,4 +454,4 @@ def common_typo_corrections(word: str) -> list[str]:
 def word_splits(word: str) -> list[tuple[str, str]]:
     """A word cut in two wherever a space may have been lost: each part has at least `_MIN_PART_LENGTH` letters."""
     cuts = range(_MIN_PART_LENGTH, len(word) - _MIN_PART_LENGTH + 1)
-    return [(word[:place], word[place:]) for place in cuts]
+    return [(word[:index], word[index:]) for index in cuts]

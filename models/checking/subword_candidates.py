@@ -67,7 +67,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return _RIGHT_CHARACTERS if isinstance(self.splitter, CharacterSentenceSplitter) else _RIGHT_PIECES
 
     def log_spelling(self, word: str) -> float:  # noqa: ARG002 - the model spells every word itself
-        """Nothing: the model's own tokens spell a word."""
+        """Return 0: the model's own tokens spell a word."""
         return 0.0
 
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
@@ -150,10 +150,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         words, batch = context.words, context.batch
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
             return
-        place, other = batch.sentence_of[context.positions[left : left + 2]].tolist()
-        sentence = batch.sentences[place]
+        sentence_index, next_sentence = batch.sentence_of[context.positions[left : left + 2]].tolist()
+        sentence = batch.sentences[sentence_index]
         between = sentence.text[words[left].end - sentence.offset : words[left + 1].start - sentence.offset]
-        if place == other and between == " ":
+        if sentence_index == next_sentence and between == " ":
             slot, following = context.slots[left], context.slots[left + 1]
             known = slot.known and following.known
             context.slots.append(slot._replace(end=following.end, last=following.last, known=known))
@@ -168,10 +168,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         edits: Mapping[str, int],
         found: CorrectionsBuilder,
     ) -> None:
-        """Add strings in the place of a slot's characters, each with its weight; an edit each unless told otherwise."""
+        """Add strings in the row of a slot's characters, each with its weight; an edit each unless given otherwise."""
         slot, batch = context.slots[number], context.batch
-        place = int(batch.sentence_of[slot.first])
-        sentence, base = batch.sentences[place], int(batch.bases[place])
+        sentence_index = int(batch.sentence_of[slot.first])
+        sentence, base = batch.sentences[sentence_index], int(batch.bases[sentence_index])
         replacer = Replacer(self.splitter, sentence, slot.start - sentence.offset, slot.end - sentence.offset)
         for text, weight in weights.items():
             change = None if context.is_given(slot.start, slot.end, text) else replacer.put(text)
@@ -193,8 +193,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
         spellings = dict.fromkeys([*common_typo_corrections(word), *strings[:most]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
         lexicon, texts = elsewhere
-        near = lexicon.fuzzy_matches(word, max_edits)
-        for place, edits in zip(near.indices.tolist(), near.edits.tolist(), strict=True):
-            spellings[texts[place]] = edits
+        matches = lexicon.fuzzy_matches(word, max_edits)
+        for sentence, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
+            spellings[texts[sentence]] = edits
         spellings.update(context.dictionary.fuzzy_matches(word, max_edits))
         return spellings

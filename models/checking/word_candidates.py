@@ -103,7 +103,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         """Words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions."""
         context.slots += [self._slot(context, number) for number in range(len(context.words))]
-        near: list[_NearbyWords] = []
+        nearby: list[_NearbyWords] = []
         log_weights: list[Floats] = []
         owners: list[int] = []
         found = CorrectionsBuilder()
@@ -112,30 +112,30 @@ class WordCandidateGenerator(CandidateGenerator):
                 yield None
             if context.slots[number].exempt:
                 continue
-            some = self._nearby_words(context, word)
-            if some.ids.size:
-                near.append(some)
-                log_weights.append(_log_error_probs(context, word, some))
+            chunk = self._nearby_words(context, word)
+            if chunk.ids.size:
+                nearby.append(chunk)
+                log_weights.append(_log_error_probs(context, word, chunk))
                 owners.append(number)
             self._add_spaces(context, number, found)
             if not word.known:
                 self._add_from_dictionary(context, number, found)
         yield from self.add_given(context, found)
-        others = found.build()
-        if not near:
-            return others
-        slots = np.repeat(owners, [len(some.ids) for some in near])
+        additions = found.build()
+        if not nearby:
+            return additions
+        slots = np.repeat(owners, [len(chunk.ids) for chunk in nearby])
         words = single_token_corrections(
             slots,
             context.positions[slots],
-            np.concatenate([some.ids for some in near]),
+            np.concatenate([chunk.ids for chunk in nearby]),
             np.concatenate(log_weights),
-            np.concatenate([some.edits for some in near]),
+            np.concatenate([chunk.edits for chunk in nearby]),
         )
         if self.splitter.lowercase:
             self._restore_case(context, words)
         return concatenate_corrections(
-            [_exclude_given(words, others, len(self.splitter.tokenizer.vocabulary)), others]
+            [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
         )
 
     def propose_after_reading(
@@ -154,12 +154,12 @@ class WordCandidateGenerator(CandidateGenerator):
             if count and not word.known and not context.slots[number].exempt
         ]
         for first in range(0, len(unknown), _MAX_ROWS):
-            some = unknown[first : first + _MAX_ROWS]
-            told = yield PredictCall(state.select(rows[context.positions[some]]))
-            likely = told[:, self._ids]
-            best = np.argpartition(-likely, count - 1, axis=1)[:, :count]
-            for number, places in zip(some, best, strict=True):
-                self._add_expected(context, number, self._ids[places].tolist(), found)
+            chunk = unknown[first : first + _MAX_ROWS]
+            predicted = yield PredictCall(state.select(rows[context.positions[chunk]]))
+            word_log_probs = predicted[:, self._ids]
+            best = np.argpartition(-word_log_probs, count - 1, axis=1)[:, :count]
+            for number, indices in zip(chunk, best, strict=True):
+                self._add_expected(context, number, self._ids[indices].tolist(), found)
         return found.build()
 
     def _key(self, word: str) -> str:
@@ -217,20 +217,20 @@ class WordCandidateGenerator(CandidateGenerator):
         if number + 1 == len(context.words) or context.slots[number + 1].exempt:
             return
         following = context.words[number + 1]
-        whole = self._id_of.get(key + self._key(following.text))
-        slot, other = context.slots[number], context.slots[number + 1]
-        if whole is None or other.first != slot.last:
+        joined = self._id_of.get(key + self._key(following.text))
+        slot, next_slot = context.slots[number], context.slots[number + 1]
+        if joined is None or next_slot.first != slot.last:
             return
         context.slots.append(
             slot._replace(
-                end=other.end,
-                last=other.last,
-                known=slot.known and other.known,
-                log_weight=slot.log_weight + other.log_weight - context.error_model.log_correct,
+                end=next_slot.end,
+                last=next_slot.last,
+                known=slot.known and next_slot.known,
+                log_weight=slot.log_weight + next_slot.log_weight - context.error_model.log_correct,
             )
         )
         text, last = word.text + following.text, len(context.slots) - 1
-        context.add_to_slot(found, last, (whole,), log_weight=log_weight, edits=1, text=text)
+        context.add_to_slot(found, last, (joined,), log_weight=log_weight, edits=1, text=text)
 
     def _add_from_dictionary(self, context: CheckContext, number: int, found: CorrectionsBuilder) -> None:
         """Words of the caller's near an unknown one, which are unknown to the model too."""
@@ -252,10 +252,10 @@ class WordCandidateGenerator(CandidateGenerator):
         self, context: CheckContext, number: int, ids: list[int], found: CorrectionsBuilder
     ) -> None:
         word = context.words[number]
-        key, near = self._key(word.text), set(self._nearby_words(context, word).ids.tolist())
+        key, nearby = self._key(word.text), set(self._nearby_words(context, word).ids.tolist())
         log_weight = context.error_model.log_far_error + self.log_spelling(word.text)
         for token in ids:
-            if token not in near:
+            if token not in nearby:
                 spelling = self.splitter.tokenizer.vocabulary[token]
                 edits, text = OSA.distance(key, spelling), self._restored_case(word, spelling)
                 context.add_to_slot(found, number, (token,), log_weight=log_weight, edits=edits, text=text)
@@ -263,25 +263,25 @@ class WordCandidateGenerator(CandidateGenerator):
     def _restore_case(self, context: CheckContext, words: Corrections) -> None:
         """Spell the alternatives of words that were typed with capitals as those were; others are left to their ids."""
         capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
-        for place in np.flatnonzero(np.isin(words.slots, capital)).tolist():
-            typed, token = context.words[words.slots[place]], int(words.tokens[place])
-            words.texts[place] = self._restored_case(typed, self.splitter.tokenizer.vocabulary[token])
+        for index in np.flatnonzero(np.isin(words.slots, capital)).tolist():
+            typed, token = context.words[words.slots[index]], int(words.tokens[index])
+            words.texts[index] = self._restored_case(typed, self.splitter.tokenizer.vocabulary[token])
 
     def _restored_case(self, typed: Word, text: str) -> str:
         """A suggestion in the case of what was typed, where the vocabulary has lower case only."""
         return match_case(typed.text, text) if self.splitter.lowercase else text
 
 
-def _log_error_probs(context: CheckContext, word: Word, near: _NearbyWords) -> Floats:
+def _log_error_probs(context: CheckContext, word: Word, nearby: _NearbyWords) -> Floats:
     if word.known:
-        return context.error_model.known_word_log_probs(near.edits)
-    return context.error_model.unknown_word_log_probs(near.edits, near.lengths)
+        return context.error_model.known_word_log_probs(nearby.edits)
+    return context.error_model.unknown_word_log_probs(nearby.edits, nearby.lengths)
 
 
-def _exclude_given(words: Corrections, others: Corrections, vocab_size: int) -> Corrections:
-    """The words that are not among the others for the same place: what a caller says of them counts."""
-    single = np.flatnonzero(others.lengths == 1)
+def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:
+    """Remove the words also given for the same slot: the caller's values count."""
+    single = np.flatnonzero(additions.lengths == 1)
     if not single.size:
         return words
-    given = others.slots[single] * vocab_size + others.tokens[others.offsets[single]]
+    given = additions.slots[single] * vocab_size + additions.tokens[additions.offsets[single]]
     return words.select(np.flatnonzero(~np.isin(words.slots * vocab_size + words.tokens, given)))

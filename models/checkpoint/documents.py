@@ -28,10 +28,10 @@ MAX_DOCUMENT_BYTES = 1 << 20
 
 
 class DocumentStore(Protocol):
-    """The files of one folder of a registry. Names are checked by whoever asks."""
+    """The files of one folder of a registry. Names are checked by the caller."""
 
     def display_path(self, name: str) -> str | Path:
-        """What messages call a file."""
+        """Name of a file in messages."""
         ...
 
     def names(self) -> list[str]:
@@ -144,7 +144,7 @@ def open_document_store(registry: Address, folder: str) -> DocumentStore:
 
 
 _CACHE_TTL_S = 5.0
-"""For so long what was read is not asked for again."""
+"""Lifetime of a cached document."""
 
 _MAX_CACHED_DOCUMENTS = 1000
 
@@ -264,7 +264,7 @@ class ProfileStore:
         self._documents = open_document_store(registry, PROFILES_FOLDER)
 
     def names(self) -> list[str]:
-        """What profiles there are, sorted.
+        """Names of the profiles, sorted.
 
         Raises:
             RegistryError: they cannot be listed.

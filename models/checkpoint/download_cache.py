@@ -50,11 +50,11 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 _MAX_NAME_LENGTH = 80
 
 Download = Callable[[str, FileEntry], Iterator[bytes]]
-"""The bytes of a version's file, by its name and what the manifest says of it."""
+"""The bytes of a version's file, by its name and its entry in the manifest."""
 
 
 class DownloadCache:
-    """What was fetched from one remote registry.
+    """Files fetched from one remote registry.
 
     Args:
         folder: of the cache, which other registries and processes use too; there or not.
@@ -147,7 +147,7 @@ class DownloadCache:
             folder.rename(version.path)
 
     def _is_complete(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
-        """Whether this very version is here, and its files are as they were."""
+        """Return whether this very version is here, and its files are as they were."""
         if self.manifest(version) != raw:
             return False
         try:
@@ -183,7 +183,7 @@ _VERSIONS_FILE = "versions.json"
 
 
 class CachedCatalogue:
-    """The versions and aliases last seen: a `Catalogue` that asks nobody.
+    """The versions and aliases last seen: a `Catalogue` without requests.
 
     Args:
         root: the folder for one registry; there or not.
@@ -225,7 +225,7 @@ class CachedCatalogue:
         return parse_aliases(content, path)
 
     def default(self) -> bytes:
-        """What the registry's file of the default held; nothing if there was none."""
+        """Content of the registry's file of the default; empty if there was none."""
         try:
             return (self.root / DEFAULT_FILE).read_bytes()
         except OSError:
@@ -286,7 +286,7 @@ def upload_blobs(store: ConditionalStore, folder: Path, manifest: Manifest) -> N
 
 
 def blob_downloader(store: ObjectStore, version: Version) -> Download:
-    """Where the contents of a version's files come from."""
+    """Source of the contents of a version's files."""
     folder = manifest_key(version).removesuffix(f"/{MANIFEST_FILE}")
 
     def download(name: str, entry: FileEntry) -> Iterator[bytes]:
@@ -326,11 +326,11 @@ class CircuitBreaker:
         return self._failure is None
 
     def reset(self) -> None:
-        """The store has answered: ask it again."""
+        """Mark the store as reachable."""
         self._failure = None
 
     def call(self, ask: Callable[[], R], remember: Callable[[], R | None]) -> R:
-        """Ask the store, or else tell what is known.
+        """Ask the store; if it fails, return the last known value.
 
         Args:
             ask: the store.

@@ -107,7 +107,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def make_read_only(directory: Path) -> None:
-    """Let nobody but root write to the files in a folder; the folder can be removed as before."""
+    """Make the files in a folder writable by root only; the folder can be removed as before."""
     for path in directory.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode & 0o444)

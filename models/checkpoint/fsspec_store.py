@@ -37,7 +37,7 @@ class FsspecStore(ObjectStore):
     """
 
     failures: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError)
-    """What the file system raises where it cannot do what it was asked to."""
+    """Errors raised by the file system for a failed operation."""
 
     def __init__(self, url: str, patience: StoreTimeouts) -> None:
         self.location = url.rstrip("/")
@@ -115,15 +115,15 @@ class FsspecStore(ObjectStore):
 
     @contextlib.contextmanager
     def _translate_errors(self, what: str, key: str) -> Iterator[None]:
-        """Turn what the file system raises into one kind of error that says what could not be done."""
+        """Convert errors of the file system into one kind of error that names the failed operation."""
         try:
             yield
         except self.failures as error:
-            place = f"{self.location}/{key}" if key else self.location
+            path = f"{self.location}/{key}" if key else self.location
             why = (
                 "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             )
-            raise RegistryError(f"cannot {what} {place}: {why}") from error
+            raise RegistryError(f"cannot {what} {path}: {why}") from error
 
 
 def _tag(info: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ MAX_GOLDEN_TOKENS = 64
 
 
 def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[list[int]]:
-    """What to score: the given sequences, cut, and one that visits ids across the vocabulary."""
+    """Choose the sequences to score: the given ones, cut, and one that visits ids across the vocabulary."""
     across = np.linspace(3, vocab_size - 1, num=min(24, vocab_size - 3)).astype(int).tolist()
     return [[*map(int, ids[: MAX_GOLDEN_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
 
@@ -88,7 +88,7 @@ def replay_golden(
 
 
 def has_int8(directory: Path) -> bool:
-    """Whether the checkpoint was published with scores in int8."""
+    """Return whether the checkpoint was published with scores in int8."""
     try:
         return _LOG_PROB_FIELDS[INT8] in json.loads((directory / GOLDEN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):

@@ -122,7 +122,7 @@ def load_checkpoint(
 
 
 def _load_verified(
-    directory: Path, place: Path, manifest: Manifest, device: str, precision: str, shared: Path | None
+    directory: Path, location: Path, manifest: Manifest, device: str, precision: str, shared: Path | None
 ) -> Checkpoint:
     """A version from verified files in a directory, which is its place or a copy."""
     tokenizer = load_tokenizer(directory)
@@ -139,7 +139,7 @@ def _load_verified(
         model = _build(directory, manifest, tokenizer.vocabulary, device, shelves)
         used: Precision = FLOAT32
         if _families(directory, manifest) & {*NEURAL_FAMILIES} and _uses_int8(
-            directory, place, metrics, device, wanted
+            directory, location, metrics, device, wanted
         ):
             model, used = to_int8(model), INT8
         replay_golden(directory, model, device=device, precision=used)
@@ -153,7 +153,7 @@ def _load_verified(
         raise ManifestError(
             f"{directory}: cannot be rebuilt as a model of the family {manifest.family}: {error}"
         ) from error
-    return Checkpoint(manifest, model, tokenizer, metrics, place, used)
+    return Checkpoint(manifest, model, tokenizer, metrics, location, used)
 
 
 def _read_metrics(path: Path) -> dict[str, Any]:
@@ -168,9 +168,9 @@ def _read_metrics(path: Path) -> dict[str, Any]:
 
 
 def _uses_int8(
-    directory: Path, place: Path, metrics: dict[str, Any], device: str, precision: Precision
+    directory: Path, location: Path, metrics: dict[str, Any], device: str, precision: Precision
 ) -> bool:
-    """Whether the networks are to compute in integers."""
+    """Return whether the networks are to compute in integers."""
     if precision == FLOAT32 or (
         precision == "auto" and (device != "cpu" or not is_int8_recommended(metrics))
     ):
@@ -182,12 +182,12 @@ def _uses_int8(
     if has_int8(directory):
         return True
     problems = metrics.get(INT8, {}).get("problems") or ["it was published without scores in int8"]
-    _log.warning("%s stays in float32: %s", place, "; ".join(problems))
+    _log.warning("%s stays in float32: %s", location, "; ".join(problems))
     return False
 
 
 def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> str:
-    """The device by its own name; torch, which an n-gram server does without, is asked only where it must be."""
+    """The device by its own name; torch, not needed by an n-gram server, is imported only where needed."""
     if device == "cpu" or (device == "auto" and _families(directory, manifest) == {NGRAM_FAMILY}):
         return "cpu"
     from models.neural.network import resolve_device  # brings in torch
@@ -203,7 +203,7 @@ def _families(directory: Path, manifest: Manifest) -> set[str]:
 
 
 def _part_folders(directory: Path) -> Iterator[Path]:
-    """What a mixture or a cache is made of, in order."""
+    """Parts of a mixture or a cache, in order."""
     folders = (directory / PARTS_FOLDER / str(number) for number in itertools.count())
     return itertools.takewhile(Path.is_dir, folders)
 
@@ -218,8 +218,8 @@ def _build(
             known = inner.vocabulary_fingerprint == vocabulary.fingerprint
             its_own = vocabulary if known else load_tokenizer(part).vocabulary  # every word is an object
             parts.append(_build(part, inner, its_own, device, shelves))
-        whole: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
-        return whole
+        composite: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
+        return composite
     if manifest.family not in FAMILIES:
         raise IncompatibleVersionError(
             f"{directory} holds a model of the family {manifest.family!r}; this version knows "

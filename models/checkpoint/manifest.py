@@ -123,12 +123,12 @@ def read_manifest(directory: Path) -> Manifest:
     return parse_manifest(raw, path)
 
 
-def parse_manifest(raw: bytes, place: object) -> Manifest:
+def parse_manifest(raw: bytes, location: object) -> Manifest:
     """Check the bytes of a `manifest.json`.
 
     Args:
         raw: its bytes.
-        place: what messages call it.
+        location: what messages call it.
 
     Raises:
         ManifestError: they break the schema.
@@ -139,42 +139,42 @@ def parse_manifest(raw: bytes, place: object) -> Manifest:
         fields: Any = json.loads(raw)
         reader_version = int(fields["reader_version"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ManifestError(f"{place} is not a manifest: {error}") from None
+        raise ManifestError(f"{location} is not a manifest: {error}") from None
     if reader_version > SCHEMA_VERSION:
-        raise _too_new(place, reader_version)
+        raise _too_new(location, reader_version)
     try:
-        return _checked(raw, fields, place)
+        return _checked(raw, fields, location)
     except CheckpointError:
         written = fields.get("schema_version")
         if isinstance(written, int) and written > SCHEMA_VERSION:  # what looks wrong may be new
-            raise _too_new(place, written) from None
+            raise _too_new(location, written) from None
         raise
 
 
-def _too_new(place: object, version: int) -> IncompatibleVersionError:
+def _too_new(location: object, version: int) -> IncompatibleVersionError:
     return IncompatibleVersionError(
-        f"{place} needs a newer Gramophone: it is of version {version}, this one reads up to {SCHEMA_VERSION}: "
+        f"{location} needs a newer Gramophone: it is of version {version}, this one reads up to {SCHEMA_VERSION}: "
         "upgrade gramophone-lm"
     )
 
 
-def _checked(raw: bytes, fields: dict[str, Any], place: object) -> Manifest:
+def _checked(raw: bytes, fields: dict[str, Any], location: object) -> Manifest:
     if not _is_intact(raw, fields):
-        raise IntegrityError(f"{place} was changed after it was written: its checksum does not match")
+        raise IntegrityError(f"{location} was changed after it was written: its checksum does not match")
     try:
         manifest = Manifest.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"{place}: field {field!r:.200}: {first['msg']}") from None
+        raise ManifestError(f"{location}: field {field!r:.200}: {first['msg']}") from None
     for name in manifest.files:
         if not _is_inside(name):
-            raise ManifestError(f"{place} lists a file outside the checkpoint: {name!r}")
+            raise ManifestError(f"{location} lists a file outside the checkpoint: {name!r}")
     return manifest
 
 
 def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
-    """Whether fields, whose checksum is taken out, are those that were written, in the same spelling."""
+    """Return whether fields, whose checksum is taken out, are those that were written, in the same spelling."""
     checksum = fields.pop("checksum", None)
     try:
         return checksum == _checksum(fields) and raw == _canonical({**fields, "checksum": checksum})
@@ -183,7 +183,7 @@ def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
 
 
 def _is_inside(name: str) -> bool:
-    """Whether it is a plain relative path to another file than the manifest, in its only spelling."""
+    """Return whether it is a plain relative path to another file than the manifest, in its only spelling."""
     path = PurePosixPath(name)  # absolute with two slashes as well as with one
     is_plain = name.isprintable() and path.as_posix() == name and not path.is_absolute()
     return is_plain and ".." not in path.parts and name not in {".", MANIFEST_FILE}
@@ -245,12 +245,12 @@ class Version(NamedTuple):
 
 
 def is_name(name: str) -> bool:
-    """Whether it can be the name of a model or an alias."""
+    """Return whether it can be the name of a model or an alias."""
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
 
 
 def is_version_number(text: str) -> bool:
-    """Whether it is a version number as it is spelled in paths and addresses."""
+    """Return whether it is a version number as it is spelled in paths and addresses."""
     return _NUMBER.fullmatch(text) is not None
 
 
@@ -293,12 +293,12 @@ def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
         )
 
 
-def parse_aliases(content: bytes, place: object) -> dict[str, int]:
+def parse_aliases(content: bytes, location: object) -> dict[str, int]:
     """Read `aliases.json`.
 
     Args:
         content: its bytes.
-        place: what messages call it.
+        location: what messages call it.
 
     Raises:
         ManifestError: it is damaged.
@@ -312,7 +312,7 @@ def parse_aliases(content: bytes, place: object) -> dict[str, int]:
             raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
     except (ValueError, RecursionError) as error:
         raise ManifestError(
-            f"{place} is damaged: {error}; set the alias again with `gramophone models promote`"
+            f"{location} is damaged: {error}; set the alias again with `gramophone models promote`"
         ) from None
     return aliases
 
@@ -381,5 +381,5 @@ def parse_default(content: bytes | None) -> str | None:
 
 
 def format_default(name: str) -> bytes:
-    """What the file holds."""
+    """Content of the file."""
     return f"{name}\n".encode()

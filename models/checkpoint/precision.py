@@ -37,7 +37,7 @@ def check_precision(precision: str) -> Precision:
 
 
 def is_int8_recommended(metrics: Mapping[str, Any]) -> bool:
-    """Whether int8 was measured when the model was published, and cost little enough."""
+    """Return whether int8 was measured when the model was published, and cost little enough."""
     measured = metrics.get(INT8)
     cost = measured.get("cost") if isinstance(measured, Mapping) else None
     return isinstance(cost, int | float) and cost <= MAX_INT8_COST

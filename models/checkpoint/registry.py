@@ -285,7 +285,7 @@ class LocalRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        """Whether a writer still lives is told by its lock, whatever the age."""
+        """A live writer is recognized by its lock, whatever the age."""
         removed = 0
         for folder in map(self._folder, self._names()):
             versions = folder / "versions"
@@ -395,7 +395,7 @@ _FORBIDDEN = re.compile(r"[@?#\s]|::")
 
 
 def open_store(url: str) -> ObjectStore:
-    """The store that a URL means; nothing is asked of it yet.
+    """The store at a URL; no request is made yet.
 
     Raises:
         InvalidInputError: the URL holds credentials or a query, or names no bucket or folder.

@@ -24,11 +24,11 @@ from models.errors import InvalidInputError, ModelNotFoundError
 
 
 class Catalogue(Protocol):
-    """Which versions and aliases there are; `Registry` says more of each."""
+    """Lists of versions and aliases; `Registry` documents each method."""
 
     @property
     def location(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         ...
 
     def models(self) -> list[str]:
@@ -97,7 +97,7 @@ class Registry(ABC):
     @property
     @abstractmethod
     def location(self) -> str:
-        """What messages call it: its folder or its URL."""
+        """Name in messages: the folder or the URL."""
 
     @property
     @abstractmethod
@@ -148,7 +148,7 @@ class Registry(ABC):
         return resolve_address(self, address)
 
     def resolve_cached(self, address: str) -> Version:
-        """As `resolve`, by what is known already: no remote registry is asked.
+        """Resolve like `resolve`, from local knowledge: without a request to a remote registry.
 
         Raises:
             ModelNotFoundError: no such model, version or alias is known.
@@ -169,7 +169,7 @@ class Registry(ABC):
         """The version of this number, there or not."""
 
     def location_of(self, version: Version) -> str:
-        """What messages call the place of a version."""
+        """Name of a version's location in messages."""
         return f"{self.location}/{version.name}/versions/{version.number}"
 
     @abstractmethod
@@ -280,7 +280,7 @@ class Registry(ABC):
 
     @abstractmethod
     def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
-        """What tells cheaply that a model's versions or aliases have changed; nothing is read.
+        """Cheap fingerprint of a model's versions and aliases, to detect changes; nothing is read.
 
         Two changes at nearly the same time may have one stamp: look a second time.
 
@@ -303,10 +303,10 @@ class Registry(ABC):
 
     def redact_location(self, message: str) -> str:
         """A message without where the registry lies."""
-        for place in (self.location, str(self.work_folder)):
+        for path in (self.location, str(self.work_folder)):
             # as a whole: a folder may be called `.` or like a word of the message
-            whole = rf"(?<![\w.-]){re.escape(place)}(/|(?![\w-]))"
-            message = re.sub(whole, lambda found: "" if found[1] else "registry", message)
+            pattern = rf"(?<![\w.-]){re.escape(path)}(/|(?![\w-]))"
+            message = re.sub(pattern, lambda found: "" if found[1] else "registry", message)
         return redact_accounts(message)
 
 

@@ -61,7 +61,7 @@ _ALIAS_RETRY_PAUSE_S = 0.02
 def update_aliases(
     store: ConditionalStore,
     key: str,
-    place: str,
+    location: str,
     change: Callable[[dict[str, int]], dict[str, int]],
     *,
     replace_damaged: bool = False,
@@ -71,7 +71,7 @@ def update_aliases(
     Args:
         store: where they are.
         key: their object's.
-        place: what messages call it.
+        location: what messages call it.
         change: from what is there to what is to be; called again if somebody else was faster.
         replace_damaged: whether damaged aliases are replaced.
 
@@ -88,7 +88,7 @@ def update_aliases(
         aliases: dict[str, int] = {}
         if current is not None:
             try:
-                aliases = parse_aliases(current.content, place)
+                aliases = parse_aliases(current.content, location)
             except ManifestError:
                 if not replace_damaged:
                     raise
@@ -100,7 +100,7 @@ def update_aliases(
         ):
             return aliases
         time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
-    raise RegistryError(f"{place} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again")
+    raise RegistryError(f"{location} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again")
 
 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
@@ -136,7 +136,7 @@ def sweep_blobs(store: ConditionalStore, *, older_than_s: float) -> int:
 
 
 def _store_time_s(store: ConditionalStore) -> float:
-    """When the store has taken something just now, in seconds since 1970; long ago if it cannot tell."""
+    """Current time of the store's clock, in seconds since 1970; long ago if unknown."""
     store.put(_CLOCK_KEY, b"")
     now_s = next(
         (entry.modified_s for entry in store.entries(BLOBS_FOLDER) if entry.key == _CLOCK_KEY), math.inf
@@ -283,19 +283,23 @@ class RemoteRegistry(Registry):
         check_alias(alias)
         store = require_writable(self._store)
         self.resolve(f"{name}@{number}")
-        key, place = f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE)
+        key, location = f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE)
         before = update_aliases(
-            store, key, place, lambda aliases: {**aliases, alias: number}, replace_damaged=alias == CHAMPION
+            store,
+            key,
+            location,
+            lambda aliases: {**aliases, alias: number},
+            replace_damaged=alias == CHAMPION,
         )
         if number in self._list_model(name).versions(name):
             return
 
         def back(aliases: dict[str, int]) -> dict[str, int]:
-            others = {other: target for other, target in aliases.items() if other != alias}
-            return {**others, alias: before[alias]} if alias in before else others
+            remaining = {existing: target for existing, target in aliases.items() if existing != alias}
+            return {**remaining, alias: before[alias]} if alias in before else remaining
 
         # somebody deleted it meanwhile, who looks at the aliases after that
-        update_aliases(store, key, place, back)
+        update_aliases(store, key, location, back)
         raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
 
     @override
@@ -306,7 +310,7 @@ class RemoteRegistry(Registry):
         def without(aliases: dict[str, int]) -> dict[str, int]:
             if alias not in aliases:
                 raise unknown_alias_error(name, alias, aliases)
-            return {other: number for other, number in aliases.items() if other != alias}
+            return {existing: number for existing, number in aliases.items() if existing != alias}
 
         before = update_aliases(store, f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE), without)
         return before[alias]
@@ -373,7 +377,7 @@ class RemoteRegistry(Registry):
         return {} if found is None else parse_aliases(found.content, self._place(name, ALIASES_FILE))
 
     def _alias_tag(self, listing: Listing, name: str) -> str:
-        """The tag of a model's aliases; where the store tells none, their hash."""
+        """The tag of a model's aliases; their hash if the store has no tags."""
         tag = listing.alias_tag(name)
         if tag is not None:
             return tag

@@ -48,7 +48,7 @@ _MAX_NAMED = 5
 
 
 class RestoreResult(NamedTuple):
-    """What came of it, by name.
+    """Result of a restore, by name.
 
     Attributes:
         restored: what was missing or damaged here, or was replaced.
@@ -105,25 +105,25 @@ def restore_backup(
     if not versions:
         raise RegistryError(f"the backup {backup.location} holds no model")
     names = sorted({version.name for version in versions})
-    things = [
+    items = [
         *_version_items(backup, target, versions, progress),
-        *(thing for name in names for thing in _alias_items(backup, target, name)),
+        *(item for name in names for item in _alias_items(backup, target, name)),
         *_default_items(backup, target),
         *_document_items(backup, target),
     ]
-    same = [thing.name for thing in things if thing.here == thing.wanted]
-    other = [thing.name for thing in things if thing.here not in (None, thing.wanted)]
-    if other and differing == "refuse":
+    same = [item.name for item in items if item.here == item.wanted]
+    changed = [item.name for item in items if item.here not in (None, item.wanted)]
+    if changed and differing == "refuse":
         raise InvalidInputError(
-            f"nothing was restored, because this is not as in the backup: {', '.join(other[:_MAX_NAMED])}"
-            f"{f' and {len(other) - _MAX_NAMED} more' * (len(other) > _MAX_NAMED)}; --differing keep leaves it, "
+            f"nothing was restored, because this is not as in the backup: {', '.join(changed[:_MAX_NAMED])}"
+            f"{f' and {len(changed) - _MAX_NAMED} more' * (len(changed) > _MAX_NAMED)}; --differing keep leaves it, "
             "--differing replace takes the backup's",
             parameter="differing",
         )
-    kept = other if differing == "keep" else []
-    chosen = [thing for thing in things if thing.name not in {*same, *kept}]
+    kept = changed if differing == "keep" else []
+    chosen = [item for item in items if item.name not in {*same, *kept}]
     with ExitStack() as beside:
-        puts = [thing.stage(beside) for thing in chosen]
+        puts = [item.stage(beside) for item in chosen]
         for name in names:
             target.pin_default(name)
         for put in puts:
@@ -131,7 +131,7 @@ def restore_backup(
     if isinstance(backup, LocalRegistry):
         for name in names:
             target.retire_numbers(name, backup.deleted_numbers(name) - {*target.versions(name)})
-    return RestoreResult([thing.name for thing in chosen], kept, same)
+    return RestoreResult([item.name for item in chosen], kept, same)
 
 
 def _version_items(
@@ -241,7 +241,7 @@ def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_Restor
 
 
 def _is_document(name: str) -> bool:
-    """Whether it names a file of the folder itself: the keys of a bucket may have any shape."""
+    """Return whether it names a file of the folder itself: the keys of a bucket may have any shape."""
     return name.endswith(".json") and not name.startswith(".") and "/" not in name
 
 

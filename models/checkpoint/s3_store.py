@@ -104,11 +104,11 @@ class S3Store(FsspecStore, ConditionalStore):
     def _put_conditionally(self, key: str, content: bytes, condition: dict[str, str]) -> bool:
         """Store on a condition. Who wrote is written too: a try whose answer was lost is not taken for another's."""
         writer = uuid.uuid4().hex
-        asked = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
+        arguments = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
         with self._translate_errors("write", key):
             for attempt in range(self._timeouts.attempts):
                 try:
-                    self._run_sync(lambda: self._call("put_object", **asked))
+                    self._run_sync(lambda: self._call("put_object", **arguments))
                 except self.failures as error:
                     status = _status(error)
                     if status == _CONFLICT:  # with another write at the same time; neither may have won
@@ -122,7 +122,7 @@ class S3Store(FsspecStore, ConditionalStore):
             return self._writer(key) == writer
 
     def _writer(self, key: str) -> str | None:
-        """Who stored an object on a condition."""
+        """Writer of a conditionally stored object."""
         try:
             answer = self._run_sync(lambda: self._call("head_object", Key=self._key(key)))
         except FileNotFoundError:

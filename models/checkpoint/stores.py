@@ -16,7 +16,7 @@ from models.errors import RegistryError
 
 
 class StoreTimeouts(NamedTuple):
-    """How long a store is waited for; after that a call has failed.
+    """Timeouts of a store's calls; after that a call has failed.
 
     Attributes:
         connect_s: for a connection.
@@ -81,7 +81,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        """The first bytes of an object, piece by piece; fewer than asked for where it has no more.
+        """The first bytes of an object, piece by piece; fewer than requested if it is shorter.
 
         Raises:
             FileNotFoundError: there is no such object.
@@ -135,7 +135,7 @@ def require_writable(store: ObjectStore) -> ConditionalStore:
 
 
 def manifest_key(version: Version) -> str:
-    """Where a version's manifest is stored."""
+    """Key of a version's manifest."""
     return f"{version.name}/versions/{version.number}/{MANIFEST_FILE}"
 
 
@@ -173,11 +173,11 @@ class Listing:
         return [number for number in self.numbers(name) if self._manifests[name][number].num_bytes]
 
     def tag(self, name: str) -> str:
-        """Another one means that a version has come or gone."""
+        """Fingerprint of the versions; it changes when one is added or removed."""
         found = [(number, self._manifests[name][number].tag) for number in self.versions(name)]
         return hashlib.sha256(repr(found).encode()).hexdigest()
 
     def alias_tag(self, name: str) -> str | None:
-        """Another one means that the aliases have changed; None where the store does not tell."""
+        """Fingerprint of the aliases; it changes with them. None if the store has none."""
         entry = self._aliases.get(name)
         return "" if entry is None else entry.tag or None

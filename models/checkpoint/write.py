@@ -42,7 +42,7 @@ class StorableModel(LanguageModel[S], Protocol[S]):
 
 
 class CheckpointDescription(NamedTuple):
-    """What a checkpoint says about itself beside the model.
+    """Metadata of a checkpoint, beside the model.
 
     Attributes:
         created: ISO 8601, UTC.

@@ -38,7 +38,7 @@ _LENGTH_MARK = "*"
 
 
 def is_derived(name: str) -> bool:
-    """Whether a feature of this name is made here and not given; told by the name's shape alone."""
+    """Return whether a feature of this name is made here and not given, by the name's shape alone."""
     return name.partition(":")[0] in {RANK, CONSENSUS} or base_feature(name) is not None
 
 
@@ -49,7 +49,7 @@ def base_feature(name: str) -> str | None:
 
 
 def needs_tokens(name: str) -> bool:
-    """Whether a derived feature needs the language model's token counts."""
+    """Return whether a derived feature needs the language model's token counts."""
     return base_feature(name) is not None and name.endswith(_LENGTH_MARK + "tokens")
 
 
@@ -93,7 +93,7 @@ def derive(
 def derive_in_steps(
     name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
 ) -> Steps[Floats]:
-    """What `derive` does, with a stop after every bounded piece: comparing each text with each takes its time."""
+    """Run `derive` in steps, with a stop after every bounded piece: comparing each text with each takes its time."""
     check_derived(name)
     base = base_feature(name)
     if base is not None:
@@ -102,12 +102,12 @@ def derive_in_steps(
         return 0.0 - text_ranks(texts)  # not −0 for the first
     if name == RANK_LOG:
         return 0.0 - np.log1p(text_ranks(texts))
-    alike = np.full(len(texts), 1 / len(texts))
-    return (yield from expected_utilities_in_steps(texts, alike, name.partition(":")[2]))
+    uniform = np.full(len(texts), 1 / len(texts))
+    return (yield from expected_utilities_in_steps(texts, uniform, name.partition(":")[2]))
 
 
 def text_ranks(texts: Sequence[str]) -> Floats:
-    """How many other texts of its list came before each [C]; equal texts have the rank of the first."""
+    """Number of other texts of its list before each [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
 
@@ -146,12 +146,12 @@ def feature_model(feature: str) -> str | None:
 
 
 def is_computed(feature: str, models: Collection[str]) -> bool:
-    """Whether a feature is computed with models, of which the further ones are called so."""
+    """Return whether a feature is computed with models, of which the further ones are called so."""
     return feature in COMPUTED_FEATURES or feature_model(feature) in models
 
 
 def is_reserved(feature: str, models: Collection[str]) -> bool:
-    """Whether a feature of this name is made here, so that it cannot be given."""
+    """Return whether a feature of this name is made here, so that it cannot be given."""
     return is_computed(feature, models) or is_derived(feature)
 
 
@@ -161,14 +161,14 @@ def check_model_names(names: Sequence[str], *, parameter: str) -> None:
     Raises:
         InvalidInputError: one has other characters than letters, digits and `_.-`, is too long, or is given twice.
     """
-    for place, name in enumerate(names):
-        where = f"{parameter}[{place}].name"
+    for index, name in enumerate(names):
+        where = f"{parameter}[{index}].name"
         if _MODEL_NAME.fullmatch(name) is None:
             raise InvalidInputError(
                 f"{where} is {name[:80]!r}; a name has 1 to 64 letters, digits, '_', '.' or '-'",
                 parameter=where,
             )
-        if name in names[:place]:
+        if name in names[:index]:
             raise InvalidInputError(f"{where} is {name!r}, as another model is called", parameter=where)
 
 
@@ -213,16 +213,16 @@ class ListFeatures(NamedTuple):
         ]
         values, sums = self.values.copy(), []
         for model in models:
-            place = self.names.index(feature_name(LM, model))
+            index = self.names.index(feature_name(LM, model))
             tokens = np.maximum(self.column(feature_name(NUM_TOKENS, model)), 1.0)
-            sums.append(self.values[:, place])
-            values[:, place] /= tokens**length_exponent
+            sums.append(self.values[:, index])
+            values[:, index] /= tokens**length_exponent
         names = (*self.names, *(feature_name(LM_SUM, model) for model in models))
         return ListFeatures(names, np.column_stack([values, *sums]), self.offsets)
 
 
 def offsets_of(lists: Sequence[CandidateList]) -> npt.NDArray[np.int64]:
-    """Where each list's candidates begin if all lie one after the other, and their number [L + 1]."""
+    """Offsets of each list's candidates in their concatenation, and their number [L + 1]."""
     offsets = np.zeros(len(lists) + 1, dtype=np.int64)
     np.cumsum([len(one.candidates) for one in lists], out=offsets[1:])
     return offsets
@@ -333,9 +333,9 @@ def check_given(
 
 
 def _feature_locations(
-    lists: Sequence[CandidateList], place: Callable[[int], str]
+    lists: Sequence[CandidateList], label: Callable[[int], str]
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
     """The name of each candidate's features in the request, and the features."""
     for i, one in enumerate(lists):
         for j, candidate in enumerate(one.candidates):
-            yield f"{place(i)}candidates[{j}].features", candidate.features
+            yield f"{label(i)}candidates[{j}].features", candidate.features

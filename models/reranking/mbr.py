@@ -121,7 +121,7 @@ def _blocks_by_cost(numbers: _IntArray, costs: npt.NDArray[np.float64], most: in
 
 
 def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: str) -> _Scores:
-    """How well each candidate agrees with the list on average; choose the first of the largest.
+    """Average agreement of each candidate with the list; choose the first of the largest.
 
     Args:
         texts: the candidates; equal ones count as one, with the mass of all.
@@ -141,18 +141,18 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
 def expected_utilities_in_steps(
     texts: Sequence[str], posteriors: npt.ArrayLike, utility: str
 ) -> Steps[_Scores]:
-    """What `expected_utilities` does, with a stop after every bounded piece: the work grows with C²."""
+    """Run `expected_utilities` with a stop after every bounded piece: the work grows with C²."""
     if utility not in _UTILITY_FACTORIES:
         raise InvalidInputError(
             f"utility is {utility!r}; it must be one of {', '.join(UTILITIES)}", parameter="utility"
         )
     distinct = merge_equal_candidates(texts, posteriors)
-    distinct_texts = [texts[place] for place in distinct.first]
+    distinct_texts = [texts[index] for index in distinct.first]
     compared = yield from _UTILITY_FACTORIES[utility](distinct_texts)
     expected = np.zeros(len(distinct_texts))
-    for some, references in compared.blocks():
+    for candidates, references in compared.blocks():
         yield
-        expected[some] += compared.utilities(some, references) @ distinct.posteriors[references]
+        expected[candidates] += compared.utilities(candidates, references) @ distinct.posteriors[references]
     return expected[distinct.of_candidate]
 
 
@@ -171,8 +171,8 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
             parameter="candidates",
         )
 
-    def utilities(some: _IntArray, references: _IntArray) -> _Scores:
-        return -pairwise_distances([spelled[i] for i in some], [spelled[i] for i in references]).astype(
+    def utilities(candidates: _IntArray, references: _IntArray) -> _Scores:
+        return -pairwise_distances([spelled[i] for i in candidates], [spelled[i] for i in references]).astype(
             np.float64
         )
 
@@ -186,8 +186,8 @@ def _chrf_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
 
     counts, metric = (yield from ngram_overlap.count_character_ngrams(texts)), ngram_overlap.ChrF()
 
-    def utilities(some: _IntArray, references: _IntArray) -> _Scores:
-        return metric.score(ngram_overlap.chrf_statistics(counts, some, references))
+    def utilities(candidates: _IntArray, references: _IntArray) -> _Scores:
+        return metric.score(ngram_overlap.chrf_statistics(counts, candidates, references))
 
     return _PairwiseUtilities(
         utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
@@ -199,10 +199,10 @@ def _bleu_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
 
     counts = yield from ngram_overlap.count_word_ngrams(texts)
 
-    def utilities(some: _IntArray, references: _IntArray) -> _Scores:
+    def utilities(candidates: _IntArray, references: _IntArray) -> _Scores:
         each_alone = np.arange(len(references) + 1)
         return ngram_overlap.sentence_bleu(
-            ngram_overlap.bleu_statistics(counts, some, references, each_alone)
+            ngram_overlap.bleu_statistics(counts, candidates, references, each_alone)
         )
 
     return _PairwiseUtilities(
@@ -260,18 +260,18 @@ def word_confidences(
 def word_confidences_in_steps(
     texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
 ) -> Steps[list[list[WordPosterior]]]:
-    """What `word_confidences` does, with a stop after every bounded piece: aligning long texts takes its time."""
+    """Run `word_confidences` with a stop after every bounded piece: aligning long texts takes its time."""
     spans = yield from map_in_steps(texts, _word_spans, size=len)
     spelled = yield from words_as_characters_in_steps([[word for word, _, _ in words] for words in spans])
     distinct = merge_equal_candidates(spelled, posteriors)
-    others = [spelled[place] for place in distinct.first]
+    compared_texts = [spelled[index] for index in distinct.first]
     answers = []
-    for place in range(len(texts)) if chosen is None else chosen:
-        confidences = yield from _agreement_masses(spelled[place], others, distinct.posteriors)
+    for index in range(len(texts)) if chosen is None else chosen:
+        confidences = yield from _agreement_masses(spelled[index], compared_texts, distinct.posteriors)
         answers.append(
             [
                 WordPosterior(*span, confidence)
-                for span, confidence in zip(spans[place], confidences, strict=True)
+                for span, confidence in zip(spans[index], confidences, strict=True)
             ]
         )
     return answers
@@ -283,21 +283,21 @@ def _word_spans(text: str) -> list[tuple[str, int, int]]:
 
 
 def _agreement_masses(
-    pivot: str, others: Sequence[str], posteriors: npt.NDArray[np.float64]
+    pivot: str, compared_texts: Sequence[str], posteriors: npt.NDArray[np.float64]
 ) -> Steps[list[float]]:
     """Mass of the others that have each unit of the pivot where an alignment puts it."""
     lost: list[int] = []
     masses: list[float] = []
     aligned = 0
-    for other, mass in zip(others, posteriors.tolist(), strict=True):
-        aligned += len(pivot) * len(other)
+    for compared_text, mass in zip(compared_texts, posteriors.tolist(), strict=True):
+        aligned += len(pivot) * len(compared_text)
         if aligned > _ALIGNMENT_CELLS_PER_STEP:
             aligned = 0
             yield
-        edits = Levenshtein.editops(pivot, other).as_list()
-        places = [int(place) for kind, place, _ in edits if kind != "insert"]
-        lost += places
-        masses += [mass] * len(places)
+        edits = Levenshtein.editops(pivot, compared_text).as_list()
+        indices = [int(index) for kind, index, _ in edits if kind != "insert"]
+        lost += indices
+        masses += [mass] * len(indices)
     disagreed = np.bincount(np.array(lost, np.int64), masses, minlength=len(pivot))
     agreed: list[float] = np.clip(1.0 - disagreed, 0.0, 1.0).tolist()
     return agreed

@@ -153,8 +153,8 @@ class LogLinearModel:
             values: of the features that have weights, in the order of the weights [N, W].
         """
         totals = np.zeros(len(values))
-        for place, weight in enumerate(self.weights.values()):  # one by one: the same sum in whatever company
-            totals += weight * values[:, place]
+        for index, weight in enumerate(self.weights.values()):  # one by one: the same sum in whatever company
+            totals += weight * values[:, index]
         return totals
 
 

@@ -43,7 +43,7 @@ class TextLine(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """What could not be read; the lines around it are served.
+    """Unreadable input; the lines around it are served.
 
     Attributes:
         source: the file.
@@ -84,14 +84,14 @@ class SourceLines:
 
     @property
     def list_name(self) -> str:
-        """What the list of a file is called that holds one: the file's name, without the ending of a packed one."""
+        """Name of the list of a file that holds one: the file's name, without the ending of a packed one."""
         path = PurePath(self.source)
         return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What a format does not say itself.
+    """Options that a format does not contain itself.
 
     Attributes:
         beam_size: candidates of each list, where nothing else separates lists.
@@ -141,7 +141,7 @@ class Format:
     media_types: tuple[str, ...] = ()
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
-        """What of a list would be lost in this format, or in a stream of it: such as `context`, `features.lm`."""
+        """Parts of a list lost in this format, or in a stream of it: such as `context`, `features.lm`."""
         lost = set()
         if one.name is not None and not self.carries_names:
             lost.add("id")
@@ -167,7 +167,7 @@ _LARGEST = 1e300
 
 
 def split_words(text: str) -> list[str]:
-    """What stands between white space."""
+    """Fields between white space."""
     line = collapse_whitespace(text)
     return line.split(" ") if line else []
 
@@ -179,12 +179,12 @@ def collapse_whitespace(text: str) -> str:
 
 
 def has_whitespace(text: str) -> bool:
-    """Whether there is white space in a text, or the text is empty, so that it could not be one field."""
+    """Return whether there is white space in a text, or the text is empty, so that it could not be one field."""
     return not text or any(character in text for character in ASCII_WHITESPACE)
 
 
 def is_decimal_number(text: str) -> bool:
-    """Whether a text is a decimal number; `nan` and `inf` are none."""
+    """Return whether a text is a decimal number; `nan` and `inf` are none."""
     return _NUMBER.fullmatch(text) is not None
 
 
@@ -217,7 +217,7 @@ def shorten(text: str) -> str:
 
 
 def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple[int, T] | BadLine]:
-    """What a function makes of each line, with the line's number.
+    """Apply a function to each line, with the line's number.
 
     Args:
         lines: bad ones are handed on.
@@ -240,14 +240,14 @@ def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, Candidate
         InvalidInputError: a name has white space, or is that of the list before, with which a reader would join it.
     """
     before = None
-    for place, one in enumerate(lists):
-        name = str(place) if one.name is None else one.name
+    for index, one in enumerate(lists):
+        name = str(index) if one.name is None else one.name
         if has_whitespace(name):
             raise InvalidInputError(
-                f"lists[{place}].id is {shorten(name)!r}; this format's ids have no white space"
+                f"lists[{index}].id is {shorten(name)!r}; this format's ids have no white space"
             )
         if name == before:
-            raise InvalidInputError(f"lists[{place}].id is {shorten(name)!r}, as that of the list before it")
+            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, as that of the list before it")
         yield name, one
         before = name
 
@@ -271,13 +271,13 @@ def group_candidates(
         if isinstance(row, BadLine):
             yield row
             continue
-        number, (row_name, place, candidate) = row
+        number, (row_name, index, candidate) = row
         if members and row_name != name:
             yield _close_list(name, members)
             members = []
         name = row_name
         if len(members) < MAX_LIST_CANDIDATES:
-            members.append((place, candidate))
+            members.append((index, candidate))
         else:
             yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
     if members:
@@ -293,7 +293,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
-    """What a file or stream holds, unpacked.
+    """Content of a file or stream, unpacked.
 
     Args:
         source: a stream is read to its end and left open.
@@ -363,12 +363,12 @@ def _raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None
     """Lines as bytes; None in place of one that is too long, of which nothing is kept."""
     parts, size = list[bytes](), 0
     for block in blocks:
-        first, *others = block.split(b"\n")
+        first, *rest = block.split(b"\n")
         size += len(first)
         parts.append(first)
         if size > max_bytes:
             parts.clear()
-        for piece in others:
+        for piece in rest:
             yield None if size > max_bytes else b"".join(parts)
             parts, size = [piece], len(piece)
             if size > max_bytes:

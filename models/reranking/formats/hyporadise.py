@@ -62,9 +62,9 @@ def _list(element: JsonElement) -> CandidateList:
     texts = [string_value(text, f"input[{i}]").strip(ASCII_WHITESPACE) for i, text in enumerate(hypotheses)]
     columns = _columns(value, len(texts))
     first: dict[str, Candidate] = {}
-    for place, text in enumerate(texts):
+    for index, text in enumerate(texts):
         if text not in first:
-            features = {name: column[place] for name, column in columns.items() if column[place] is not None}
+            features = {name: column[index] for name, column in columns.items() if column[index] is not None}
             first[text] = Candidate(text, features)
     output = value.get("output")
     references = () if output is None else (string_value(output, "output").strip(ASCII_WHITESPACE),)
@@ -100,7 +100,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
         InvalidInputError: a feature is called as something else is in this format.
     """
     yield "["
-    for place, one in enumerate(lists):
+    for index, one in enumerate(lists):
         value: JsonObject = {} if one.name is None else {"id": one.name}
         value["input"] = [candidate.text for candidate in one.candidates]
         if one.references:
@@ -115,7 +115,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
                 float(format_number(candidate.features[feature])) if feature in candidate.features else None
                 for candidate in one.candidates
             ]
-        yield f"{',' if place else ''}\n{dump_json(value)}"
+        yield f"{',' if index else ''}\n{dump_json(value)}"
     yield "\n]\n"
 
 

@@ -44,7 +44,7 @@ def _reject_constant(constant: str) -> NoReturn:
 
 
 def string_value(value: Any, field: str) -> str:
-    """A string that UTF-8 can say.
+    """A string that UTF-8 can encode.
 
     Raises:
         InvalidInputError: it is none; the message begins with the field.
@@ -177,7 +177,7 @@ def iter_elements(lines: SourceLines, outer: str) -> Iterator[JsonElement | BadL
 
 
 class _Scanner:
-    """Where in the document the last line has led."""
+    """Position in the document after the last line."""
 
     def __init__(self, lines: SourceLines, outer: str) -> None:
         self.depth = 0
@@ -196,26 +196,26 @@ class _Scanner:
 
     def scan(self, line: TextLine) -> Iterator[JsonElement | BadLine]:
         """The members that end on a line."""
-        text, start, place = line.text + "\n", 0, 0
-        while place < len(text):
-            step = _STEP.match(text, place)
+        text, start, position = line.text + "\n", 0, 0
+        while position < len(text):
+            step = _STEP.match(text, position)
             if step is None or not step[1] or step[1] == '"':
                 break
-            place = step.end()
+            position = step.end()
             if step[1] in "[{":
                 self.depth += 1
                 if self.depth <= 2:
-                    yield from self._open(line.number, text[start : place - 1], step[1])
-                    start = place - 1 if self.depth == 2 else place
+                    yield from self._open(line.number, text[start : position - 1], step[1])
+                    start = position - 1 if self.depth == 2 else position
             else:
                 self.depth -= 1
                 if self.depth == 1:
-                    self._keep(text[start:place])
+                    self._keep(text[start:position])
                     yield from self._close()
-                    start = place
+                    start = position
                 elif self.depth <= 0:
-                    yield from self._end(line.number, text[start : place - 1], step[1])
-                    start = place
+                    yield from self._end(line.number, text[start : position - 1], step[1])
+                    start = position
         self._keep(text[start:])
 
     def _keep(self, text: str) -> None:

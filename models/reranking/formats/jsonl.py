@@ -85,7 +85,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
     Raises:
         InvalidInputError: a feature is not finite.
     """
-    for place, one in enumerate(lists):
+    for index, one in enumerate(lists):
         value: JsonObject = {} if one.name is None else {"id": one.name}
         if one.context:
             value["context"] = one.context
@@ -102,7 +102,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
         try:
             yield dump_json(value) + "\n"
         except ValueError:
-            raise InvalidInputError(f"lists[{place}] has a feature that is not finite") from None
+            raise InvalidInputError(f"lists[{index}] has a feature that is not finite") from None
 
 
 FORMAT = Format(

@@ -52,12 +52,12 @@ _RANK = re.compile(r"[0-9]{1,9}")
 
 def feature_of_file(file: str) -> str | None:
     """The feature that an archive of a folder holds, by its name; None if it is none."""
-    other = _OTHER_FEATURE.fullmatch(file)
-    return other[1] if other else SCORE_FILES.get(file)
+    match = _OTHER_FEATURE.fullmatch(file)
+    return match[1] if match else SCORE_FILES.get(file)
 
 
 def file_of_feature(feature: str) -> str:
-    """What the archive of a feature is called.
+    """File name of a feature's archive.
 
     Raises:
         InvalidInputError: the feature's name is no name of a file.
@@ -84,31 +84,31 @@ def _rows(
         if isinstance(row, BadLine):
             yield row
             continue
-        number, (utterance, place, text) = row
+        number, (utterance, rank, text) = row
         features: dict[str, float] = {}
         for feature, archive in archives.items():
-            cost = archive.cost(f"{utterance}-{place}")
+            cost = archive.cost(f"{utterance}-{rank}")
             yield from archive.take_bad_lines()
             if cost is None:
-                yield lines.bad(number, f"{utterance}-{place} has no score in {archive.source}")
+                yield lines.bad(number, f"{utterance}-{rank} has no score in {archive.source}")
                 break
             features[feature] = 0.0 - cost
         else:
-            yield number, (utterance, place, Candidate(text, features))
+            yield number, (utterance, rank, Candidate(text, features))
 
 
 def _row(line: str) -> tuple[str, int, str]:
     key, *words = split_words(line)
-    utterance, dash, place = key.rpartition("-")
-    if not (dash and utterance and _RANK.fullmatch(place)):
+    utterance, dash, rank = key.rpartition("-")
+    if not (dash and utterance and _RANK.fullmatch(rank)):
         raise InvalidInputError(
             f"begins with {shorten(key)!r}, but must begin with an utterance and a number, as utt-1"
         )
-    return utterance, int(place), " ".join(words)
+    return utterance, int(rank), " ".join(words)
 
 
 class _CostArchive:
-    """An archive of costs, read as far as they were asked for."""
+    """An archive of costs, read on demand."""
 
     def __init__(self, lines: SourceLines) -> None:
         self.source = lines.source
@@ -117,7 +117,7 @@ class _CostArchive:
         self._bad: list[BadLine] = []
 
     def cost(self, key: str) -> float | None:
-        """What a hypothesis costs; None if the archive does not say it."""
+        """Cost of a hypothesis; None if the archive has none."""
         if key in self._waiting:
             return self._waiting.pop(key)
         for row in self._rows:
@@ -141,8 +141,8 @@ def _cost(line: str) -> tuple[str, float]:
     if len(fields) < 2:
         raise InvalidInputError(f"{shorten(fields[0]) if fields else 'a line of brackets'} has no cost")
     key, *costs = fields
-    utterance, dash, place = key.rpartition("-")
-    normal = f"{utterance}-{int(place)}" if dash and _RANK.fullmatch(place) else key
+    utterance, dash, rank = key.rpartition("-")
+    normal = f"{utterance}-{int(rank)}" if dash and _RANK.fullmatch(rank) else key
     return normal, sum(parse_number(cost, "a cost") for cost in costs)
 
 
@@ -158,8 +158,8 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
 
 def word_lines(name: str, one: CandidateList) -> Iterator[str]:
     """The words of one list's candidates."""
-    for place, candidate in enumerate(one.candidates, start=1):
-        yield f"{name}-{place} {collapse_whitespace(candidate.text)}".rstrip(" ") + "\n"
+    for rank, candidate in enumerate(one.candidates, start=1):
+        yield f"{name}-{rank} {collapse_whitespace(candidate.text)}".rstrip(" ") + "\n"
 
 
 def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
@@ -168,12 +168,12 @@ def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
     Raises:
         InvalidInputError: a candidate lacks the feature.
     """
-    for place, candidate in enumerate(one.candidates, start=1):
+    for rank, candidate in enumerate(one.candidates, start=1):
         if feature not in candidate.features:
             raise InvalidInputError(
-                f"{name}-{place} has no {feature!r}, but others have: its archive needs it"
+                f"{name}-{rank} has no {feature!r}, but others have: its archive needs it"
             )
-        yield f"{name}-{place} {format_number(0.0 - candidate.features[feature])}\n"
+        yield f"{name}-{rank} {format_number(0.0 - candidate.features[feature])}\n"
 
 
 FORMAT = Format(

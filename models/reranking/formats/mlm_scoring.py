@@ -51,8 +51,8 @@ def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  
             one = _list(element, problems)
         except InvalidInputError as error:
             problems.append(str(error))
-        for place, problem in enumerate(problems, start=1):
-            yield lines.bad(element.number, problem, loses_list=one is None and place == len(problems))
+        for index, problem in enumerate(problems, start=1):
+            yield lines.bad(element.number, problem, loses_list=one is None and index == len(problems))
         if one is not None:
             yield one
 
@@ -94,10 +94,10 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
     """
     names: set[str] = set()
     yield "{"
-    for place, one in enumerate(lists):
-        name = str(place) if one.name is None else one.name
+    for index, one in enumerate(lists):
+        name = str(index) if one.name is None else one.name
         if name in names:
-            raise InvalidInputError(f"lists[{place}].id is {shorten(name)!r}, as that of a list before it")
+            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, as that of a list before it")
         names.add(name)
         value: JsonObject = {
             f"hyp_{number}": {"score": float(format_number(c.features.get("score", 0.0))), "text": c.text}
@@ -105,7 +105,7 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
         }
         if one.references:
             value["ref"] = one.references[0]
-        yield f"{',' if place else ''}\n{dump_json(name)}: {dump_json(value)}"
+        yield f"{',' if index else ''}\n{dump_json(name)}: {dump_json(value)}"
     yield "\n}\n"
 
 

@@ -64,7 +64,7 @@ def _row(line: str) -> CandidateRow:
 
 def _features(fields: list[str]) -> dict[str, float]:
     tokens = [split_words(field) for field in fields]
-    start = next((place for place, some in enumerate(tokens) if _is_labelled(some)), 0)
+    start = next((index for index, token in enumerate(tokens) if _is_labelled(token)), 0)
     if len(fields) == 1 and len(tokens[0]) == 1 and not _is_labelled(tokens[0]):
         return {_SCORE: parse_number(fields[0], "the total")}
     features = _values(tokens[start]) if fields else {}

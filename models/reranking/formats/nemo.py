@@ -73,11 +73,11 @@ def write(lists: Iterable[CandidateList]) -> Iterator[str]:
         InvalidInputError: lists are of several sizes, so that they could not be told apart.
     """
     beam_size = None
-    for place, one in enumerate(lists):
+    for index, one in enumerate(lists):
         beam_size = beam_size or len(one.candidates)
         if len(one.candidates) != beam_size:
             raise InvalidInputError(
-                f"lists[{place}] has {len(one.candidates)} candidates, those before it {beam_size}; "
+                f"lists[{index}] has {len(one.candidates)} candidates, those before it {beam_size}; "
                 "in format nemo all lists have the same number"
             )
         for candidate in one.candidates:

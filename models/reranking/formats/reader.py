@@ -117,7 +117,7 @@ class References:
         if not self._decided:
             self._decide(one)
             self._decided = True
-        entry = self._of_name(one, place) if self._by_name else self._of_place(one, place)
+        entry = self._of_name(one, place) if self._by_name else self._of_position(one, place)
         if entry in self._used:
             raise self._wrong(
                 f"line {entry.number} is the reference of two lists: list {place + 1} has the id {_quoted_id(one)}, as "
@@ -168,7 +168,7 @@ class References:
                 layout = reading
                 break
         if layout is None or (layout == "manifest" and first.name is None):
-            entries = [entry for some in self._readings.values() for entry in some if entry.name]
+            entries = [entry for parsed in self._readings.values() for entry in parsed if entry.name]
             self._line_of = {entry.name: entry.number for entry in entries}
             return
         for entry in self._readings[layout]:
@@ -180,22 +180,22 @@ class References:
                     f"line {entry.number} has the id {shorten(entry.name)!r}, as line {before.number} has"
                 )
 
-    def _of_name(self, one: CandidateList, place: int) -> _ReferenceEntry:
+    def _of_name(self, one: CandidateList, index: int) -> _ReferenceEntry:
         if one.name is None:
             entry = next(iter(self._by_name.values()))
             raise self._wrong(
-                f"line {entry.number} looks as if it had an id, {shorten(entry.name)!r}, but list {place + 1} has "
+                f"line {entry.number} looks as if it had an id, {shorten(entry.name)!r}, but list {index + 1} has "
                 "none"
             )
         if one.name not in self._by_name:
-            raise self._wrong(f"has no line with the id of list {place + 1}, {_quoted_id(one)}")
+            raise self._wrong(f"has no line with the id of list {index + 1}, {_quoted_id(one)}")
         return self._by_name[one.name]
 
-    def _of_place(self, one: CandidateList, place: int) -> _ReferenceEntry:
-        index = int((one.name or "")[:_MOST_DIGITS]) if self._numbered and _has_numeric_id(one) else place
+    def _of_position(self, one: CandidateList, slot: int) -> _ReferenceEntry:
+        index = int((one.name or "")[:_MOST_DIGITS]) if self._numbered and _has_numeric_id(one) else slot
         if index >= len(self._in_order):
             raise self._wrong(
-                f"has {len(self._in_order)} references, so there is none for list {place + 1} "
+                f"has {len(self._in_order)} references, so there is none for list {slot + 1} "
                 f"({shorten(one.name or 'without an id')})",
                 _REFERENCE_ORDER_HINT,
             )
@@ -203,7 +203,7 @@ class References:
         line = self._line_of.get(one.name or "")
         if line is not None and (line == entry.number or not _has_numeric_id(one)):
             raise self._wrong(
-                f"line {line} has {_quoted_id(one)}, the id of list {place + 1}, where an id would be, but not every "
+                f"line {line} has {_quoted_id(one)}, the id of list {slot + 1}, where an id would be, but not every "
                 "line has one"
             )
         self._num_on_lines += line is not None
@@ -219,17 +219,17 @@ def attach_references(items: Iterable[ListOrBadLine], files: Sequence[References
     Raises:
         FormatError: a file's references are not those of the lists, or it can be read in two ways.
     """
-    place = num_bad = 0
+    index = num_bad = 0
     for item in items:
         if isinstance(item, BadLine):
-            place += item.loses_list
+            index += item.loses_list
             num_bad += 1
             yield item
             continue
-        yield replace(item, references=tuple(file.of(item, place) for file in files))
-        place += 1
+        yield replace(item, references=tuple(file.of(item, index) for file in files))
+        index += 1
     for file in files:
-        file.check_all_used(place, num_bad)
+        file.check_all_used(index, num_bad)
 
 
 def _read_reference_lines(path: Path) -> list[str]:
@@ -294,7 +294,7 @@ def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[
 
 
 def _has_numeric_id(one: CandidateList) -> bool:
-    """Whether a list's id is digits alone."""
+    """Return whether a list's id is digits alone."""
     return one.name is not None and one.name.isascii() and one.name.isdigit()
 
 
@@ -340,7 +340,7 @@ def format_by_name(name: str) -> Format:
 
 
 def format_name_of_media_type(content_type: str) -> str | None:
-    """The name of the format that a Content-Type says; None if it says none of them."""
+    """The name of the format of a Content-Type; None for any other."""
     media_type = content_type.partition(";")[0].strip().lower()
     return next((name for name, one in FORMATS.items() if media_type in one.media_types), None)
 
@@ -371,8 +371,8 @@ def _json_format(text: str) -> str | None:
     if text[0] == "[":
         return "hyporadise"
     found = {"jsonl": _JSONL.search(text), "mlm-scoring": _MLM_SCORING.search(text)}
-    places = {name: match.start() for name, match in found.items() if match}
-    return min(places, key=places.__getitem__, default=None)
+    positions = {name: match.start() for name, match in found.items() if match}
+    return min(positions, key=positions.__getitem__, default=None)
 
 
 def _line_format(first: str) -> str | None:

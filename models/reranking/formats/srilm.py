@@ -108,8 +108,8 @@ def _parse_scored_words(fields: list[str]) -> tuple[list[str], float, float]:
     if len(fields) % _FIELDS_PER_WORD:
         raise InvalidInputError("not every word is followed by ( st: … et: … g: … a: … )")
     words, language, acoustic, last_end_s = list[str](), 0.0, 0.0, -1.0
-    for place in range(0, len(fields), _FIELDS_PER_WORD):
-        word, *_ = entry = fields[place : place + _FIELDS_PER_WORD]
+    for index in range(0, len(fields), _FIELDS_PER_WORD):
+        word, *_ = entry = fields[index : index + _FIELDS_PER_WORD]
         if any(entry[i] != label for i, label in _WORD_LABELS.items()):
             raise InvalidInputError(
                 f"the word {shorten(word)!r} is not followed by ( st: … et: … g: … a: … )"
@@ -140,8 +140,8 @@ def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
     Raises:
         InvalidInputError: there are several lists, or a text has words that would be dropped in reading.
     """
-    for place, one in enumerate(lists):
-        if place:
+    for index, one in enumerate(lists):
+        if index:
             raise InvalidInputError("there are several lists, but a file of SRILM's holds one: give a folder")
         if version != "0":
             yield f"NBestList{version}.0\n"
@@ -182,7 +182,7 @@ def _bytelog(features: Mapping[str, float], name: str) -> int:
 
 
 def is_srilm_line(line: str) -> bool:
-    """Whether a file's first line is one of SRILM's: a header, a score in parentheses, or three numbers."""
+    """Return whether a file's first line is one of SRILM's: a header, a score in parentheses, or three numbers."""
     fields = split_words(line)
     composite = _COMPOSITE.fullmatch(fields[0])
     return (

@@ -68,9 +68,9 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        near = shorten(text[max(0, error.start - 20) :])
+        excerpt = shorten(text[max(0, error.start - 20) :])
         raise InvalidInputError(
-            f"half of a surrogate pair is no text and cannot be written: {near!r}"
+            f"half of a surrogate pair is no text and cannot be written: {excerpt!r}"
         ) from None
 
 
@@ -91,11 +91,11 @@ def make_folder(path: Path) -> Path:
 
 def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format) -> None:
     written: set[str] = set()
-    for place, one in enumerate(lists):
-        name = str(place) if one.name is None else one.name
+    for index, one in enumerate(lists):
+        name = str(index) if one.name is None else one.name
         if not is_valid_file_name(name) or name in written:
             raise InvalidInputError(
-                f"lists[{place}].id is {shorten(name)!r}, which cannot be the name of a file of its own"
+                f"lists[{index}].id is {shorten(name)!r}, which cannot be the name of a file of its own"
             )
         written.add(name)
         with atomic_writer(folder / name) as write:
@@ -104,7 +104,7 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
 
 
 def is_valid_file_name(name: str) -> bool:
-    """Whether a file can have a name, so that reading the folder gives the name back."""
+    """Return whether a file can have a name, so that reading the folder gives the name back."""
     return (
         0 < len(name.encode(errors="replace")) <= _MAX_FILE_NAME_BYTES
         and name.isprintable()
@@ -135,10 +135,10 @@ def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
 
 def _check_archived(name: str, one: CandidateList, archives: Container[str]) -> None:
     """Refuse a feature that would be lost, as no archive was begun for it."""
-    for place, candidate in enumerate(one.candidates, start=1):
+    for index, candidate in enumerate(one.candidates, start=1):
         feature = next((feature for feature in candidate.features if feature not in archives), None)
         if feature is not None:
             raise InvalidInputError(
-                f"{name}-{place} has {shorten(feature)!r}, but the first candidate of all has not: its archive needs "
+                f"{name}-{index} has {shorten(feature)!r}, but the first candidate of all has not: its archive needs "
                 "it of every candidate"
             )

@@ -37,13 +37,13 @@ def words_as_characters(texts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def words_as_characters_in_steps(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
-    """What `words_as_characters` does, with a stop after every bounded piece."""
+    """Run `words_as_characters` with a stop after every bounded piece."""
     character_of = _WordCharacters()
     return map_in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)
 
 
 class _WordCharacters(dict[str, str]):
-    """A character for each word that was asked about, in the order in which they came."""
+    """A character for each word, in the order of their requests."""
 
     def __missing__(self, word: str) -> str:
         if len(self) == _MAX_DISTINCT_WORDS:
@@ -54,11 +54,11 @@ class _WordCharacters(dict[str, str]):
         return self.setdefault(word, chr(len(self)))
 
 
-def pairwise_distances(texts: Sequence[str], others: Sequence[str]) -> npt.NDArray[np.int32]:
+def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> npt.NDArray[np.int32]:
     """Edits that turn each text into each of the others [C, R]."""
-    if not texts or not others:
-        return np.zeros((len(texts), len(others)), np.int32)
-    return cdist(texts, others, scorer=Levenshtein.distance, dtype=np.int32)
+    if not texts or not references:
+        return np.zeros((len(texts), len(references)), np.int32)
+    return cdist(texts, references, scorer=Levenshtein.distance, dtype=np.int32)
 
 
 def fewest_errors(texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -106,7 +106,7 @@ class ErrorRate(ABC):
 
     @property
     def signature(self) -> str:
-        """What is counted, as `key:value` pairs."""
+        """Settings of the count, as `key:value` pairs."""
         return error_rate_signature(self.num_references, self.units, self.normaliser)
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:

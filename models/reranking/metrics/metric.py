@@ -85,14 +85,14 @@ def error_rate_signature(num_references: int | None, units: str, normaliser: str
 
 
 def bleu_signature(num_references: int | None) -> str:
-    """What sacrebleu prints for its default BLEU."""
+    """Signature printed by sacrebleu for its default BLEU."""
     from sacrebleu.metrics.bleu import BLEU  # here, as nothing but signatures needs it
 
     return _signature(BLEU(), num_references)
 
 
 def chrf_signature(num_references: int | None) -> str:
-    """What sacrebleu prints for its default chrF."""
+    """Signature printed by sacrebleu for its default chrF."""
     from sacrebleu.metrics.chrf import CHRF
 
     return _signature(CHRF(), num_references)
@@ -110,9 +110,9 @@ class _WithoutPunctuation(dict[int, int | None]):
     """A table for `str.translate` that looks a character up in Unicode's when it is first met."""
 
     def __missing__(self, character: int) -> int | None:
-        kept = None if unicodedata.category(chr(character)).startswith("P") else character
-        self[character] = kept
-        return kept
+        replacement = None if unicodedata.category(chr(character)).startswith("P") else character
+        self[character] = replacement
+        return replacement
 
 
 _WITHOUT_PUNCTUATION = _WithoutPunctuation()

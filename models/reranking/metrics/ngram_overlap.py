@@ -53,7 +53,7 @@ class NgramCounts(NamedTuple):
     lengths: IntArray
 
     def totals(self, texts: IntArray) -> IntArray:
-        """How many n-grams of each order the texts have, by their numbers [..., N]."""
+        """Numbers of n-grams of each order in the texts, by their numbers [..., N]."""
         totals: IntArray = np.maximum(self.lengths[texts][..., None] - np.arange(len(self.starts)), 0)
         return totals
 
@@ -160,8 +160,8 @@ def _count_ngrams(
             continue
         starts[n, text] = entries
         read += ends[text + 1] - ends[text] + 1
-        for place in range(ends[text], ends[text + 1] - n):
-            key = np.int64(beginning_at[place]) * num_units + np.int64(units[place + n])
+        for position in range(ends[text], ends[text + 1] - n):
+            key = np.int64(beginning_at[position]) * num_units + np.int64(units[position + n])
             slot = np.int64((np.uint64(key) * _HASH_MIX) >> shift)
             while keys[slot] not in (_FREE, key):
                 slot = (slot + 1) & wrap
@@ -169,7 +169,7 @@ def _count_ngrams(
                 keys[slot], number_of[slot] = key, known
                 known += 1
             gram = number_of[slot]
-            beginning_at[place] = gram
+            beginning_at[position] = gram
             if held[gram] == 0:
                 grams[entries] = gram
                 entries += 1
@@ -260,7 +260,7 @@ class Bleu:
 
     @property
     def signature(self) -> str:
-        """What sacrebleu prints."""
+        """Signature printed by sacrebleu."""
         return bleu_signature(self.num_references)
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -366,7 +366,7 @@ class ChrF:
 
     @property
     def signature(self) -> str:
-        """What sacrebleu prints."""
+        """Signature printed by sacrebleu."""
         return chrf_signature(self.num_references)
 
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -395,8 +395,8 @@ class ChrF:
             recall += np.where(both, shared / np.maximum(in_reference, 1), 0.0)
             orders += both
         precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
-        weighed = CHRF_BETA**2 * precision + recall
-        return 100 * ((1 + CHRF_BETA**2) * precision * recall / np.where(weighed > 0, weighed, 1.0))
+        denominator = CHRF_BETA**2 * precision + recall
+        return 100 * ((1 + CHRF_BETA**2) * precision * recall / np.where(denominator > 0, denominator, 1.0))
 
 
 def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:

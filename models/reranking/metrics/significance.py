@@ -87,12 +87,12 @@ def resampled_scores(
     systems, segments, width = stats.shape
     by_segment = stats.transpose(1, 0, 2).reshape(segments, systems * width).astype(np.float64)
     rng = np.random.default_rng(seed)
-    at_once = max(1, _MAX_DRAWS // segments)
+    draws_per_block = max(1, _MAX_DRAWS // segments)
     scores = []
-    for begin in range(0, samples, at_once):
-        draws = rng.integers(segments, size=(min(at_once, samples - begin), segments))
-        places = draws + segments * np.arange(len(draws))[:, None]
-        times_drawn = np.bincount(places.ravel(), minlength=draws.size).reshape(draws.shape)
+    for begin in range(0, samples, draws_per_block):
+        draws = rng.integers(segments, size=(min(draws_per_block, samples - begin), segments))
+        cells = draws + segments * np.arange(len(draws))[:, None]
+        times_drawn = np.bincount(cells.ravel(), minlength=draws.size).reshape(draws.shape)
         # a product in double precision: exact below 2 ** 53, and much faster than picking rows
         totals = np.rint(times_drawn.astype(np.float64) @ by_segment).astype(np.int64)
         scores.append(metric.score(totals.reshape(-1, systems, width)))

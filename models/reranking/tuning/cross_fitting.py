@@ -47,7 +47,7 @@ _SAME_SIGN_SHARE = 0.9
 
 
 class ListCounts(NamedTuple):
-    """What lists were like.
+    """Statistics of the lists.
 
     Attributes:
         lists: with references, which are what is tuned on.
@@ -90,13 +90,13 @@ class TuningData:
     def texts(self, chosen: Ints) -> list[str]:
         """The texts of a choice of candidates [N]."""
         return [
-            one.candidates[place].text
-            for one, place in zip(self.lists, self.candidate_indices[chosen].tolist(), strict=True)
+            one.candidates[index].text
+            for one, index in zip(self.lists, self.candidate_indices[chosen].tolist(), strict=True)
         ]
 
 
 def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[CandidateList, ...]]:
-    """The lists that tell what is right, and their numbers among all.
+    """The lists with references, and their numbers among all.
 
     Raises:
         InvalidInputError: none does.
@@ -130,40 +130,42 @@ def tuning_data(
     Raises:
         InvalidInputError: no list has references, a candidate lacks a feature, or there are too many.
     """
-    numbers, told = select_with_references(lists)
-    common, ignored = yield from given_features(told)
-    names = tuple(features) if features is not None else default_features(told, computed, common)
+    numbers, annotated = select_with_references(lists)
+    common, ignored = yield from given_features(annotated)
+    names = tuple(features) if features is not None else default_features(annotated, computed, common)
     _check_names(names)
     scored = any(name.partition(":")[0] == LM for name in names)
     exponents = tuple(length_exponents) if scored else (0.0,)
     parts = []
     for chunk in _chunks(computed.offsets):
-        some, values = told[chunk], _slice_lists(computed, chunk)
-        distinct = np.concatenate([_first_occurrences(one) for one in some])
-        place = _list_locations(numbers[chunk])
-        matrix = yield from feature_matrix(some, values.normalised(exponents[0]), names, place=place)
+        chunk_lists, values = annotated[chunk], _slice_lists(computed, chunk)
+        distinct = np.concatenate([_first_occurrences(one) for one in chunk_lists])
+        index = _list_locations(numbers[chunk])
+        matrix = yield from feature_matrix(chunk_lists, values.normalised(exponents[0]), names, place=index)
         shaped = [_with_exponent(matrix, names, values.normalised(one))[distinct] for one in exponents]
         yield
-        counts = np.concatenate([metric.statistics(_candidate_texts(one), one.references) for one in some])
+        counts = np.concatenate(
+            [metric.statistics(_candidate_texts(one), one.references) for one in chunk_lists]
+        )
         parts.append((distinct, counts[distinct], shaped))
         yield
     rows, statistics, matrices = zip(*parts, strict=True)
-    kept = np.concatenate(rows)
-    offsets = np.concatenate(([0], np.cumsum(kept)))[computed.offsets]
+    chosen_rows = np.concatenate(rows)
+    offsets = np.concatenate(([0], np.cumsum(chosen_rows)))[computed.offsets]
     every = np.concatenate(statistics)
     shapes = tuple(
         ProblemVariant(exponent, TuningProblem(names, np.concatenate(matrix), every, offsets, metric))
         for exponent, matrix in zip(exponents, zip(*matrices, strict=True), strict=True)
     )
-    places = np.concatenate([np.arange(len(one.candidates)) for one in told])[kept]
+    indices = np.concatenate([np.arange(len(one.candidates)) for one in annotated])[chosen_rows]
     counted = ListCounts(
-        lists=len(told),
-        without_reference=len(lists) - len(told),
-        candidates=int(kept.sum()),
-        duplicates=int((~kept).sum()),
+        lists=len(annotated),
+        without_reference=len(lists) - len(annotated),
+        candidates=int(chosen_rows.sum()),
+        duplicates=int((~chosen_rows).sum()),
         single=int((np.diff(offsets) == 1).sum()),
     )
-    return TuningData(told, shapes, places, counted, () if features is not None else ignored)
+    return TuningData(annotated, shapes, indices, counted, () if features is not None else ignored)
 
 
 def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -183,7 +185,7 @@ def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...
 def default_features(
     lists: Sequence[CandidateList], computed: ListFeatures, given: Sequence[str]
 ) -> tuple[str, ...]:
-    """The features that may have weights if nothing else is said.
+    """The features that may have weights by default.
 
     The place in the list, twice; what is given with every candidate, and, if that looks like a mean
     over the text, also times the text's length; what the models say; and the number of words.
@@ -200,7 +202,7 @@ def default_features(
 
 
 def looks_like_mean(values: Floats, words: Floats) -> bool:
-    """Whether a score of some texts is probably a mean over each and not a sum: it does not grow with length.
+    """Return whether a score of some texts is probably a mean over each and not a sum: it does not grow with length.
 
     Args:
         values: of the first candidate of each list [N].
@@ -242,16 +244,16 @@ def _slice_lists(computed: ListFeatures, lists: slice) -> ListFeatures:
 
 
 def _list_locations(numbers: Ints) -> Callable[[int], str]:
-    """What messages call the lists of such numbers."""
-    return lambda place: f"lists[{numbers[place]}]."
+    """Names of numbered lists in messages."""
+    return lambda index: f"lists[{numbers[index]}]."
 
 
 def _with_exponent(matrix: Floats, names: Sequence[str], computed: ListFeatures) -> Floats:
     """The matrix with what depends on the length exponent put in anew."""
     changed = matrix.copy()
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if name.partition(":")[0] in {LM, LM_SUM} and name in computed.names:
-            changed[:, place] = computed.column(name)
+            changed[:, index] = computed.column(name)
     return changed
 
 
@@ -260,7 +262,7 @@ def _candidate_texts(one: CandidateList) -> list[str]:
 
 
 def _first_occurrences(one: CandidateList) -> RowMask:
-    """Which candidates have a text that none before had [C]."""
+    """Mask of candidates with a text that none before had [C]."""
     order = text_ranks(_candidate_texts(one))
     fresh: RowMask = np.ones(len(order), dtype=np.bool_)
     fresh[1:] = order[1:] > np.maximum.accumulate(order)[:-1]
@@ -291,7 +293,7 @@ class FoldOutcome(NamedTuple):
 
 
 class TuningOutcome(NamedTuple):
-    """What tuning found.
+    """Result of tuning.
 
     Attributes:
         decision: whether to use the weights, or to keep the first pass.
@@ -329,7 +331,7 @@ class TuningOutcome(NamedTuple):
 def cross_fit(
     data: TuningData, folds: Ints, settings: TuningSettings, *, searched: Callable[[], None] = lambda: None
 ) -> Steps[TuningOutcome]:
-    """Find weights, and tell whether they are worth having.
+    """Find weights, and recommend whether to use them.
 
     Weights are found as many times as there are folds, each time without one, whose lists they then re-rank; and
     once more on all lists: those are the answer, if what was held out got better by more than chance.
@@ -404,25 +406,25 @@ def _accept_or_reject(
     problem: TuningProblem, test: BootstrapTest, fitted: FittedWeights, settings: TuningSettings
 ) -> tuple[Decision, str]:
     name = problem.metric.name.upper()
-    told = f"on lists held out, {name} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
+    change = f"on lists held out, {name} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
     if not is_improvement(problem, test):
-        return "first_pass", f"Keep the first pass: {told}, which is not better."
+        return "first_pass", f"Keep the first pass: {change}, which is not better."
     if test.p_value > settings.max_p_value:
         return (
             "first_pass",
-            f"Keep the first pass: {told}, which may be chance (p > {settings.max_p_value:g}).",
+            f"Keep the first pass: {change}, which may be chance (p > {settings.max_p_value:g}).",
         )
     if fitted.weights is None:
-        return "first_pass", f"Keep the first pass: {told}, but all lists together bear no weights out."
-    return "tuned", f"Use the weights: {told}."
+        return "first_pass", f"Keep the first pass: {change}, but all lists together bear no weights out."
+    return "tuned", f"Use the weights: {change}."
 
 
 def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
     """The totals of all candidates [C]; of the first pass, minus the place in the list."""
     problem = data.shapes[fitted.shape].problem
     if fitted.weights is None:
-        places = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))
-        return -places.astype(np.float64)
+        indices = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))
+        return -indices.astype(np.float64)
     totals: Floats = problem.features @ fitted.weights
     return totals
 

@@ -16,35 +16,35 @@ _NONE = -1
 
 @numba.njit(nogil=True)
 def _first_winner(values: Any, slopes: Any, begin: Any, end: Any) -> Any:
-    """Who wins at −∞: the least slope, of those the greatest value, of those the first."""
+    """Winner at −∞: the least slope, of those the greatest value, of those the first."""
     winner = begin
-    for other in range(begin + 1, end):
-        if slopes[other] < slopes[winner] or (
-            slopes[other] == slopes[winner] and values[other] > values[winner]
+    for candidate in range(begin + 1, end):
+        if slopes[candidate] < slopes[winner] or (
+            slopes[candidate] == slopes[winner] and values[candidate] > values[winner]
         ):
-            winner = other
+            winner = candidate
     return winner
 
 
 @numba.njit(nogil=True, error_model="numpy")
 def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
-    """Who overtakes the winner first, the steepest of those who do at once, and where; NONE if nobody does."""
+    """Find the first to overtake the winner, the steepest of simultaneous ones, and where; NONE if nobody does."""
     following, at = _NONE, 0.0
-    for other in range(begin, end):
-        if slopes[other] > slopes[winner]:
-            crossing = (values[winner] - values[other]) / (slopes[other] - slopes[winner])
+    for candidate in range(begin, end):
+        if slopes[candidate] > slopes[winner]:
+            crossing = (values[winner] - values[candidate]) / (slopes[candidate] - slopes[winner])
             if (
                 following == _NONE
                 or crossing < at
                 or (
                     crossing == at
                     and (
-                        slopes[other] > slopes[following]
-                        or (slopes[other] == slopes[following] and values[other] > values[following])
+                        slopes[candidate] > slopes[following]
+                        or (slopes[candidate] == slopes[following] and values[candidate] > values[following])
                     )
                 )
             ):
-                following, at = other, crossing
+                following, at = candidate, crossing
     return following, at
 
 
@@ -63,7 +63,7 @@ def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) ->
     error_model="numpy",
 )
 def upper_envelopes(
-    values: Any, slopes: Any, offsets: Any, first: Any, breaks: Any, leaving: Any, entering: Any
+    values: Any, slopes: Any, offsets: Any, first: Any, breaks: Any, previous: Any, entering: Any
 ) -> Any:
     """Write each list's winner at γ = −∞, and where its winner changes.
 
@@ -73,7 +73,7 @@ def upper_envelopes(
         offsets: where lists begin in those, and the last ends [N+1]; no list is empty.
         first: room for the first winners [N].
         breaks: room for the γ at which winners change, list by list [C].
-        leaving: room for who won up to there [C].
+        previous: room for who won up to there [C].
         entering: room for who wins from there on [C].
 
     Returns:
@@ -88,7 +88,7 @@ def upper_envelopes(
             following, at = _next_winner(values, slopes, begin, end, winner)
             if following == _NONE:
                 break
-            breaks[count], leaving[count], entering[count] = at, winner, following
+            breaks[count], previous[count], entering[count] = at, winner, following
             count += 1
             winner = following
     return count

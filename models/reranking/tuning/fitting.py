@@ -47,20 +47,20 @@ def compare_choices(
     """
     both = problem.statistics[np.stack([before, after])]
     score_before, score_after = problem.metric.score(both.sum(axis=1)).tolist()
-    at_once = max(1, _DRAWS_PER_STEP // problem.num_lists)
+    draws_per_step = max(1, _DRAWS_PER_STEP // problem.num_lists)
     seeds = np.random.default_rng(seed)
     differences = []
-    for begin in range(0, samples, at_once):
-        count = min(at_once, samples - begin)
-        drawn = int(seeds.integers(1 << 62))
-        scores = resampled_scores(problem.metric, both, samples=count, seed=drawn)
+    for begin in range(0, samples, draws_per_step):
+        count = min(draws_per_step, samples - begin)
+        step_seed = int(seeds.integers(1 << 62))
+        scores = resampled_scores(problem.metric, both, samples=count, seed=step_seed)
         differences.append(scores[:, 1] - scores[:, 0])
         yield
     return bootstrap_difference(score_after - score_before, np.concatenate(differences))
 
 
 def is_improvement(problem: TuningProblem, test: BootstrapTest) -> bool:
-    """Whether the difference is for the better."""
+    """Return whether the difference is for the better."""
     return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
 
 
@@ -74,7 +74,7 @@ MIN_SAMPLES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSettings:
-    """How weights are sought and judged.
+    """Options of the search for weights and of its evaluation.
 
     Attributes:
         folds: parts of the lists, each of which is held out once.
@@ -109,8 +109,8 @@ class TuningSettings:
         _check_range("max_p_value", self.max_p_value, 0, 1)
         _check_range("bootstrap_samples", self.bootstrap_samples, MIN_SAMPLES, MAX_SAMPLES)
         _check_range("length_exponents", len(self.length_exponents), 1, MAX_EXPONENTS, " values")
-        for place, exponent in enumerate(self.length_exponents):
-            _check_range(f"length_exponents[{place}]", exponent, 0, MAX_LENGTH_EXPONENT)
+        for index, exponent in enumerate(self.length_exponents):
+            _check_range(f"length_exponents[{index}]", exponent, 0, MAX_LENGTH_EXPONENT)
 
     @property
     def num_resamples(self) -> int:
@@ -191,12 +191,12 @@ def fit_feature_weights(
         searched: called whenever a resample has been searched.
     """
     best = FIRST_PASS_WEIGHTS
-    for place, (exponent, whole) in enumerate(shapes):
-        problem = whole.of(lists)
+    for index, (exponent, per_word) in enumerate(shapes):
+        problem = per_word.of(lists)
         weights = yield from _mean_weights(problem, settings, searched)
         if weights is None:
             continue
-        candidate = FittedWeights(weights, exponent, place)
+        candidate = FittedWeights(weights, exponent, index)
         before = best.chosen(shapes[best.shape].problem.of(lists))
         after = candidate.chosen(problem)
         test = yield from compare_choices(
@@ -220,7 +220,7 @@ def _mean_weights(
     telling = np.flatnonzero(scaling.deviations > 0)
     if not telling.size:
         return None
-    scaled = scaled.with_features([problem.names[place] for place in telling])
+    scaled = scaled.with_features([problem.names[index] for index in telling])
     found = yield from _resampled_weights(scaled, settings, searched)
     mean, deviation = found.mean(axis=0), found.std(axis=0)
     mean[np.abs(mean) < _MIN_AGREEMENT * deviation] = 0.0

@@ -76,7 +76,7 @@ def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[L
 
     first = np.empty(problem.num_lists, dtype=np.int64)
     breaks = np.empty(len(values))
-    leaving, entering = np.empty((2, len(values)), dtype=np.int64)
+    previous, entering = np.empty((2, len(values)), dtype=np.int64)
     count = 0
     for begin in range(0, problem.num_lists, _LISTS_PER_STEP):
         end = begin + _LISTS_PER_STEP
@@ -86,13 +86,13 @@ def line_loss(problem: TuningProblem, values: Floats, slopes: Floats) -> Steps[L
             problem.offsets[begin : end + 1],
             first[begin:end],
             breaks[count:],
-            leaving[count:],
+            previous[count:],
             entering[count:],
         )
         yield
     order = np.argsort(breaks[:count], kind="stable")
     yield
-    changes = problem.statistics[entering[order]] - problem.statistics[leaving[order]]
+    changes = problem.statistics[entering[order]] - problem.statistics[previous[order]]
     start: Ints = problem.statistics[first].sum(axis=0, keepdims=True)
     totals = np.cumsum(np.concatenate((start, changes)), axis=0)
     yield
@@ -103,7 +103,7 @@ _MAX_ROUNDS = 12
 
 
 class LocalMinimum(NamedTuple):
-    """Where a search ended.
+    """End point of a search.
 
     Attributes:
         weights: of length 1 [D].
@@ -115,7 +115,7 @@ class LocalMinimum(NamedTuple):
 
 
 def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Floats]:
-    """Where searches begin: each feature alone, then at random."""
+    """Starting points of searches: each feature alone, then at random."""
     yield from np.eye(num_features)
     yield from np.random.default_rng(seed).standard_normal((restarts, num_features))
 
@@ -123,7 +123,7 @@ def start_points(num_features: int, *, restarts: int, seed: int) -> Iterator[Flo
 def powell_search(
     problem: TuningProblem, begin: Iterator[Floats] | Sequence[Floats], *, window: float
 ) -> Steps[list[LocalMinimum]]:
-    """Where the searches from some starts ended, the best first, of equal ones the one found first.
+    """End points of the searches from given starts, the best first, of equal ones the one found first.
 
     Args:
         problem: with standardised features, of which each tells some candidates apart; at least one.

@@ -68,7 +68,7 @@ class TuningProblem:
         return self.offsets[:-1]
 
     def losses(self, totals: Ints) -> Floats:
-        """What sums of counts [..., S] cost: the score, turned round where more is better [...]."""
+        """Loss of sums of counts [..., S]: the score, negated where more is better [...]."""
         scores = self.metric.score(totals)
         return -scores if self.metric.higher_is_better else scores
 
@@ -85,7 +85,7 @@ class TuningProblem:
         return self._extreme_choice(-1.0)
 
     def costs(self, totals: Ints) -> Floats:
-        """What a candidate adds to the loss where the sums of counts are `totals` [S], to first order [C].
+        """Contribution of a candidate to the loss where the sums of counts are `totals` [S], to first order [C].
 
         A corpus score is no sum over lists, so a count is worth the loss's slope at the sums.
         """
@@ -114,13 +114,13 @@ def argmax_by_list(values: Floats, offsets: Ints) -> Ints:
     """The place of each list's greatest value, the first of equal ones; [C] → [N]."""
     greatest = np.maximum.reduceat(values, offsets[:-1])
     is_greatest = values == np.repeat(greatest, np.diff(offsets))
-    places = np.where(is_greatest, np.arange(len(values)), len(values))
-    answer: Ints = np.minimum.reduceat(places, offsets[:-1])
+    indices = np.where(is_greatest, np.arange(len(values)), len(values))
+    answer: Ints = np.minimum.reduceat(indices, offsets[:-1])
     return answer
 
 
 class FeatureScaling(NamedTuple):
-    """How features were made comparable.
+    """Standardization of features.
 
     Attributes:
         deviations: of each feature within its list, root mean square; 0 where it tells no candidates apart [D].
