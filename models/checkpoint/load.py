@@ -238,9 +238,9 @@ def _build(
 def _shared_weight_cache(
     shared: Path | None, root: Path, manifest: Manifest, directory: Path
 ) -> PackedWeightCache | None:
-    """A shelf for what is computed from the files of a directory, whose hashes have been verified.
+    """The weight cache for what is computed from the files of a directory, whose hashes have been verified.
 
-    Alone or as a part of several models, the same files have the same shelf.
+    Alone or as a part of several models, the same files have the same cache.
     """
     if shared is None:
         return None

@@ -60,7 +60,7 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
     from models.neural.model import Int8Model
 
     network: Any = model
-    return Int8Model(network.network, model.vocabulary, shelf=network.weight_cache)
+    return Int8Model(network.network, model.vocabulary, weight_cache=network.weight_cache)
 
 
 def _cache_to_int8(cache: Any) -> LanguageModel[Any]:

@@ -318,7 +318,7 @@ class Int8Model(NetworkModel[Int8State]):
     Args:
         network: in single precision; it is not changed.
         vocabulary: the tokens that ids stand for.
-        shelf: cache of rounded weights; None for this process's memory.
+        weight_cache: cache of rounded weights; None for this process's memory.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size, or the network is of a kind that cannot
@@ -326,10 +326,10 @@ class Int8Model(NetworkModel[Int8State]):
     """
 
     def __init__(
-        self, network: Network, vocabulary: Vocabulary, *, shelf: PackedWeightCache | None = None
+        self, network: Network, vocabulary: Vocabulary, *, weight_cache: PackedWeightCache | None = None
     ) -> None:
         super().__init__(network, vocabulary)
-        self._network = Int8Network(network, shelf or PrivateWeightCache())
+        self._network = Int8Network(network, weight_cache or PrivateWeightCache())
 
     @override
     def empty_state(self, batch: int) -> Int8State:
