@@ -501,7 +501,7 @@ def _padded_chunks(lengths: Indices) -> list[slice]:
 
 
 def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
-    """Return texts' ids [R, T], their lengths [R], and the position of each id among all; −1 past a text's end [R, T]."""
+    """Pad texts' ids to [R, T]; return also their lengths [R] and positions among all ids, −1 past the end [R, T]."""
     begins, lengths = texts.offsets[rows], np.diff(texts.offsets)[rows]
     steps = np.arange(int(lengths.max(initial=0)))
     positions = np.where(steps < lengths[:, None], begins[:, None] + steps, -1)
