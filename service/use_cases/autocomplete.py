@@ -253,9 +253,7 @@ def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
         return word.upper()
     if corrected:
         return word[:1].upper() + word[1:] if typed[:1].isupper() else word
-    recased = (
-        typed + word[len(typed) :]
-    )  # "ß" and similar letters change length in capitals, so compare again
+    recased = typed + word[len(typed) :]  # compared below, as "ß" and similar change length in capitals
     return recased if recased.casefold() == word.casefold() else word
 
 
@@ -377,8 +375,8 @@ def _best_completions(
     best: list[RankedCompletion] = []
     for complete in (True, False):
         of_kind = [offer for offer in offers if offer.is_complete is complete]
-        capacity = options.limit - len(best)
-        best += heapq.nsmallest(capacity, of_kind, key=lambda offer: (-worth(offer), offer.text))
+        left = options.limit - len(best)
+        best += heapq.nsmallest(left, of_kind, key=lambda offer: (-worth(offer), offer.text))
     return tuple(best)
 
 
@@ -410,7 +408,7 @@ _MAX_CORRECTIONS = 8
 """Candidate prefixes for a mistyped one at most, the typed one included."""
 
 _LETTERS_PER_EDIT = 2
-"""Letters of a prefix per allowed edit, by `corrected_prefixes` and here."""
+"""Letters of a prefix per allowed edit, as in `corrected_prefixes`."""
 
 _MAX_SPARE_COMPLETIONS = 256
 """Extra completions to search for at most, as blocked ones are not returned."""
@@ -522,7 +520,7 @@ def _corrections(
     entry: NextTokenEntry,
 ) -> list[PrefixCorrection]:
     """Create a search for the typed prefix, then one for each corrected prefix, the most probable edits first."""
-    variants = _near_prefixes(loaded, typed, query, entry)
+    variants = _prefix_variants(loaded, typed, query, entry)
     # half of the steps are for the typed prefix, the rest for the corrected prefixes in proportion to their weights
     spare, weights = command.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
     shares = [command.max_steps - spare if variants else command.max_steps]
@@ -544,7 +542,7 @@ def _corrections(
     return corrections
 
 
-def _near_prefixes(
+def _prefix_variants(
     loaded: LoadedModel, typed: PrefixSplit, query: TypedInput, entry: NextTokenEntry
 ) -> list[CorrectedPrefix]:
     """Find corrected prefixes, the most probable edits first; none starts with the typed prefix or an earlier one."""
