@@ -244,12 +244,12 @@ def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
     Args:
         typed: its beginning as typed.
         word: as the model or the user's words have it.
-        corrected: whether the beginning has errors; then only the first letter takes over a capital.
+        corrected: whether the beginning has errors; unless it is all capitals, only its first capital is then taken over.
     """
     if word.startswith(typed) or word != word.lower():
         return word
-    shouted = typed == typed.upper() and sum(map(str.isalpha, typed)) > 1
-    if shouted and (corrected or len(word) == len(word.upper())):
+    all_capitals = typed == typed.upper() and sum(map(str.isalpha, typed)) > 1
+    if all_capitals and (corrected or len(word) == len(word.upper())):
         return word.upper()
     if corrected:
         return word[:1].upper() + word[1:] if typed[:1].isupper() else word
@@ -369,8 +369,8 @@ def _best_completions(
     """Select the best; beginnings of words only if complete words do not reach the limit."""
 
     def worth(offer: RankedCompletion) -> float:
-        spared = len(offer.text) - len(query.prefix)
-        return offer.probability * max(spared, 0) if options.by_savings else offer.probability
+        saved = len(offer.text) - len(query.prefix)
+        return offer.probability * max(saved, 0) if options.by_savings else offer.probability
 
     best: list[RankedCompletion] = []
     for complete in (True, False):
@@ -394,8 +394,8 @@ def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
 def _word_runs(words: list[str]) -> Iterator[list[str]]:
     """Yield all runs of consecutive words."""
     for first in range(len(words)):
-        for past in range(first + 1, len(words) + 1):
-            yield words[first:past]
+        for end in range(first + 1, len(words) + 1):
+            yield words[first:end]
 
 
 MAX_DICTIONARY_WORDS = 40_000
@@ -526,19 +526,17 @@ def _corrections(
     shares = [command.max_steps - spare if variants else command.max_steps]
     shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
     corrections = []
-    for variant, max_steps in zip(
-        (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
-    ):
+    for item, max_steps in zip((CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True):
         settings = CompletionSettings(
             limit=_search_limit(command, typed),
             max_words=command.max_words,
             max_steps=max_steps,
             ignore_case=query.ignore_case,
         )
-        search = CompletionSearch(loaded.token_trie, variant.spelled, settings)
+        search = CompletionSearch(loaded.token_trie, item.spelled, settings)
         search.update(view(entry.state), entry.log_probs)
-        prefix = variant.spelled.decode(errors="replace").removeprefix(" ")
-        corrections.append(PrefixCorrection(prefix, variant.edits, variant.penalty, search))
+        prefix = item.spelled.decode(errors="replace").removeprefix(" ")
+        corrections.append(PrefixCorrection(prefix, item.edits, item.penalty, search))
     return corrections
 
 

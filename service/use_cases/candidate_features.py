@@ -179,7 +179,7 @@ def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None
 
 
 ScoreMode = Literal["normalised", "unnormalised"]
-"""Whether `lm` is a log-probability, or the score of a self-normalised model without its normalising sum."""
+"""Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
 
 LogProbs: TypeAlias = npt.NDArray[np.float64]
 
@@ -368,7 +368,7 @@ def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]
     sums = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if filled.size:
-        sums[filled] = np.add.reduceat(values, offsets[filled])
+        sums[filled] = np.add.reduceat(values, offsets[filled])  # wrong for empty segments, hence `filled`
     return sums
 
 

@@ -181,8 +181,8 @@ def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
 
 def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
     tokenizer, settings = loaded.tokenizer, distinct.settings
-    befores = [s.context for s in settings if s.start is None]
-    contexts = yield from map_in_steps(befores, partial(encode, loaded, parameter="context"), size=len)
+    context_texts = [s.context for s in settings if s.start is None]
+    contexts = yield from map_in_steps(context_texts, partial(encode, loaded, parameter="context"), size=len)
     parts = []
     for piece in _character_runs(distinct.texts, _CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]):
         parts.append(tokenizer.encode_ragged(piece))
@@ -228,10 +228,8 @@ def _encode_each(
         return len(distinct.texts[text]) + len(context) + len(continuation or "")
 
     sequences = yield from map_in_steps(range(len(distinct.texts)), encoded, size=size)
-    numbers: dict[int, int] = {}
-    context_of = np.array(
-        [numbers.setdefault(id(s.context), len(numbers)) for s in sequences], dtype=np.int64
-    )
+    seen: dict[int, int] = {}
+    context_of = np.array([seen.setdefault(id(s.context), len(seen)) for s in sequences], dtype=np.int64)
     contexts = list({id(s.context): s.context for s in sequences}.values())
     follows = np.array([-1 if s.start is None else s.start for s in distinct.settings])[distinct.setting_of]
     context_of = np.where(follows < 0, context_of, len(contexts) + follows)
@@ -276,8 +274,8 @@ def _append_eos(texts: RaggedTexts) -> RaggedTexts:
 
 
 def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
-    around = np.array([len(s.context) + len(s.continuation or "") for s in distinct.settings], dtype=np.int64)
-    sizes = np.fromiter(map(len, distinct.texts), np.int64, len(distinct.texts)) + around[distinct.setting_of]
+    added = np.array([len(s.context) + len(s.continuation or "") for s in distinct.settings], dtype=np.int64)
+    sizes = np.fromiter(map(len, distinct.texts), np.int64, len(distinct.texts)) + added[distinct.setting_of]
     longest = int(np.argmax(sizes))
     setting = distinct.settings[distinct.setting_of[longest]]
     limits.check_characters(

@@ -168,9 +168,7 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
 def _line_sentences(loaded: LoadedModel, line: _Line, limits: Limits) -> list[Sentence]:
     """Split a line into sentences; refuse it if it is too long."""
     limits.check_characters(line.text, parameter="text")
-    if (
-        len(line.text) > limits.max_tokens_per_sequence
-    ):  # cheaper than splitting it into words only to refuse it
+    if len(line.text) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
         limits.check_length(len(loaded.tokenizer.encode(line.text)), parameter="text")
     sentences = list(checker_of(loaded).sentences(line.text, line.offset))
     limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
@@ -221,8 +219,8 @@ def _run_call(model: LanguageModel[Any], call: candidates.CheckerCall | None) ->
         case candidates.BeginCall(rows):
             return view(model.initial_state(rows))
         case candidates.AdvanceCall(state, tokens):
-            ones = np.ones(len(tokens), dtype=np.int64)
-            return (yield from consume(model, state, tokens[:, None], ones))
+            lengths = np.ones(len(tokens), dtype=np.int64)
+            return (yield from consume(model, state, tokens[:, None], lengths))
         case candidates.ChoicesCall(state, rows, tokens):
             return (yield from score_choices(model, state, rows, tokens))
         case candidates.PredictCall(state):

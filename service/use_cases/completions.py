@@ -229,7 +229,7 @@ class ChunkBuilder:
     def echo(self, choice: int, finish_reason: str | None) -> ChoiceChunk:
         """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
-        return ChoiceChunk(choice, prompt.text, self._if_wanted(prompt.entries), finish_reason, 0)
+        return ChoiceChunk(choice, prompt.text, self._if_requested(prompt.entries), finish_reason, 0)
 
     def token(self, event: TokenEvent) -> ChoiceChunk:
         """Build the part of one token."""
@@ -237,7 +237,7 @@ class ChunkBuilder:
 
     def last(self, event: TokenEvent | None, done: Continuation) -> ChoiceChunk:
         """Build the last part of a choice: its last token, if not sent yet, and its end."""
-        entries = self._entries_of(event) if event is not None else self._if_wanted(TokenEntries())
+        entries = self._entries_of(event) if event is not None else self._if_requested(TokenEntries())
         if entries is not None:
             self._add_end(entries, done)
         text = (event.text if event is not None else "") + done.rest
@@ -260,7 +260,7 @@ class ChunkBuilder:
     def _prompt_of(self, choice: int) -> EncodedPrompt:
         return self._prompts[choice // self._command.n]
 
-    def _if_wanted(self, entries: TokenEntries) -> TokenEntries | None:
+    def _if_requested(self, entries: TokenEntries) -> TokenEntries | None:
         return entries if self._command.logprobs is not None else None
 
     def _entries_of(self, event: TokenEvent) -> TokenEntries | None:
@@ -389,16 +389,13 @@ def _score_with_top(
 
 
 def _score_pending(
-    model: LanguageModel[Any],
-    pending: list[tuple[Any, TokenIds]],
-    scores: "_PromptTopScores",
-    limit: int,
+    model: LanguageModel[Any], pending: list[tuple[Any, TokenIds]], scores: "_PromptTopScores", limit: int
 ) -> Work[Any, None]:
     """Compute the distributions of pending states, one block at a time."""
     if not pending:
         return
     states = concatenate_states([state for state, _ in pending])
-    slots = np.concatenate([slot for _, slot in pending])
+    slots = np.concatenate([slot for _, slot in pending])  # column · B + row [N]
     pending.clear()
     for first in range(0, len(slots), limit):
         block = np.arange(first, min(first + limit, len(slots)))
@@ -506,12 +503,12 @@ def complete_prompts(
     else:
         done = yield from continuing
     parts: list[ChoiceChunk] = []
-    for continuation in [] if stream else done:
+    for item in [] if stream else done:
         if parts:
             yield None
-        parts.append(choices.complete_choice(continuation))
-    generated = sum(num_generated(continuation) for continuation in done)
-    return CompletionResult(parts, num_prompt_tokens, generated, [one.finish_reason for one in done])
+        parts.append(choices.complete_choice(item))
+    generated = sum(num_generated(item) for item in done)
+    return CompletionResult(parts, num_prompt_tokens, generated, [item.finish_reason for item in done])
 
 
 def _prepare(

@@ -64,13 +64,11 @@ def _sample_rows(
         last = begin + block == max_tokens
         generated: Generated = yield from decode(model, decoding, block, top=task.top, last=last)
         yield from _extend(task, builders, generated)
-        continuing = [
-            builder for builder, tokens in zip(builders, generated.tokens, strict=True) if tokens[-1] != EOS
-        ]
-        live = [row for row, builder in enumerate(continuing) if not builder.full]
+        unended = [item for item, tokens in zip(builders, generated.tokens, strict=True) if tokens[-1] != EOS]
+        live = [row for row, builder in enumerate(unended) if not builder.full]
         if generated.unfinished is None or not live:
             break
-        builders = [continuing[row] for row in live]
+        builders = [unended[row] for row in live]
         decoding = generated.unfinished.select(np.array(live))
     return done
 

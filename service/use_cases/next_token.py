@@ -237,7 +237,7 @@ def rank_next_words(
     check_top_k(command, limits, instead="ask in several requests")
     ranked: list[NextWords] = []
     for parameter, context in command.contexts:
-        if ranked:  # a cached context makes no model call, which would be the turn of other requests
+        if ranked:  # a cached context makes no model call to let other requests run
             yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(

@@ -134,9 +134,9 @@ def resume_sessions(
     of_models = []
     for number, loaded in enumerate(models.all):
         check_reads_forward(loaded)
-        befores = [states[number] for states in found]
-        texts = [_commit_ids(befores[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
-        of_models.append((yield from _read_commits(loaded, befores, texts)))
+        previous = [states[number] for states in found]
+        texts = [_commit_ids(previous[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
+        of_models.append((yield from _read_commits(loaded, previous, texts)))
     return SessionStates(StartStates(of_lists, of_models), turns, state_store)
 
 
@@ -182,23 +182,21 @@ def _with_trailing_space(loaded: LoadedModel, text: str) -> str:
 
 
 def _read_commits(
-    loaded: LoadedModel, befores: Sequence[StoredState], texts: Sequence[TokenIds]
+    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds]
 ) -> Work[Any, list[StoredState]]:
     """Read texts, each after its own state; return the states after them."""
-    states = [before.state for before in befores]
+    states = [old.state for old in previous]
     for rows in chunks_by_length(np.array([len(text) for text in texts], dtype=np.int64)):
         tokens, lengths = pad_sequences([texts[row] for row in rows])
         if tokens.size:
-            state = concatenate_states([befores[row].state for row in rows])
+            state = concatenate_states([previous[row].state for row in rows])
             after = yield from consume(loaded.model, state, tokens, lengths)
             for index, row in enumerate(rows):
                 states[row] = materialize(after.select(np.array([index])))  # it must own its memory
             yield None
     return [
-        StoredState(
-            loaded, state, before.num_tokens + len(ids), int(ids[-1]) if len(ids) else before.last_token
-        )
-        for state, before, ids in zip(states, befores, texts, strict=True)
+        StoredState(loaded, state, old.num_tokens + len(ids), int(ids[-1]) if len(ids) else old.last_token)
+        for state, old, ids in zip(states, previous, texts, strict=True)
     ]
 
 
@@ -240,8 +238,8 @@ class RerankOptions:
     @property
     def is_pairwise(self) -> bool:
         """Return whether all pairs of candidates of a list are compared."""
-        made = (name for name in self.weighting.weights if name.startswith(reranking_features.CONSENSUS))
-        return self.mbr is not None or self.confidences or any(made)
+        consensus = (name for name in self.weighting.weights if name.startswith(reranking_features.CONSENSUS))
+        return self.mbr is not None or self.confidences or any(consensus)
 
 
 class RerankItem(NamedTuple):
@@ -327,20 +325,20 @@ def rerank(
     if states is not None and any(item.turn for item in items):
         bos, eos, turns = options.scoring.bos, options.commit_eos, [item.turn for item in items]
         resumed = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
-    filtered = [
+    unique = [
         _without_duplicates(item.given) if options.drop_duplicates else _unfiltered(item.given)
         for item in items
     ]
     given = (
-        _filter_columns(given, filtered, [item.given for item in items]) if options.drop_duplicates else given
+        _filter_columns(given, unique, [item.given for item in items]) if options.drop_duplicates else given
     )
-    lists = [item.given for item in filtered]
+    lists = [item.given for item in unique]
     starts = resumed.starts if resumed else NO_START_STATES
     scores = yield from score_candidates(models, lists, limits, options.scoring, starts=starts, prefix=name)
     features = scores.features.normalised(options.weighting.length_exponent)
     features = yield from _with_derived(lists, features, options, name)
     totals = options.weighting.totals(features.matrix(list(options.weighting.weights), given))
-    ranked = yield from _rank_lists(filtered, features, totals, scores, options)
+    ranked = yield from _rank_lists(unique, features, totals, scores, options)
     if resumed is None:
         return ranked
     return [item._replace(session=s) for item, s in zip(ranked, resumed.sessions(), strict=True)]
@@ -353,20 +351,20 @@ class _FilteredList(NamedTuple):
     indices: npt.NDArray[np.int64]
 
 
-def _unfiltered(one: CandidateList) -> _FilteredList:
-    return _FilteredList(one, np.arange(len(one.candidates)))
+def _unfiltered(given: CandidateList) -> _FilteredList:
+    return _FilteredList(given, np.arange(len(given.candidates)))
 
 
-def _without_duplicates(one: CandidateList) -> _FilteredList:
+def _without_duplicates(given: CandidateList) -> _FilteredList:
     """Keep the first candidate of each text."""
     first: dict[str, int] = {}
-    for index, candidate in enumerate(one.candidates):
+    for index, candidate in enumerate(given.candidates):
         first.setdefault(candidate.text, index)
-    if len(first) == len(one.candidates):
-        return _unfiltered(one)
-    candidates = tuple(one.candidates[index] for index in first.values())
-    given = CandidateList(one.name, one.context, candidates, one.references, one.continuation)
-    return _FilteredList(given, np.array(list(first.values())))
+    if len(first) == len(given.candidates):
+        return _unfiltered(given)
+    candidates = tuple(given.candidates[index] for index in first.values())
+    unique = CandidateList(given.name, given.context, candidates, given.references, given.continuation)
+    return _FilteredList(unique, np.array(list(first.values())))
 
 
 def _filter_columns(
@@ -428,8 +426,8 @@ def _rank_lists(
     done = 0
     for number, (given, indices) in enumerate(filtered):
         first, end = features.offsets[number : number + 2].tolist()
-        one = yield from _rank_list(given, indices, features, totals[first:end], first, scores, options)
-        ranked.append(one)
+        item = yield from _rank_list(given, indices, features, totals[first:end], first, scores, options)
+        ranked.append(item)
         done += len(indices)
         if options.is_pairwise or done > CANDIDATES_PER_STEP:
             done = 0

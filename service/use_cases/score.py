@@ -197,7 +197,7 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, sequence: EncodedText) -> i
     if isinstance(item.given, str):
         return len(item.given.encode())
     spelled = loaded.tokenizer.token_bytes
-    size = sum(len(spelled[i]) for i in sequence.text)
+    size = sum(len(spelled[token]) for token in sequence.text)
     first = spelled[item.given[0]]
     own_space = loaded.tokenizer.leading_space and not item.context and first.startswith(b" ")
     return size - own_space
@@ -248,11 +248,9 @@ class TextQuality(NamedTuple):
     @property
     def difference(self) -> float | None:
         """Bits per word minus those of the model of comparison: lower means closer to the first model's data."""
-        bits_against = (
-            None if self.against is None else bits_per_unit(self.against.logprob, self.num_words + 1)
-        )
+        base = None if self.against is None else bits_per_unit(self.against.logprob, self.num_words + 1)
         bits = self.bits_per_word
-        return None if bits is None or bits_against is None else bits - bits_against
+        return None if bits is None or base is None else bits - base
 
 
 QualityOutcome = TextQuality | InvalidInputError
@@ -268,13 +266,13 @@ def quality(
         InvalidInputError: a text has nothing to score, or is too long.
     """
     scored = [item.score_item() for item in items]
-    firsts = yield from score(loaded, scored, _QUALITY_OPTIONS, limits)
-    seconds: Sequence[SequenceScore | None] = [None] * len(firsts)
+    own = yield from score(loaded, scored, _QUALITY_OPTIONS, limits)
+    compared: Sequence[SequenceScore | None] = [None] * len(own)
     if against is not None:
-        seconds = yield from score(against, scored, _QUALITY_OPTIONS, limits)
+        compared = yield from score(against, scored, _QUALITY_OPTIONS, limits)
     return [
         TextQuality(item.name, count_words(item.text), first, second)
-        for item, first, second in zip(items, firsts, seconds, strict=True)
+        for item, first, second in zip(items, own, compared, strict=True)
     ]
 
 
@@ -291,13 +289,11 @@ def quality_lines(
     """
     while batch := list(islice(lines, _LINES_PER_BATCH)):
         scored = [line.score_item() if isinstance(line, QualityItem) else line for line in batch]
-        firsts = yield from _score_batch(loaded, scored, limits)
-        seconds: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(firsts)
+        own = yield from _score_batch(loaded, scored, limits)
+        compared: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(own)
         if against is not None:
-            seconds = yield from _score_batch(against, scored, limits)
-        yield [
-            _outcome(line, first, second) for line, first, second in zip(batch, firsts, seconds, strict=True)
-        ]
+            compared = yield from _score_batch(against, scored, limits)
+        yield [_outcome(line, a, b) for line, a, b in zip(batch, own, compared, strict=True)]
 
 
 def _outcome(

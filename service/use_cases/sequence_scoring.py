@@ -69,15 +69,15 @@ def shared_prefix_levels(contexts: Indices, tokens: TokenIds, lengths: TokenIds)
         lengths: of the texts [N].
     """
     levels = [PrefixLevel(contexts, np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    spared = 0
+    saved = 0
     for depth in range(tokens.shape[1]):
         level = _next_prefix_level(levels[-1].nodes, tokens[:, depth], lengths > depth)
-        alive = int(np.count_nonzero(lengths > depth))
-        if len(level.tokens) > _MAX_PREFIX_RATIO * alive:
+        unfinished = int(np.count_nonzero(lengths > depth))
+        if len(level.tokens) > _MAX_PREFIX_RATIO * unfinished:
             break
-        spared += alive - len(level.tokens)
+        saved += unfinished - len(level.tokens)
         levels.append(level)
-    return levels if spared > _MIN_SAVED_SHARE * lengths.sum() else []
+    return levels if saved > _MIN_SAVED_SHARE * lengths.sum() else []
 
 
 def score_shared_prefixes(
@@ -106,10 +106,11 @@ def score_shared_prefixes(
     return scores
 
 
-def _next_prefix_level(nodes: Indices, tokens: TokenIds, reached: npt.NDArray[np.bool_]) -> PrefixLevel:
+def _next_prefix_level(nodes: Indices, tokens: TokenIds, long_enough: npt.NDArray[np.bool_]) -> PrefixLevel:
     """Extend the prefixes of texts by their next tokens [N], for the texts long enough."""
-    rows = np.flatnonzero(reached)
+    rows = np.flatnonzero(long_enough)
     width = int(tokens.max()) + 1
+    # one number per pair of node and token, so that equal prefixes sort together
     pairs, node_of_row = np.unique(nodes[rows] * width + tokens[rows], return_inverse=True)
     after = np.full(len(nodes), -1, dtype=np.int64)
     after[rows] = node_of_row
@@ -222,8 +223,8 @@ def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[A
 
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
     """Return whether reading prefixes once, level by level, costs less than all texts side by side."""
-    beginnings = num_contexts + sum(len(level.continued) for level in levels)
-    return bool(_PREFIX_COST * beginnings + _LEVEL_COST * len(levels) <= lengths.sum())
+    num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
+    return bool(_PREFIX_COST * num_prefixes + _LEVEL_COST * len(levels) <= lengths.sum())
 
 
 def score_tree(
@@ -296,11 +297,11 @@ def _next_tree_level(nodes: Indices, tokens: TokenIds, left: TokenIds) -> TreeLe
         tokens: next token of each text [N].
         left: tokens left in each text, the next included.
     """
-    alive = np.flatnonzero(left > 0)
+    unfinished = np.flatnonzero(left > 0)
     width = int(tokens.max()) + 1
-    pairs, choice_of_row = np.unique(nodes[alive] * width + tokens[alive], return_inverse=True)
+    pairs, choice_of_row = np.unique(nodes[unfinished] * width + tokens[unfinished], return_inverse=True)
     choices = np.full(len(nodes), -1, dtype=np.int64)
-    choices[alive] = choice_of_row
+    choices[unfinished] = choice_of_row
     return TreeLevel(pairs // width, pairs % width, choices, np.unique(choices[left > 1]))
 
 
@@ -328,7 +329,7 @@ def _score_pending(
         capacity -= len(part.state)
         if remainder is not None:
             remaining.insert(0, remainder)
-    firsts = np.cumsum([0, *(len(part.state) for part in batch)])
+    firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
     state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
     rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
     log_probs = yield from score_choices(model, state, rows, np.concatenate([part.tokens for part in batch]))
@@ -393,9 +394,9 @@ def score_ragged_texts(
 
 def _lists_by_length(lengths: Indices, list_of: Indices) -> Indices:
     """Order texts list by list, the lists with the shortest texts first."""
-    begins = np.flatnonzero(np.diff(list_of, prepend=-1))
-    longest = np.maximum.reduceat(lengths, begins)
-    of_list = np.repeat(longest, np.diff(begins, append=len(lengths)))
+    starts = np.flatnonzero(np.diff(list_of, prepend=-1))
+    longest = np.maximum.reduceat(lengths, starts)  # of each list
+    of_list = np.repeat(longest, np.diff(starts, append=len(lengths)))
     return np.argsort(of_list, kind="stable")
 
 
@@ -502,8 +503,8 @@ def _padded_chunks(lengths: Indices) -> list[slice]:
 
 def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
     """Pad texts' ids to [R, T]; return also their lengths [R] and positions among all ids, −1 past the end [R, T]."""
-    begins, lengths = texts.offsets[rows], np.diff(texts.offsets)[rows]
-    steps = np.arange(int(lengths.max(initial=0)))
-    positions = np.where(steps < lengths[:, None], begins[:, None] + steps, -1)
+    starts, lengths = texts.offsets[rows], np.diff(texts.offsets)[rows]
+    steps = np.arange(int(lengths.max(initial=0)))  # [T]
+    positions = np.where(steps < lengths[:, None], starts[:, None] + steps, -1)
     tokens = np.where(positions >= 0, texts.ids[np.maximum(positions, 0)], EOS)
     return tokens, lengths, positions

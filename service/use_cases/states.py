@@ -49,21 +49,21 @@ class ContinuedStates(NamedTuple):
 
 
 def continue_states(
-    loaded: LoadedModel, befores: Sequence[StoredState], texts: Sequence[TokenIds], *, keep: bool
+    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], *, keep: bool
 ) -> Work[Any, ContinuedStates]:
     """Read texts [T] after states, in chunks of similar length; a use case.
 
     Args:
         loaded: the model version of all states.
-        befores: the state before each text, possibly repeated.
+        previous: the state before each text, possibly repeated.
         texts: token ids; an empty text is a fork.
         keep: whether to return the states after the texts.
     """
     row_of_state: dict[int, int] = {}
-    rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in befores])
-    distinct = concatenate_states(list({id(before.state): before.state for before in befores}.values()))
+    rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
+    distinct = concatenate_states(list({id(before.state): before.state for before in previous}.values()))
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
-    states: list[Any] = [before.state for before in befores] if keep else []
+    states: list[Any] = [before.state for before in previous] if keep else []
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     filled = np.flatnonzero(lengths)
     for chunk in chunks_by_length(lengths[filled]):
@@ -148,9 +148,7 @@ def _score_and_advance(
 ) -> Work[Any, tuple[FloatArray, Any]]:
     """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
     used, row_of_used = np.unique(rows, return_inverse=True)
-    single = (
-        tokens.shape[1] == 1 and not keep
-    )  # scoring would also advance the state, which one token does not need
+    single = tokens.shape[1] == 1 and not keep  # scoring would needlessly advance the state
     if model.family != "ngram" and (single or len(rows) >= _MIN_SHARED_CONTINUATIONS * len(used)):
         return (
             yield from _score_by_distributions(
@@ -354,19 +352,17 @@ def advance_states(
         instead="POST /v1/states/next gives whole distributions as application/octet-stream",
     )
     ends = [i for i, item in enumerate(given) if item.eos]
-    wanted = bool(to_keep or ends or len(next_ids))
-    log_probs, states = yield from continue_states(
-        loaded, [item.before for item in given], texts, keep=wanted
-    )
+    keep = bool(to_keep or ends or len(next_ids))
+    log_probs, states = yield from continue_states(loaded, [item.before for item in given], texts, keep=keep)
     queried = list(range(len(given))) if len(next_ids) else ends
     queried_ids = np.append(next_ids, EOS)
     rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
     next_rows = dict(zip(queried, rows, strict=True))
     handles: list[str | None] = [None] * len(given)
     if to_keep:
-        befores = [given[i].before for i in to_keep]
+        previous = [given[i].before for i in to_keep]
         stored = yield from _stored_states(
-            loaded, [states[i] for i in to_keep], [texts[i] for i in to_keep], befores
+            loaded, [states[i] for i in to_keep], [texts[i] for i in to_keep], previous
         )
         for i, handle in zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True):
             handles[i] = handle
@@ -444,15 +440,15 @@ def _ids(loaded: LoadedModel, item: StateContinuation) -> TokenIds:
 
 
 def _stored_states(
-    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], befores: Sequence[StoredState] = ()
+    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState] = ()
 ) -> Work[Any, list[StoredState]]:
     """Copy states after texts, each into its own memory for the store; a bounded number per step."""
 
     def build(index: int) -> StoredState:
         ids = texts[index]
         num_tokens, last = (0, None)
-        if befores:
-            num_tokens, last = befores[index].num_tokens, befores[index].last_token
+        if prior:
+            num_tokens, last = prior[index].num_tokens, prior[index].last_token
         last = int(ids[-1]) if len(ids) else last
         return StoredState(loaded, materialize(states[index]), num_tokens + len(ids), last)
 

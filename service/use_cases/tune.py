@@ -54,10 +54,8 @@ class TuneCommand:
         Raises:
             InvalidInputError: there are too many.
         """
-        settings = self.settings
-        searches = (
-            (settings.folds + 1) * len(settings.length_exponents) * (settings.restarts + settings.resamples)
-        )
+        tuning = self.settings
+        searches = (tuning.folds + 1) * len(tuning.length_exponents) * (tuning.restarts + tuning.resamples)
         if searches > MAX_SEARCHES:
             raise InvalidInputError(
                 f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
