@@ -244,7 +244,7 @@ def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
     Args:
         typed: its beginning as typed.
         word: as the model or the user's words have it.
-        corrected: whether the beginning has errors; unless it is all capitals, only its first capital is then taken over.
+        corrected: whether the beginning has errors; then only its first capital is taken over, or all if all are.
     """
     if word.startswith(typed) or word != word.lower():
         return word

@@ -177,7 +177,7 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
 
 def _with_trailing_space(loaded: LoadedModel, text: str) -> str:
     """Append the space before the next candidate: as after a context, it is read and not scored."""
-    adds_space = loaded.tokenizer.leading_space  # of the next word's first token
+    adds_space = loaded.tokenizer.leading_space  # the next word's first token has its own space
     return text if adds_space or not text or text[-1].isspace() else text + " "
 
 
