@@ -543,7 +543,7 @@ def _corrections(
 def _prefix_variants(
     loaded: LoadedModel, typed: PrefixSplit, query: TypedInput, entry: NextTokenEntry
 ) -> list[CorrectedPrefix]:
-    """Find corrected prefixes, the most probable edits first; none starts with the typed prefix or an earlier one."""
+    """Find corrected prefixes, the most probable edits first; none starts with the typed or an earlier one."""
     if not query.edits:
         return []
     found = corrected_prefixes(

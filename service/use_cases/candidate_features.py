@@ -162,7 +162,7 @@ def check_mixture_weights(weights: Sequence[float]) -> None:
 
 
 def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None:
-    """Refuse a part whose tokens differ from those of the first: mixing needs the same tokens in the same order."""
+    """Refuse a part with other tokens than the first: mixing needs the same tokens in the same order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:
         why = "has another vocabulary than"

@@ -121,7 +121,7 @@ def context_groups(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Sort indices by length and split them into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
+    """Split indices by length into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
     first = 0
     for last in range(len(order)):

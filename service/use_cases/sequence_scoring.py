@@ -502,7 +502,7 @@ def _padded_chunks(lengths: Indices) -> list[slice]:
 
 
 def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
-    """Pad texts' ids to [R, T]; return also their lengths [R] and positions among all ids, −1 past the end [R, T]."""
+    """Pad texts' ids [R, T]; return also lengths [R] and positions among all ids, −1 past the end [R, T]."""
     starts, lengths = texts.offsets[rows], np.diff(texts.offsets)[rows]
     steps = np.arange(int(lengths.max(initial=0)))  # [T]
     positions = np.where(steps < lengths[:, None], starts[:, None] + steps, -1)
