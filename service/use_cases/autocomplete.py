@@ -4,8 +4,8 @@ P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + �
 each probability is joint with the typed text, and λ is 0 where the user has no words.
 
 Where spelling errors in the prefix are allowed, the mass of a word is multiplied by the probability
-of such errors: those of the first `PrefixCorrection` that is a prefix of the word. Words take over
-the case of the typed prefix unless they have capitals of their own.
+of the errors of the first `PrefixCorrection` that is a prefix of the word. Words take over the case
+of the typed prefix unless they have capitals of their own.
 """
 
 import heapq
@@ -47,15 +47,15 @@ from service.use_cases.next_token import predict_next, run_completion_searches
 
 
 class TypedInput(NamedTuple):
-    """What is being typed.
+    """Typed text to complete.
 
     Attributes:
         prefix: the beginning of the current word, as typed.
         previous: the word before it.
-        space: whether a completion brings a space.
-        ignore_case: whether the prefix stands for any case.
-        edits: mistakes in it that are looked past.
-        max_words: of a phrase.
+        space: whether a completion starts with a space.
+        ignore_case: whether the prefix matches any case.
+        edits: maximum number of errors in the prefix.
+        max_words: words of a phrase at most.
     """
 
     prefix: str
@@ -67,12 +67,12 @@ class TypedInput(NamedTuple):
 
 
 class PrefixCorrection(NamedTuple):
-    """A prefix that may have been meant, and the search for what it goes on as.
+    """A possibly intended prefix, and the search for its completions.
 
     Attributes:
         prefix: as the model spells it.
-        edits: mistakes by which it became what was typed.
-        penalty: how probable they are taken to be; 1 where there are none.
+        edits: edits between it and the typed prefix.
+        penalty: assumed probability of the edits; 1 without any.
         search: for words that begin with it.
     """
 
@@ -84,14 +84,14 @@ class PrefixCorrection(NamedTuple):
 
 @dataclass(slots=True)
 class CompletionMass:
-    """Of one completion.
+    """Probability mass of one completion.
 
     Attributes:
-        num_words: in it.
-        edits: mistakes in what was typed of it.
+        num_words: words of the completion.
+        edits: edits between its beginning and the typed prefix.
         is_complete: whether it ends with a word.
-        of_model: by the model.
-        of_user: by the user's words.
+        of_model: mass by the model.
+        of_user: mass by the user's words.
     """
 
     num_words: int
@@ -101,20 +101,20 @@ class CompletionMass:
     of_user: float = 0.0
 
     def merged_with(self, other: "CompletionMass") -> "CompletionMass":
-        """Of two completions that are told alike."""
-        likelier = min(self, other, key=lambda one: one.edits)
+        """Add the mass of a completion with the same text."""
+        closer = min(self, other, key=lambda mass: mass.edits)
         of_model, of_user = self.of_model + other.of_model, self.of_user + other.of_user
-        return replace(likelier, of_model=of_model, of_user=of_user)
+        return replace(closer, of_model=of_model, of_user=of_user)
 
 
 class ScoredCompletions(NamedTuple):
-    """Completions, and what all there are come to.
+    """Masses of completions, and of the typed text.
 
     Attributes:
         masses: of each completion, by its text.
-        of_model: how probable what was typed is, by the model.
-        unexplored: that part of it for which no word was found.
-        of_user: the same by the user's words, of which all are found.
+        of_model: probability of the typed text by the model.
+        unexplored: part of it not covered by the words found.
+        of_user: probability of the typed text by the user's words, all of which are found.
     """
 
     masses: dict[str, CompletionMass]
@@ -124,12 +124,12 @@ class ScoredCompletions(NamedTuple):
 
 
 class _UserCompletions(NamedTuple):
-    """The user's words that begin as was typed, or nearly so.
+    """The user's words that match the typed prefix, exactly or with edits.
 
     Attributes:
-        mass: that one of them comes next.
-        likeliest: of them, and phrases.
-        edits: mistakes in the beginning of each word; where none are looked past, of none.
+        mass: probability that one of them comes next.
+        likeliest: the most probable words and phrases.
+        edits: edits in the beginning of each word; empty where none are allowed.
     """
 
     mass: float
@@ -138,141 +138,141 @@ class _UserCompletions(NamedTuple):
 
 
 def score_completions(
-    meanings: Sequence[PrefixCorrection], typing: TypedInput, models: Sequence[UserModel], limit: int
+    corrections: Sequence[PrefixCorrection], query: TypedInput, models: Sequence[UserModel], limit: int
 ) -> ScoredCompletions:
-    """What searches that are over have found, and the user's words, so many of each number of words.
+    """Collect the completions of finished searches and of the user's words.
 
     Args:
-        meanings: the searches, the least penalty first; none begins with one before it.
-        typing: what they are for.
+        corrections: the searches, the most probable edits first; no prefix starts with an earlier one.
+        query: the typed text.
         models: the user's words and the dictionary.
-        limit: of the user's words.
+        limit: completions of the user's words, per number of words.
     """
-    found = _model_completions(meanings, typing)
+    found = _model_completions(corrections, query)
     words = NextWordModels(models)
-    if not words.after(typing.previous):
+    if not words.after(query.previous):
         return found
-    user = _user_completions(words, typing, limit)
+    user = _user_completions(words, query, limit)
     for text in user.likeliest:
         if text not in found.masses:
             edits = user.edits.get(text.partition(" ")[0], 0)
             found.masses[text] = CompletionMass(
-                text.count(" ") + 1, edits, of_model=_model_mass(text, meanings, typing)
+                text.count(" ") + 1, edits, of_model=_model_mass(text, corrections, query)
             )
-    for text, masses in found.masses.items():
-        several = text.split()
-        if masses.is_complete and several and (not typing.edits or several[0] in user.edits):
-            penalty = _penalty(several[0], user.edits.get(several[0], 0), typing)
-            masses.of_user = penalty * phrase_probability(words, typing.previous, several)
+    for text, mass in found.masses.items():
+        text_words = text.split()
+        if mass.is_complete and text_words and (not query.edits or text_words[0] in user.edits):
+            penalty = _penalty(text_words[0], user.edits.get(text_words[0], 0), query)
+            mass.of_user = penalty * phrase_probability(words, query.previous, text_words)
     return found._replace(of_user=user.mass)
 
 
-def _model_completions(meanings: Sequence[PrefixCorrection], typing: TypedInput) -> ScoredCompletions:
-    """What the searches have found: each word by the first of the meanings that it begins with."""
+def _model_completions(corrections: Sequence[PrefixCorrection], query: TypedInput) -> ScoredCompletions:
+    """Collect the words of the searches, each under the first correction whose prefix it begins with."""
     masses: dict[str, CompletionMass] = {}
-    alive: list[float] = []  # of words of no meaning before
-    ended: list[float] = []  # of those that were found
-    for place, meaning in enumerate(meanings):
-        within = [i for i in range(place) if _starts_with(meanings[i].prefix, meaning.prefix, typing)]
-        result = meaning.search.result()
-        own = [
-            one
-            for one in result.completions
-            if not any(_starts_with(one.text, meanings[i].prefix, typing) for i in within)
+    live_masses: list[float] = []  # mass of words under no earlier correction
+    found_masses: list[float] = []  # part of it covered by the words found
+    for index, correction in enumerate(corrections):
+        nested = [i for i in range(index) if _starts_with(corrections[i].prefix, correction.prefix, query)]
+        result = correction.search.result()
+        completions = [
+            item
+            for item in result.completions
+            if not any(_starts_with(item.text, corrections[i].prefix, query) for i in nested)
         ]
-        told = sum(one.mass for one in own if one.is_complete and one.num_words == 1)
+        complete_mass = sum(item.mass for item in completions if item.is_complete and item.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
-        # one search may have found more of the words that both look for than the other has
-        ended.append(max(told, found - sum(ended[i] for i in within)))
-        alive.append(max(ended[-1], result.live_mass - sum(alive[i] for i in within)))
-        for one in own:
-            mass = meaning.penalty * one.mass
-            masses[one.text] = CompletionMass(one.num_words, meaning.edits, one.is_complete, mass)
-    weights = [meaning.penalty for meaning in meanings]
-    live = sum(map(mul, weights, alive))
-    return ScoredCompletions(masses, live, max(0.0, live - sum(map(mul, weights, ended))), 0.0)
+        # two searches with common words may have found different parts of them
+        found_masses.append(max(complete_mass, found - sum(found_masses[i] for i in nested)))
+        live_masses.append(max(found_masses[-1], result.live_mass - sum(live_masses[i] for i in nested)))
+        for item in completions:
+            mass = correction.penalty * item.mass
+            masses[item.text] = CompletionMass(item.num_words, correction.edits, item.is_complete, mass)
+    weights = [correction.penalty for correction in corrections]
+    live = sum(map(mul, weights, live_masses))
+    return ScoredCompletions(masses, live, max(0.0, live - sum(map(mul, weights, found_masses))), 0.0)
 
 
-def _user_completions(words: NextWordModels, typing: TypedInput, limit: int) -> _UserCompletions:
-    """The user's words that begin so, and the likeliest of them."""
+def _user_completions(words: NextWordModels, query: TypedInput, limit: int) -> _UserCompletions:
+    """Find the user's words that match the prefix, and the most probable of them."""
     edits: dict[str, int] = {}
-    next_words = words.after(typing.previous)
-    if typing.edits:
-        edits = next_words.fuzzy_matches(typing.prefix, typing.edits, ignore_case=typing.ignore_case)
+    next_words = words.after(query.previous)
+    if query.edits:
+        edits = next_words.fuzzy_matches(query.prefix, query.edits, ignore_case=query.ignore_case)
         rated = [
-            ScoredPhrase(word, _penalty(word, n, typing) * next_words.probability(word))
+            ScoredPhrase(word, _penalty(word, n, query) * next_words.probability(word))
             for word, n in edits.items()
         ]
-        mass = math.fsum(one.probability for one in rated)
+        mass = math.fsum(phrase.probability for phrase in rated)
         likeliest = most_probable(rated, limit)
     else:
         mass, likeliest = next_words.words_with_prefix(
-            typing.prefix, ignore_case=typing.ignore_case, limit=limit
+            query.prefix, ignore_case=query.ignore_case, limit=limit
         )
-    longer = extend_phrases(words, likeliest, typing.max_words, limit)
-    return _UserCompletions(mass, [one.text for one in [*likeliest, *longer]], edits)
+    longer = extend_phrases(words, likeliest, query.max_words, limit)
+    return _UserCompletions(mass, [phrase.text for phrase in [*likeliest, *longer]], edits)
 
 
-def _penalty(word: str, edits: int, typing: TypedInput) -> float:
-    """How probable so many mistakes in the beginning of a word are taken to be; as for the model's words."""
+def _penalty(word: str, edits: int, query: TypedInput) -> float:
+    """Return the assumed probability of edits in the beginning of a word, as for the model's words."""
     if not edits:
         return 1.0
-    same_letter = word[:1].casefold() == typing.prefix[:1].casefold()
+    same_letter = word[:1].casefold() == query.prefix[:1].casefold()
     return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
 
 
-def _model_mass(word: str, meanings: Sequence[PrefixCorrection], typing: TypedInput) -> float:
-    """How probable the model says a word is, whether its search told it or not; 0 of a phrase."""
-    for meaning in meanings:
-        if _starts_with(word, meaning.prefix, typing):
-            return meaning.penalty * meaning.search.mass_of(word)
+def _model_mass(word: str, corrections: Sequence[PrefixCorrection], query: TypedInput) -> float:
+    """Compute the mass of a word by the model, whether or not its search found it; 0 for a phrase."""
+    for correction in corrections:
+        if _starts_with(word, correction.prefix, query):
+            return correction.penalty * correction.search.mass_of(word)
     return 0.0
 
 
-def _starts_with(text: str, prefix: str, typing: TypedInput) -> bool:
-    if typing.ignore_case:
+def _starts_with(text: str, prefix: str, query: TypedInput) -> bool:
+    if query.ignore_case:
         return text.casefold().startswith(prefix.casefold())
     return text.startswith(prefix)
 
 
 def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
-    """A word as it is told to somebody who has typed its beginning, whatever the case of that.
+    """Adapt the case of a word to its typed beginning.
 
-    A word that has capitals of its own keeps them. One without takes over those that were typed, and is all capitals
-    where all of several letters are.
+    A word with capitals of its own keeps them. Any other takes over typed capitals, and is all capitals if several
+    letters were typed, all in capitals.
 
     Args:
-        typed: its beginning.
+        typed: its beginning as typed.
         word: as the model or the user's words have it.
-        corrected: whether the beginning holds mistakes; a capital is taken over as the word's first letter only.
+        corrected: whether the beginning has errors; then only its first capital is taken over, or all if all are.
     """
     if word.startswith(typed) or word != word.lower():
         return word
-    shouted = typed == typed.upper() and sum(map(str.isalpha, typed)) > 1
-    if shouted and (corrected or len(word) == len(word.upper())):
+    all_capitals = typed == typed.upper() and sum(map(str.isalpha, typed)) > 1
+    if all_capitals and (corrected or len(word) == len(word.upper())):
         return word.upper()
     if corrected:
         return word[:1].upper() + word[1:] if typed[:1].isupper() else word
-    told = typed + word[len(typed) :]  # "ß" and its like have other lengths in capitals, so look again
-    return told if told.casefold() == word.casefold() else word
+    recased = typed + word[len(typed) :]  # compared below, as "ß" and similar change length in capitals
+    return recased if recased.casefold() == word.casefold() else word
 
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
-"""Stand in corpora for what is no word; a vocabulary may hold them as ordinary words."""
+"""Placeholders in corpora; a vocabulary may hold them as ordinary words, which are never offered."""
 
 _MIN_PROBABILITY = 1e-12
-"""Less probable completions are told by nobody."""
+"""Probability below which completions are never returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOptions:
-    """What is told of what is found.
+    """Selection and order of completions.
 
     Attributes:
         limit: completions at most.
         min_probability: of each.
-        by_savings: whether probability times characters spared puts them in order, else probability.
-        blocklist: words and phrases without their case, one space between words.
+        by_savings: whether to rank by probability times characters saved, else by probability.
+        blocklist: casefolded words and phrases, one space between words.
         user_weight: λ.
     """
 
@@ -284,16 +284,16 @@ class CompletionOptions:
 
 
 class RankedCompletion(NamedTuple):
-    """A completion as it is told.
+    """A completion as returned.
 
     Attributes:
-        text: from where the current word begins.
-        suffix: what is appended for it; None where what was typed changes.
-        probability: given what was typed.
-        num_words: in it.
+        text: from the start of the current word.
+        suffix: text to append; None if the typed text changes.
+        probability: given the typed text.
+        num_words: words of the completion.
         is_complete: whether it ends with a word.
-        edits: characters of the prefix that were corrected.
-        of_user: whether the greater part of its probability is of the user's words.
+        edits: corrected characters of the prefix.
+        of_user: whether more of its probability comes from the user's words than from the model.
     """
 
     text: str
@@ -306,82 +306,82 @@ class RankedCompletion(NamedTuple):
 
 
 class CompletionRanking(NamedTuple):
-    """Completions, the best first, and the part of the probability that was not followed to the end of a word."""
+    """Completions, the best first, and the share of the probability not covered by complete words."""
 
     offers: tuple[RankedCompletion, ...]
     unexplored_mass: float
 
 
 def rank_completions(
-    found: ScoredCompletions, typing: TypedInput, telling: CompletionOptions
+    found: ScoredCompletions, query: TypedInput, options: CompletionOptions
 ) -> CompletionRanking:
-    """The best completions of what was found."""
-    weight = telling.user_weight if found.of_user else 0.0
+    """Select and rank the best completions."""
+    weight = options.user_weight if found.of_user else 0.0
     live = (1 - weight) * found.of_model + weight * found.of_user
     if not live:
         return CompletionRanking((), 0.0)
     offers = [
-        one
-        for one in _mix(found, typing, weight=weight, live=live)
-        if one.probability >= max(telling.min_probability, _MIN_PROBABILITY)
-        and not _is_blocked(one.text, telling.blocklist)
+        offer
+        for offer in _mix(found, query, weight=weight, live=live)
+        if offer.probability >= max(options.min_probability, _MIN_PROBABILITY)
+        and not _is_blocked(offer.text, options.blocklist)
     ]
     return CompletionRanking(
-        _best_completions(offers, typing, telling), (1 - weight) * found.unexplored / live
+        _best_completions(offers, query, options), (1 - weight) * found.unexplored / live
     )
 
 
 def _mix(
-    found: ScoredCompletions, typing: TypedInput, *, weight: float, live: float
+    found: ScoredCompletions, query: TypedInput, *, weight: float, live: float
 ) -> list[RankedCompletion]:
-    """All completions as they are told; those that are told alike are one."""
-    alike: dict[tuple[str, bool], CompletionMass] = {}
-    for text, masses in found.masses.items():
-        written = match_case(typing.prefix, text, corrected=masses.edits > 0) if typing.ignore_case else text
-        before = alike.get((written, masses.is_complete))
-        alike[written, masses.is_complete] = masses if before is None else before.merged_with(masses)
+    """Convert all completions, merging those with the same text after recasing."""
+    mass_by_text: dict[tuple[str, bool], CompletionMass] = {}
+    for text, mass in found.masses.items():
+        recased = match_case(query.prefix, text, corrected=mass.edits > 0) if query.ignore_case else text
+        earlier = mass_by_text.get((recased, mass.is_complete))
+        mass_by_text[recased, mass.is_complete] = mass if earlier is None else earlier.merged_with(mass)
     offers = []
-    for (text, is_complete), masses in alike.items():
-        of_model, of_user = (1 - weight) * masses.of_model / live, weight * masses.of_user / live
+    for (text, is_complete), mass in mass_by_text.items():
+        of_model, of_user = (1 - weight) * mass.of_model / live, weight * mass.of_user / live
         offers.append(
             RankedCompletion(
                 text,
-                _suffix(text, typing),
+                _suffix(text, query),
                 min(1.0, of_model + of_user),
-                masses.num_words,
+                mass.num_words,
                 is_complete,
-                masses.edits,
+                mass.edits,
                 of_user > of_model,
             )
         )
     return offers
 
 
-def _suffix(text: str, typing: TypedInput) -> str | None:
-    if not text.startswith(typing.prefix):
+def _suffix(text: str, query: TypedInput) -> str | None:
+    if not text.startswith(query.prefix):
         return None
-    return (" " if typing.space else "") + text[len(typing.prefix) :]
+    return (" " if query.space else "") + text[len(query.prefix) :]
 
 
 def _best_completions(
-    offers: list[RankedCompletion], typing: TypedInput, telling: CompletionOptions
+    offers: list[RankedCompletion], query: TypedInput, options: CompletionOptions
 ) -> tuple[RankedCompletion, ...]:
-    """The most worthy; beginnings of words only where words leave room."""
+    """Select the best; beginnings of words only if complete words do not reach the limit."""
 
-    def worth(one: RankedCompletion) -> float:
-        spared = len(one.text) - len(typing.prefix)
-        return one.probability * max(spared, 0) if telling.by_savings else one.probability
+    def worth(offer: RankedCompletion) -> float:
+        saved = len(offer.text) - len(query.prefix)
+        return offer.probability * max(saved, 0) if options.by_savings else offer.probability
 
     best: list[RankedCompletion] = []
     for complete in (True, False):
-        of_kind = [one for one in offers if one.is_complete is complete]
-        room = telling.limit - len(best)
-        best += heapq.nsmallest(room, of_kind, key=lambda one: (-worth(one), one.text))
+        of_kind = [offer for offer in offers if offer.is_complete is complete]
+        left = options.limit - len(best)
+        best += heapq.nsmallest(left, of_kind, key=lambda offer: (-worth(offer), offer.text))
     return tuple(best)
 
 
 def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
-    """Whether a word, or words in a row, are on the list, with or without the punctuation about them; or a mark is."""
+    """Check whether a run of words, with or without punctuation, is blocked, or a control token occurs."""
     folded = text.casefold()
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
@@ -392,26 +392,26 @@ def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
 
 
 def _word_runs(words: list[str]) -> Iterator[list[str]]:
-    """All words that stand in a row."""
+    """Yield all runs of consecutive words."""
     for first in range(len(words)):
-        for past in range(first + 1, len(words) + 1):
-            yield words[first:past]
+        for end in range(first + 1, len(words) + 1):
+            yield words[first:end]
 
 
 MAX_DICTIONARY_WORDS = 40_000
-"""In all entries of a dictionary together, as entries may be phrases."""
+"""Words over all entries of a dictionary at most; entries may be phrases."""
 
 _ENTRIES_PER_STEP = 2048
-"""Of a dictionary, read before other requests have their turn."""
+"""Entries of a dictionary read per step, before other requests run."""
 
 _MAX_CORRECTIONS = 8
-"""Prefixes that may have been meant where one was mistyped, at most."""
+"""Candidate prefixes for a mistyped one at most, the typed one included."""
 
 _LETTERS_PER_EDIT = 2
-"""In a prefix: a mistake is looked past for every two letters, by `corrected_prefixes` and here."""
+"""Letters of a prefix per allowed edit, as in `corrected_prefixes`."""
 
 _MAX_SPARE_COMPLETIONS = 256
-"""Completions that are searched for beyond those that are to be told, at most, as some may not be told."""
+"""Extra completions to search for at most, as blocked ones are not returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,12 +420,12 @@ class AutocompleteCommand:
 
     Attributes:
         text: before the caret.
-        max_words: of a phrase.
-        ignore_case: whether the prefix stands for any case.
-        edits: mistakes in the prefix that are looked past.
-        dictionary: words, or phrases, and how much each counts.
-        max_steps: rows that the model may be asked for.
-        options: what is told of what is found.
+        max_words: words of a phrase at most.
+        ignore_case: whether the prefix matches any case.
+        edits: maximum number of errors in the prefix.
+        dictionary: words or phrases with their weights.
+        max_steps: rows read by the model at most.
+        options: selection and order of completions.
     """
 
     text: str
@@ -438,13 +438,13 @@ class AutocompleteCommand:
 
 
 class AutocompleteResult(NamedTuple):
-    """What a text may go on as.
+    """Completions of a text.
 
     Attributes:
         prefix: the beginning of the current word, as typed.
-        start: where that begins, in code points of the text.
+        start: its offset in the text, in code points.
         completions: the best first.
-        unexplored_mass: the part of the probability that was not followed to the end of a word.
+        unexplored_mass: share of the probability not covered by complete words.
     """
 
     prefix: str
@@ -454,13 +454,13 @@ class AutocompleteResult(NamedTuple):
 
 
 def max_search_steps(loaded: LoadedModel, command: AutocompleteCommand) -> int:
-    """Rows that the model may be asked for beside the one after the context: none where tokens are words."""
-    one_look = loaded.token_trie.whole_words and command.max_words == 1
-    return 0 if one_look else command.max_steps
+    """Return the maximum number of rows read besides the context: none for single words of a word tokenizer."""
+    needs_no_search = loaded.token_trie.whole_words and command.max_words == 1
+    return 0 if needs_no_search else command.max_steps
 
 
 def cached_next_tokens(loaded: LoadedModel, command: AutocompleteCommand) -> NextTokenEntry | None:
-    """What may come after the context, if that was asked before: then the model is asked for steps alone."""
+    """Look up the state and distribution after the context; if cached, only search steps need the model."""
     return (
         None
         if loaded.next_token_cache is None
@@ -479,11 +479,11 @@ def autocomplete(
     """Complete a text; a use case.
 
     Args:
-        loaded: by what model.
-        command: how.
+        loaded: the model.
+        command: the request.
         limits: of one request.
-        user: what the user has accepted, if one was named.
-        cached: what may come after the context, if that is known.
+        user: model of the user's accepted words, if a user is named.
+        cached: the state and distribution after the context, if cached.
 
     Raises:
         ContextLengthError: the text is too long.
@@ -496,7 +496,7 @@ def autocomplete(
     if cached is None:
         cached = yield from predict_next(loaded, typed.context, limits, parameter="text")
     limits.check_length(cached.num_tokens, parameter="text")
-    typing = TypedInput(
+    query = TypedInput(
         typed.prefix,
         previous_word(command.text[: typed.start]),
         typed.space,
@@ -505,10 +505,10 @@ def autocomplete(
         command.max_words,
     )
     personal = yield from _personal_models(command, user)
-    meanings = _corrections(loaded, command, typed, typing, cached)
-    yield from run_completion_searches(loaded, [meaning.search for meaning in meanings])
-    found = score_completions(meanings, typing, personal, _search_limit(command, typed))
-    offers, unexplored_mass = rank_completions(found, typing, command.options)
+    corrections = _corrections(loaded, command, typed, query, cached)
+    yield from run_completion_searches(loaded, [correction.search for correction in corrections])
+    found = score_completions(corrections, query, personal, _search_limit(command, typed))
+    offers, unexplored_mass = rank_completions(found, query, command.options)
     return AutocompleteResult(typed.prefix, typed.start, offers, unexplored_mass)
 
 
@@ -516,53 +516,53 @@ def _corrections(
     loaded: LoadedModel,
     command: AutocompleteCommand,
     typed: PrefixSplit,
-    typing: TypedInput,
-    look: NextTokenEntry,
+    query: TypedInput,
+    entry: NextTokenEntry,
 ) -> list[PrefixCorrection]:
-    """Searches for what the prefix goes on as, and for those that may have been meant, the least penalty first."""
-    near = _near_prefixes(loaded, typed, typing, look)
-    # half of the steps are for what was typed, the others for what may have been meant, by how likely it is
-    spare, weights = command.max_steps // 2, sum(one.weight for one in near) or 1.0
-    shares = [command.max_steps - spare if near else command.max_steps]
-    shares += [max(1, round(spare * one.weight / weights)) for one in near]
-    meanings = []
-    for one, max_steps in zip((CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *near), shares, strict=True):
+    """Create a search for the typed prefix, then one for each corrected prefix, the most probable edits first."""
+    variants = _prefix_variants(loaded, typed, query, entry)
+    # half of the steps are for the typed prefix, the rest for the corrected prefixes in proportion to their weights
+    spare, weights = command.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
+    shares = [command.max_steps - spare if variants else command.max_steps]
+    shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
+    corrections = []
+    for item, max_steps in zip((CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True):
         settings = CompletionSettings(
             limit=_search_limit(command, typed),
             max_words=command.max_words,
             max_steps=max_steps,
-            ignore_case=typing.ignore_case,
+            ignore_case=query.ignore_case,
         )
-        search = CompletionSearch(loaded.token_trie, one.spelled, settings)
-        search.update(view(look.state), look.log_probs)
-        prefix = one.spelled.decode(errors="replace").removeprefix(" ")
-        meanings.append(PrefixCorrection(prefix, one.edits, one.penalty, search))
-    return meanings
+        search = CompletionSearch(loaded.token_trie, item.spelled, settings)
+        search.update(view(entry.state), entry.log_probs)
+        prefix = item.spelled.decode(errors="replace").removeprefix(" ")
+        corrections.append(PrefixCorrection(prefix, item.edits, item.penalty, search))
+    return corrections
 
 
-def _near_prefixes(
-    loaded: LoadedModel, typed: PrefixSplit, typing: TypedInput, look: NextTokenEntry
+def _prefix_variants(
+    loaded: LoadedModel, typed: PrefixSplit, query: TypedInput, entry: NextTokenEntry
 ) -> list[CorrectedPrefix]:
-    """Prefixes that may have been meant, the least penalty first; none begins with one before it, or as was typed."""
-    if not typing.edits:
+    """Find corrected prefixes, the most probable edits first; none starts with the typed or an earlier one."""
+    if not query.edits:
         return []
     found = corrected_prefixes(
         loaded.token_trie,
         typed.spelled,
-        look.log_probs[0],
-        typing.edits,
+        entry.log_probs[0],
+        query.edits,
         limit=_MAX_CORRECTIONS - 1,
-        ignore_case=typing.ignore_case,
+        ignore_case=query.ignore_case,
     )
-    near: list[CorrectedPrefix] = []
-    for one in sorted(found, key=lambda one: (-one.penalty, len(one.spelled))):
-        if not one.spelled.startswith((typed.spelled, *(before.spelled for before in near))):
-            near.append(one)
-    return near
+    variants: list[CorrectedPrefix] = []
+    for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
+        if not variant.spelled.startswith((typed.spelled, *(earlier.spelled for earlier in variants))):
+            variants.append(variant)
+    return variants
 
 
 def _search_limit(command: AutocompleteCommand, typed: PrefixSplit) -> int:
-    """Completions to search for: some may not be told, and some may be told alike."""
+    """Return the number of completions to search for: some may be blocked, and some merge after recasing."""
     prefix = typed.prefix.casefold()
     blocked = sum(entry.startswith(prefix) for entry in command.options.blocklist)
     return (
@@ -571,26 +571,26 @@ def _search_limit(command: AutocompleteCommand, typed: PrefixSplit) -> int:
 
 
 def _personal_models(command: AutocompleteCommand, user: UserModel | None) -> Work[Any, list[UserModel]]:
-    """The user's words and the dictionary, in which the words of a phrase are neighbours."""
+    """Collect the user's model and one of the dictionary, with bigrams from its phrases."""
     models = [] if user is None else [user]
     if command.dictionary:
         words: dict[str, float] = {}
         pairs: dict[tuple[str, str], float] = {}
         num_words = 0
-        for place, (entry, weight) in enumerate(command.dictionary, start=1):
-            several = entry.split()
-            num_words += len(several)
-            for word in several:
+        for number, (entry, weight) in enumerate(command.dictionary, start=1):
+            entry_words = entry.split()
+            num_words += len(entry_words)
+            for word in entry_words:
                 words[word] = words.get(word, 0.0) + weight
-            for pair in pairwise(several):
+            for pair in pairwise(entry_words):
                 pairs[pair] = pairs.get(pair, 0.0) + weight
             if num_words > MAX_DICTIONARY_WORDS:
                 raise InvalidInputError(
-                    f"dictionary has {num_words} words in its first {place} entries; all may have "
+                    f"dictionary has {num_words} words in its first {number} entries; all may have "
                     f"{MAX_DICTIONARY_WORDS} together",
                     parameter="dictionary",
                 )
-            if not place % _ENTRIES_PER_STEP:
+            if not number % _ENTRIES_PER_STEP:
                 yield None
         models.append(
             user_model_from_counts(words.items(), ((*pair, weight) for pair, weight in pairs.items()))

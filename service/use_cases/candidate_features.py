@@ -1,7 +1,7 @@
 """Model features of reranking candidates, by one model or a mixture, and further models.
 
 Several main models are mixed linearly at every token, so they must share vocabulary, tokenizer and
-direction. Further models give features of their own, such as `lm:old`.
+direction. Each further model has its own features, such as `lm:old`.
 """
 
 import math
@@ -43,22 +43,22 @@ from service.use_cases.inputs import Limits, to_text_order
 from service.use_cases.sequence_scoring import score_ragged_texts
 
 MAX_MODELS = 8
-"""Parts of a mixture, and further models, at most."""
+"""Maximum number of parts of a mixture, and of further models."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoringModels:
-    """Who scores.
+    """Models that score candidates.
 
     Attributes:
         parts: the main model, whose score is the feature `lm`; or several, whose probabilities are mixed at every
-            token. Without any there are no such features.
+            token; or none, without such features.
         mixture_weights: of the parts; positive, summing to 1.
-        extra: by the names that they are called in features, such as `lm:old`.
+        extra: further models, by their names in features, such as `old` in `lm:old`.
 
     Raises:
         InvalidInputError: there are too many models; the weights are no distribution over the parts; the parts do not
-            read texts as the same tokens; or a name cannot be one.
+            read texts as the same tokens; or a name is invalid.
     """
 
     parts: tuple[LoadedModel, ...]
@@ -70,8 +70,8 @@ class ScoringModels:
         check_model_names(list(self.extra), parameter="models")
         if len(self.parts) > 1:
             check_mixture_weights(self.mixture_weights)
-            for place, part in enumerate(self.parts[1:], start=1):
-                _check_compatible(self.parts[0], part, place)
+            for index, part in enumerate(self.parts[1:], start=1):
+                _check_compatible(self.parts[0], part, index)
 
     @property
     def all(self) -> tuple[LoadedModel, ...]:
@@ -82,7 +82,7 @@ class ScoringModels:
         """Refuse unnormalised scores of models that were not trained for them, and of mixtures.
 
         Raises:
-            UnsupportedParameterError: they cannot be had.
+            UnsupportedParameterError: a model or the mixture does not support them.
         """
         if mode == "normalised":
             return
@@ -102,14 +102,14 @@ class ScoringModels:
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Which models are to score, by their addresses.
+    """Choice of the scoring models, by their addresses.
 
     Attributes:
         main: parts of the main model, each with its weight; None for the service's default model.
         extra: names of further models and their addresses.
 
     Raises:
-        InvalidInputError: there are too many, weights are no distribution, or a name cannot be one.
+        InvalidInputError: there are too many, weights are no distribution, or a name is invalid.
     """
 
     main: tuple[tuple[str | None, float], ...] = ((None, 1.0),)
@@ -122,7 +122,7 @@ class ModelChoice:
             check_mixture_weights([weight for _, weight in self.main])
 
     def resolve(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels:
-        """The models themselves.
+        """Resolve the addresses to models.
 
         Args:
             resolve: finds a model by its address.
@@ -136,7 +136,7 @@ class ModelChoice:
 
 
 def check_model_counts(num_parts: int, num_further: int) -> None:
-    """Refuse more models than one request may ask.
+    """Refuse more models than the limit of one request.
 
     Raises:
         InvalidInputError: there are too many.
@@ -161,8 +161,8 @@ def check_mixture_weights(weights: Sequence[float]) -> None:
         )
 
 
-def _check_compatible(first: LoadedModel, part: LoadedModel, place: int) -> None:
-    """Probabilities are mixed token by token: so texts must be the same tokens to all parts, in the same order."""
+def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None:
+    """Refuse a part with other tokens than the first: mixing needs the same tokens in the same order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:
         why = "has another vocabulary than"
@@ -172,26 +172,26 @@ def _check_compatible(first: LoadedModel, part: LoadedModel, place: int) -> None
         why = "reads in another direction than"
     if why is not None:
         raise InvalidInputError(
-            f"mixture[{place}].model is {part.address}, which {why} {first.address}: their probabilities cannot be "
+            f"mixture[{index}].model is {part.address}, which {why} {first.address}: their probabilities cannot be "
             "mixed at every token; give it in models, with a weight of its own",
-            parameter=f"mixture[{place}].model",
+            parameter=f"mixture[{index}].model",
         )
 
 
 ScoreMode = Literal["normalised", "unnormalised"]
-"""Whether `lm` is a log-probability, or what a self-normalised model says without dividing by a sum."""
+"""Kind of `lm` score: a log-probability, or a self-normalised model's score without its normalising sum."""
 
 LogProbs: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringOptions:
-    """How candidates are scored.
+    """Options of scoring candidates.
 
     Attributes:
-        bos: whether `<s>` stands before each, or before its context.
-        eos: whether `</s>` after each is scored too.
-        score_mode: what `lm` sums up.
+        bos: whether `<s>` precedes each, or its context.
+        eos: whether to score `</s>` after each too.
+        score_mode: the token scores summed in `lm`.
     """
 
     bos: bool = True
@@ -200,10 +200,10 @@ class ScoringOptions:
 
 
 class StartStates(NamedTuple):
-    """States that candidates follow.
+    """States before candidates.
 
     Attributes:
-        of_lists: which state each list follows; None for its context.
+        of_lists: index of the state before each list; None for a list after its context.
         of_models: the states of each model, in the order of `ScoringModels.all`.
     """
 
@@ -212,7 +212,7 @@ class StartStates(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """What the main model says of the tokens of one candidate, in reading order.
+    """Main model's scores of the tokens of one candidate, in text order.
 
     Attributes:
         ids: the scored tokens [T].
@@ -224,11 +224,11 @@ class TokenScores(NamedTuple):
 
 
 class CandidateScores(NamedTuple):
-    """What models say of N candidates.
+    """Model scores of N candidates.
 
     Attributes:
-        features: of all.
-        tokens: of one candidate, by its row; None without a main model.
+        features: of all candidates.
+        tokens: token scores of one candidate, by its row; None without a main model.
     """
 
     features: ListFeatures
@@ -236,7 +236,7 @@ class CandidateScores(NamedTuple):
 
 
 class _TextScores(NamedTuple):
-    """What one model says of U texts, or several as a mixture: their ids, and the log-probability of each id."""
+    """Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
 
     texts: RaggedTexts
     log_probs: LogProbs
@@ -257,7 +257,7 @@ def compute_features(
     Raises:
         ContextLengthError: a candidate with its context has too many tokens.
         UnsupportedParameterError: there is a context, and a model reads from right to left; or unnormalised scores
-            are asked of a model that was not trained for them.
+            are requested of a model not trained for them.
     """
     return (yield from score_candidates(models, lists, limits, options)).features
 
@@ -269,33 +269,33 @@ def score_candidates(
     options: ScoringOptions,
     *,
     starts: StartStates = NO_START_STATES,
-    place: Callable[[int], str] = "lists[{}].".format,
+    prefix: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, CandidateScores]:
-    """Score every candidate as a whole; those of equal text in equal surroundings once. A use case.
+    """Score every candidate as a whole; equal texts in equal surroundings once. A use case.
 
     Args:
-        models: who scores.
+        models: the scoring models.
         lists: at least one.
         limits: of one text with its context.
-        options: how it is scored.
-        starts: states that some lists follow instead of a context.
-        place: what stands before `candidates` in a message about list i.
+        options: of scoring.
+        starts: states before some lists, instead of a context.
+        prefix: prefix of `candidates` in a message about list i.
 
     Raises:
         ContextLengthError, UnsupportedParameterError: see `compute_features`.
     """
     models.check_score_mode(options.score_mode)
-    distinct = yield from find_distinct_texts(lists, starts.of_lists, place)
-    kept = starts.of_models or [()] * len(models.all)
+    distinct = yield from find_distinct_texts(lists, starts.of_lists, prefix)
+    stored = starts.of_models or [()] * len(models.all)
     main = None
     columns: dict[str, npt.NDArray[np.float64]] = {}
     if models.parts:
-        main = yield from _score_mixture(models, distinct, limits, options, kept)
+        main = yield from _score_mixture(models, distinct, limits, options, stored)
         columns |= _feature_columns(main, "")
     for number, (name, loaded) in enumerate(models.extra.items(), start=len(models.parts)):
-        texts = yield from tokenise_texts(loaded, distinct, limits, eos=options.eos, starts=kept[number])
+        texts = yield from tokenise_texts(loaded, distinct, limits, eos=options.eos, starts=stored[number])
         columns |= _feature_columns(
-            (yield from _score_model(loaded, texts, distinct, options, kept[number])), name
+            (yield from _score_model(loaded, texts, distinct, options, stored[number])), name
         )
     words = None if main is None else main.texts.words
     if words is None:
@@ -305,9 +305,9 @@ def score_candidates(
     features = ListFeatures(tuple(columns), values, offsets_of(lists))
     if main is None:
         return CandidateScores(features, None)
-    told, first = main, models.parts[0]
+    main_scores, first = main, models.parts[0]
     return CandidateScores(
-        features, lambda row: _token_scores(told, first, int(distinct.text_of[row]), ends=options.eos)
+        features, lambda row: _token_scores(main_scores, first, int(distinct.text_of[row]), ends=options.eos)
     )
 
 
@@ -316,18 +316,18 @@ def _score_mixture(
     distinct: DistinctTexts,
     limits: Limits,
     options: ScoringOptions,
-    kept: Sequence[Sequence[StoredState]],
+    stored: Sequence[Sequence[StoredState]],
 ) -> Work[Any, _TextScores]:
-    """What the main model says, or the parts of a mixture, which read the same tokens."""
+    """Score texts by the main model, or by the parts of a mixture, which read the same tokens."""
     first = models.parts[0]
-    texts = yield from tokenise_texts(first, distinct, limits, eos=options.eos, starts=kept[0])
-    total = yield from _score_model(first, texts, distinct, options, kept[0])
+    texts = yield from tokenise_texts(first, distinct, limits, eos=options.eos, starts=stored[0])
+    total = yield from _score_model(first, texts, distinct, options, stored[0])
     if len(models.parts) == 1:
         return total
     log_probs = total.log_probs + np.log(models.mixture_weights[0])
     for number, part in enumerate(models.parts[1:], start=1):
-        told = yield from _score_model(part, texts, distinct, options, kept[number])
-        np.logaddexp(log_probs, told.log_probs + np.log(models.mixture_weights[number]), out=log_probs)
+        part_scores = yield from _score_model(part, texts, distinct, options, stored[number])
+        np.logaddexp(log_probs, part_scores.log_probs + np.log(models.mixture_weights[number]), out=log_probs)
     return _TextScores(texts, log_probs)
 
 
@@ -352,10 +352,10 @@ def _unnormalised_scorer(
     return scores
 
 
-def _feature_columns(told: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:
-    """The features of one model, of U texts."""
-    ids, offsets = told.texts.ids, told.texts.offsets
-    sums = _ragged_sums(told.log_probs, offsets)
+def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:
+    """Compute the features of one model for U texts."""
+    ids, offsets = scores.texts.ids, scores.texts.offsets
+    sums = _ragged_sums(scores.log_probs, offsets)
     return {
         feature_name(LM, name): np.where(np.isneginf(sums), LOG_ZERO, sums),
         feature_name(NUM_TOKENS, name): np.diff(offsets).astype(np.float64),
@@ -364,15 +364,15 @@ def _feature_columns(told: _TextScores, name: str) -> dict[str, npt.NDArray[np.f
 
 
 def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """The sum of each text's values [U]."""
+    """Sum the values of each text [U]."""
     sums = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if filled.size:
-        sums[filled] = np.add.reduceat(values, offsets[filled])
+        sums[filled] = np.add.reduceat(values, offsets[filled])  # wrong for empty segments, hence `filled`
     return sums
 
 
-def _token_scores(told: _TextScores, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
-    cut = slice(int(told.texts.offsets[text]), int(told.texts.offsets[text + 1]))
-    ids, log_probs = told.texts.ids[cut], told.log_probs[cut]
+def _token_scores(scores: _TextScores, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
+    cut = slice(int(scores.texts.offsets[text]), int(scores.texts.offsets[text + 1]))
+    ids, log_probs = scores.texts.ids[cut], scores.log_probs[cut]
     return TokenScores(to_text_order(loaded, ids, ends=ends), to_text_order(loaded, log_probs, ends=ends))

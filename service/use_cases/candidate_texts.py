@@ -33,18 +33,18 @@ from service.use_cases.states import ids_after
 Indices = npt.NDArray[np.int64]
 _CANDIDATES_PER_STEP = 2048
 _CHARACTERS_PER_STEP = (1 << 13, 1 << 16)
-"""Characters tokenised at once, and by a compiled word tokenizer."""
+"""Characters tokenised per step, and the same for a compiled word tokenizer."""
 
 _NO_IDS: TokenIds = np.zeros(0, dtype=np.int64)
 
 
 class Surroundings(NamedTuple):
-    """What stands around the candidates of a list.
+    """Surroundings of the candidates of a list.
 
     Attributes:
-        context: before them.
-        continuation: what is scored after each, instead of the candidate itself; None scores the candidate.
-        start: which of the kept states they follow, if not a context; None for a context.
+        context: text before them.
+        continuation: text scored after each, instead of the candidate itself; None scores the candidate.
+        start: index of the stored state before them; None for a context.
     """
 
     context: str
@@ -53,15 +53,15 @@ class Surroundings(NamedTuple):
 
 
 class DistinctTexts(NamedTuple):
-    """The candidates of some lists, those of the same text in the same setting counted once.
+    """Distinct texts of the candidates of lists; the same text in the same setting counts once.
 
     Attributes:
-        texts: U of them.
-        settings: that occur.
-        setting_of: which of those each text stands in [U].
-        list_of: the list in which it occurs first, never falling [U].
-        text_of: which of the texts each candidate is [N].
-        names: tells what a text is called in messages.
+        texts: U texts.
+        settings: the distinct surroundings.
+        setting_of: index of the setting of each text [U].
+        list_of: first list of each text, in ascending order [U].
+        text_of: index of the text of each candidate [N].
+        names: returns the name of a text for messages.
     """
 
     texts: list[str]
@@ -73,14 +73,14 @@ class DistinctTexts(NamedTuple):
 
 
 class RaggedTexts(NamedTuple):
-    """U texts as ids in the order in which the model reads them, one after the other.
+    """U texts as concatenated ids, in the reading order of the model.
 
     Attributes:
-        contexts: ids that stand before texts, K of them.
-        context_of: which of those stands before each text; K + s for what kept state s remembers [U].
-        ids: to be scored, `</s>` included where it is [T].
-        offsets: where each text's ids begin, and T at the end [U + 1].
-        words: in each candidate, where counting tokens has counted them [U]; else None.
+        contexts: ids of K contexts.
+        context_of: index of the context of each text; K + s for stored state s [U].
+        ids: ids to score, with `</s>` if it is scored [T].
+        offsets: start of each text's ids, and T at the end [U + 1].
+        words: number of words of each candidate if tokens are words [U]; else None.
     """
 
     contexts: list[TokenIds]
@@ -91,43 +91,43 @@ class RaggedTexts(NamedTuple):
 
 
 def find_distinct_texts(
-    lists: Seq[CandidateList], starts: Seq[int | None], place: Callable[[int], str]
+    lists: Seq[CandidateList], starts: Seq[int | None], prefix: Callable[[int], str]
 ) -> Work[Any, DistinctTexts]:
     """Find equal candidates; a use case.
 
     Args:
         lists: with candidates.
-        starts: of each list, which of the kept states it follows; none if that is not given.
-        place: what stands before `candidates` in a message about list i.
+        starts: index of the stored state before each list; empty without stored states.
+        prefix: prefix of `candidates` in a message about list i.
     """
     settings: dict[Surroundings, int] = {}
     seen: dict[tuple[int, str], int] = {}
-    places: list[int] = []
+    text_of_candidate: list[int] = []
     list_of: list[int] = []
     read = 0
-    for number, one in enumerate(lists):
-        key = Surroundings(one.context, one.continuation, starts[number] if starts else None)
+    for number, item in enumerate(lists):
+        key = Surroundings(item.context, item.continuation, starts[number] if starts else None)
         setting = settings.setdefault(key, len(settings))
-        places += [seen.setdefault((setting, c.text), len(seen)) for c in one.candidates]
+        text_of_candidate += [seen.setdefault((setting, c.text), len(seen)) for c in item.candidates]
         list_of += [number] * (len(seen) - len(list_of))
-        read += len(one.candidates)
+        read += len(item.candidates)
         if read > _CANDIDATES_PER_STEP:
             read = 0
             yield None
-    places_of = np.array(places, dtype=np.int64)
+    text_of = np.array(text_of_candidate, dtype=np.int64)
     offsets = offsets_of(lists)
 
     def name(text: int) -> str:
-        row = int(np.flatnonzero(places_of == text)[0])
+        row = int(np.flatnonzero(text_of == text)[0])
         number = int(np.searchsorted(offsets, row, side="right")) - 1
-        return f"{place(number)}candidates[{row - offsets[number]}].text"
+        return f"{prefix(number)}candidates[{row - offsets[number]}].text"
 
     return DistinctTexts(
         [text for _, text in seen],
         list(settings),
         np.array([setting for setting, _ in seen], dtype=np.int64),
         np.array(list_of, dtype=np.int64),
-        places_of,
+        text_of,
         name,
     )
 
@@ -135,14 +135,14 @@ def find_distinct_texts(
 def tokenise_texts(
     loaded: LoadedModel, distinct: DistinctTexts, limits: Limits, *, eos: bool, starts: Seq[StoredState] = ()
 ) -> Work[Any, RaggedTexts]:
-    """The ids of texts; a use case.
+    """Tokenise texts; a use case.
 
     Args:
-        loaded: whose tokens.
-        distinct: the texts; a space stands between a context and a candidate, and before a continuation.
+        loaded: the model.
+        distinct: the texts; a space separates a context and a candidate, and precedes a continuation.
         limits: of one text with its context.
-        eos: whether `</s>` is scored too.
-        starts: the model's states that texts may follow.
+        eos: whether to score `</s>` too.
+        starts: the model's stored states.
 
     Raises:
         ContextLengthError: a text with its context is too long.
@@ -171,7 +171,7 @@ def _check_no_contexts(loaded: LoadedModel, distinct: DistinctTexts) -> None:
 
 
 def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
-    """Whether contexts and candidates can be tokenised apart, all at once: where nothing crosses a space."""
+    """Return whether contexts and candidates can be tokenised separately: no token crosses a space."""
     if any(s.continuation is not None for s in distinct.settings):
         return False
     tokenizer = loaded.tokenizer
@@ -181,8 +181,8 @@ def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
 
 def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, RaggedTexts]:
     tokenizer, settings = loaded.tokenizer, distinct.settings
-    befores = [s.context for s in settings if s.start is None]
-    contexts = yield from map_in_steps(befores, partial(encode, loaded, parameter="context"), size=len)
+    context_texts = [s.context for s in settings if s.start is None]
+    contexts = yield from map_in_steps(context_texts, partial(encode, loaded, parameter="context"), size=len)
     parts = []
     for piece in _character_runs(distinct.texts, _CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]):
         parts.append(tokenizer.encode_ragged(piece))
@@ -197,7 +197,7 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
 
 
 def _character_runs(texts: list[str], most: int) -> Iterator[list[str]]:
-    """Texts in runs of about so many characters."""
+    """Split texts into runs of about `most` characters."""
     first = size = 0
     for last, text in enumerate(texts):
         if size > most:
@@ -210,26 +210,26 @@ def _character_runs(texts: list[str], most: int) -> Iterator[list[str]]:
 def _encode_each(
     loaded: LoadedModel, distinct: DistinctTexts, starts: Seq[StoredState]
 ) -> Work[Any, RaggedTexts]:
-    shared = ContextInterner()
+    interner = ContextInterner()
 
     def encoded(text: int) -> EncodedText:
         candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return shared.intern(EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate)))
+            return interner.intern(EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate)))
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation
         before, after = _split_at_space(loaded, before, after)
-        # a text is never refused here, so that nobody needs to find out what it is called
-        return shared.intern(encode_after(loaded, before, after, parameter="candidates"))
+        # a text is never refused here, so its exact name is not needed
+        return interner.intern(encode_after(loaded, before, after, parameter="candidates"))
 
     def size(text: int) -> int:
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]
         return len(distinct.texts[text]) + len(context) + len(continuation or "")
 
     sequences = yield from map_in_steps(range(len(distinct.texts)), encoded, size=size)
-    places: dict[int, int] = {}
-    context_of = np.array([places.setdefault(id(s.context), len(places)) for s in sequences], dtype=np.int64)
+    seen: dict[int, int] = {}
+    context_of = np.array([seen.setdefault(id(s.context), len(seen)) for s in sequences], dtype=np.int64)
     contexts = list({id(s.context): s.context for s in sequences}.values())
     follows = np.array([-1 if s.start is None else s.start for s in distinct.settings])[distinct.setting_of]
     context_of = np.where(follows < 0, context_of, len(contexts) + follows)
@@ -242,16 +242,16 @@ def _offsets(lengths: Indices) -> Indices:
 
 
 def _with_space(before: str, after: str) -> str:
-    """What stands before a text, with a space at its end where neither side has one."""
+    """Append a space to the text before another where neither side has one."""
     apart = not before or not after or before[-1].isspace() or after[0].isspace()
     return before if apart else before + " "
 
 
 def _split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
-    """What stands before a text, and the text, with a space between where neither side has one.
+    """Insert a space between two texts where neither side has one, and assign it to one of them.
 
-    Where tokens begin with spaces, the space is the text's: of the pieces of a rare word the first may be a bare
-    space, and what that costs would else be spared to this word alone.
+    Where tokens begin with spaces, the space goes to the second text: the first piece of a rare word may be a bare
+    space, whose cost must not be left out for such words alone.
     """
     before = _with_space(before, after)
     if loaded.tokenizer.leading_space and before.endswith(" ") and not after[:1].isspace():
@@ -266,7 +266,7 @@ def _reverse(texts: RaggedTexts) -> RaggedTexts:
 
 
 def _append_eos(texts: RaggedTexts) -> RaggedTexts:
-    """With `</s>` behind each."""
+    """Append `</s>` to each text."""
     rows = np.arange(len(texts.context_of))
     ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
     ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
@@ -274,8 +274,8 @@ def _append_eos(texts: RaggedTexts) -> RaggedTexts:
 
 
 def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
-    around = np.array([len(s.context) + len(s.continuation or "") for s in distinct.settings], dtype=np.int64)
-    sizes = np.fromiter(map(len, distinct.texts), np.int64, len(distinct.texts)) + around[distinct.setting_of]
+    added = np.array([len(s.context) + len(s.continuation or "") for s in distinct.settings], dtype=np.int64)
+    sizes = np.fromiter(map(len, distinct.texts), np.int64, len(distinct.texts)) + added[distinct.setting_of]
     longest = int(np.argmax(sizes))
     setting = distinct.settings[distinct.setting_of[longest]]
     limits.check_characters(
@@ -289,7 +289,7 @@ def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
 def _check_lengths(
     texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Seq[StoredState]
 ) -> None:
-    before = [*map(len, texts.contexts), *(kept.num_tokens for kept in starts)]
+    before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
     lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
     longest = int(np.argmax(lengths))
     if lengths[longest] > limits.max_tokens_per_sequence:

@@ -31,8 +31,8 @@ _checkers: WeakKeyDictionary[LanguageModel[Any], Checker] = WeakKeyDictionary()
 
 
 def checker_of(loaded: LoadedModel) -> Checker:
-    """The checker for a model's tokenizer; the first call of a model takes up to a few tenths of a second."""
-    found = _checkers.get(loaded.model)  # without waiting for one of another model that is being built
+    """Return the checker for a model's tokenizer; a model's first call takes up to a few tenths of a second."""
+    found = _checkers.get(loaded.model)  # without the lock: another model's checker may be under construction
     if found is not None:
         return found
     with _lock:
@@ -43,12 +43,12 @@ def checker_of(loaded: LoadedModel) -> Checker:
 
 
 def has_checker(loaded: LoadedModel) -> bool:
-    """Whether the checker for a model is there already."""
+    """Return whether the checker for a model is already built."""
     return loaded.model in _checkers
 
 
 class _Line(NamedTuple):
-    """A line of a text, its number from 1 on, and where it begins in the text, in code points."""
+    """A line of a text, its number from 1 on, and its offset in the text, in code points."""
 
     text: str
     number: int
@@ -57,13 +57,13 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckCommand:
-    """What to check.
+    """A valid request for a check.
 
     Attributes:
-        text: whose lines are sentences.
-        threshold: the probability of being wrong from which on a word is told.
-        max_suggestions: of each.
-        options: how errors are looked for.
+        text: one sentence per line.
+        threshold: the least probability of an error for a word to be reported.
+        max_suggestions: suggestions per issue at most.
+        options: settings of the search for errors.
     """
 
     text: str
@@ -73,7 +73,7 @@ class CheckCommand:
 
 
 class CheckedWord(NamedTuple):
-    """A word of the text: where it stands, in code points, and its surprisal given what stands before it."""
+    """A word of the text: its span, in code points, and its surprisal given the text before it."""
 
     start: int
     end: int
@@ -83,14 +83,14 @@ class CheckedWord(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """What came out.
+    """Result of a check.
 
     Attributes:
         words: in order.
-        issues: in order; no two overlap.
+        issues: in order, without overlaps.
         surprisal_bits: of all tokens, `</s>` after each line included.
-        bits_per_word: the same for each word between white space; an end of line counts as a word. None without any.
-        num_tokens: that were scored.
+        bits_per_word: mean per white-space word; an end of line counts as a word. None without any end of line.
+        num_tokens: scored tokens.
     """
 
     words: list[CheckedWord]
@@ -104,7 +104,7 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     """Check a text; a use case.
 
     Raises:
-        InvalidInputError: a line is too long, or a suggestion of the caller's is for no place in the text.
+        InvalidInputError: a line is too long, or a suggestion of the caller lies outside the text.
         UnsupportedParameterError: the model reads backward.
     """
     check_reads_forward(loaded)
@@ -122,12 +122,12 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     issues: list[Issue] = []
     log_prob, num_ends = 0.0, 0
     for work in checker.rescore_all(loaded.model, sentences, command.options):
-        weighed = yield from _through_engine(loaded.model, work)
-        words += _words(weighed)
+        rescored = yield from _through_engine(loaded.model, work)
+        words += _words(rescored)
         issues += find_issues(
-            weighed, tokens, threshold=command.threshold, max_suggestions=command.max_suggestions
+            rescored, tokens, threshold=command.threshold, max_suggestions=command.max_suggestions
         )
-        log_prob, num_ends = log_prob + weighed.log_prob, num_ends + weighed.num_ends
+        log_prob, num_ends = log_prob + rescored.log_prob, num_ends + rescored.num_ends
         yield None
     bits = -log_prob / log(2)
     count = count_words(command.text) + num_ends
@@ -136,7 +136,7 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
 
 
 def _check_end(command: CheckCommand) -> None:
-    """Refuse suggestions behind the end of a text before anything is read."""
+    """Refuse suggestions past the end of the text, before reading it."""
     size = len(command.text)
     for span in command.options.given:
         if span.end > size:
@@ -147,7 +147,7 @@ def _check_end(command: CheckCommand) -> None:
 
 
 def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
-    """All sentences, others having their turn between; no line may be longer than limits allow."""
+    """Split a text into sentences, in steps between which other requests run; refuse lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
         raise InvalidInputError(
@@ -166,9 +166,9 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
 
 
 def _line_sentences(loaded: LoadedModel, line: _Line, limits: Limits) -> list[Sentence]:
-    """The sentences of a line that is not too long."""
+    """Split a line into sentences; refuse it if it is too long."""
     limits.check_characters(line.text, parameter="text")
-    if len(line.text) > limits.max_tokens_per_sequence:  # to be refused, it need not be cut into words
+    if len(line.text) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
         limits.check_length(len(loaded.tokenizer.encode(line.text)), parameter="text")
     sentences = list(checker_of(loaded).sentences(line.text, line.offset))
     limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
@@ -183,44 +183,44 @@ def _lines(text: str) -> Iterator[_Line]:
         offset += len(line) + 1
 
 
-def _words(weighed: RescoredBatch) -> list[CheckedWord]:
-    bits = (-weighed.word_log_probs / log(2)).tolist()
+def _words(rescored: RescoredBatch) -> list[CheckedWord]:
+    bits = (-rescored.word_log_probs / log(2)).tolist()
     return [
         CheckedWord(word.start, word.end, word.text, surprisal, word.known)
-        for word, surprisal in zip(weighed.words, bits, strict=True)
+        for word, surprisal in zip(rescored.words, bits, strict=True)
     ]
 
 
 def _through_engine(
     model: LanguageModel[Any], work: candidates.CallGenerator[RescoredBatch]
 ) -> Work[Any, RescoredBatch]:
-    """Do a work of checking, its questions answered by the engine, together with those of others.
+    """Run a checker's calls through the engine, batched with those of other requests.
 
-    Those to a table are answered here: looking up takes less than asking the engine to do it.
+    Calls of an n-gram model run here: the lookup costs less than a call to the engine.
     """
     is_table = model.family == "ngram"
-    told: Any = None
+    answer: Any = None
     while True:
         try:
-            asked = work.send(told)
+            call = work.send(answer)
         except StopIteration as stopped:
-            weighed: RescoredBatch = stopped.value
-            return weighed
-        if is_table and asked is not None:
-            told = candidates.run_call(model, asked)
-            if not isinstance(asked, candidates.AdvanceCall):  # there are many, of microseconds
+            rescored: RescoredBatch = stopped.value
+            return rescored
+        if is_table and call is not None:
+            answer = candidates.run_call(model, call)
+            if not isinstance(call, candidates.AdvanceCall):  # these are many and take microseconds each
                 yield None
         else:
-            told = yield from _run_call(model, asked)
+            answer = yield from _run_call(model, call)
 
 
-def _run_call(model: LanguageModel[Any], asked: candidates.CheckerCall | None) -> Work[Any, Any]:
-    match asked:
+def _run_call(model: LanguageModel[Any], call: candidates.CheckerCall | None) -> Work[Any, Any]:
+    match call:
         case candidates.BeginCall(rows):
             return view(model.initial_state(rows))
         case candidates.AdvanceCall(state, tokens):
-            ones = np.ones(len(tokens), dtype=np.int64)
-            return (yield from consume(model, state, tokens[:, None], ones))
+            lengths = np.ones(len(tokens), dtype=np.int64)
+            return (yield from consume(model, state, tokens[:, None], lengths))
         case candidates.ChoicesCall(state, rows, tokens):
             return (yield from score_choices(model, state, rows, tokens))
         case candidates.PredictCall(state):

@@ -21,15 +21,15 @@ STOP, LENGTH = "stop", "length"
 
 
 class TokenEvent(NamedTuple):
-    """An event: one token of one choice. `</s>` is none; it is told with the end of its choice.
+    """An event: one token of one choice. `</s>` has none; it comes with the end of its choice.
 
     Attributes:
         choice: number of the continuation, `prompt * n + j`.
-        text: what has become certain with this token; may be empty.
+        text: text made final by this token; may be empty.
         token_id: its id.
         logprob: the model's own, natural, before bias, penalties, temperature and the like; finite.
-        top: the most probable tokens in its place, by the model's own log-probability (which may be
-            minus infinity); None if not asked for.
+        top: the most probable tokens at its position, by the model's own log-probability (which may be
+            minus infinity); None if not requested.
     """
 
     choice: int
@@ -41,20 +41,20 @@ class TokenEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Continuation:
-    """A whole continuation. As an event, it says that its choice has ended.
+    """A complete continuation. As an event, the end of its choice.
 
     Attributes:
         choice: its number, `prompt * n + j`.
-        prompt: number of the prompt that it continues.
+        prompt: number of its prompt.
         text: up to, and without, a stop string.
-        rest: the end of `text` that came with no piece, since it was held back until the end.
-        token_ids: every token chosen, `</s>` aside; those that a stop string cut off are among them.
+        rest: the end of `text`, held back until the end and not part of any token event.
+        token_ids: every generated token except `</s>`, including those cut off by a stop string.
         logprobs: the model's own log-probability of each token, natural and finite.
-        tops: the most probable tokens in the place of each, if asked for; else empty.
+        tops: the most probable tokens at the position of each, if requested; else empty.
         finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
-        eos_logprob: the model's own log-probability of the `</s>` that ended it; None if another thing did.
-        eos_top: the most probable tokens in the place of that `</s>`, if asked for.
-        score: what choices are ranked by, higher first: with beams the sum of their scores over
+        eos_logprob: the model's own log-probability of the final `</s>`; None without one.
+        eos_top: the most probable tokens at the position of that `</s>`, if requested.
+        score: the ranking score of choices, higher first: with beams the sum of their scores over
             length ** length_penalty, else the mean of the own log-probabilities, `</s>` included in both.
     """
 
@@ -72,25 +72,25 @@ class Continuation:
 
     @property
     def ended_by_eos(self) -> bool:
-        """Whether the model ended it with `</s>`."""
+        """Return whether the model ended it with `</s>`."""
         return self.eos_logprob is not None
 
     @property
     def mean_logprob(self) -> float:
         """The mean of the model's own log-probabilities, that of `</s>` included; 0 if there are none."""
-        every = self.logprobs if self.eos_logprob is None else [*self.logprobs, self.eos_logprob]
-        return sum(every) / len(every) if every else 0.0
+        log_probs = self.logprobs if self.eos_logprob is None else [*self.logprobs, self.eos_logprob]
+        return sum(log_probs) / len(log_probs) if log_probs else 0.0
 
 
 class ContinuationBuilder:
-    """Writes one continuation, as its tokens come.
+    """Builder of one continuation, token by token.
 
     Args:
-        loaded: whose tokens.
+        loaded: the model.
         parameters: of the request.
         choice: number of the continuation.
         prompt: number of its prompt.
-        continues: whether text stands before it.
+        continues: whether text precedes it.
     """
 
     def __init__(
@@ -108,39 +108,39 @@ class ContinuationBuilder:
         self._detokenizer = Detokenizer(loaded.tokenizer, continues=continues)
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
-        """Add tokens; the text that has become certain with them.
+        """Add tokens; return the text made final by them.
 
         Args:
             tokens: ids [T]; T is 1 if there are stop strings.
             logprobs: the model's own of each [T].
-            tops: the most probable tokens in the place of each [T]; none if not asked for.
+            tops: the most probable tokens at the position of each [T]; empty if not requested.
         """
-        written = self.continuation
-        written.token_ids += tokens
-        written.logprobs += logprobs
-        written.tops += tops
+        continuation = self.continuation
+        continuation.token_ids += tokens
+        continuation.logprobs += logprobs
+        continuation.tops += tops
         text = self._stops.push(self._detokenizer.push(*tokens))
-        written.text += text
+        continuation.text += text
         return text
 
     @property
     def full(self) -> bool:
-        """Whether no token may be added: a stop string has come, or there are `max_tokens`."""
+        """Return whether generation must stop: at a stop string, or at `max_tokens` tokens."""
         return self._stops.stopped or len(self.continuation.token_ids) == self._max_tokens
 
     def end(self) -> Continuation:
-        """The continuation, which a stop string or `max_tokens` has ended, or nothing else was possible."""
-        written = self.continuation
+        """Finish at a stop string, at `max_tokens`, or because no token was possible."""
+        continuation = self.continuation
         if not self._stops.stopped:
-            written.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
-            written.text += written.rest
-        if self._stops.stopped or len(written.token_ids) < self._max_tokens:
-            written.finish_reason = STOP
-        written.score = written.mean_logprob
-        return written
+            continuation.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+            continuation.text += continuation.rest
+        if self._stops.stopped or len(continuation.token_ids) < self._max_tokens:
+            continuation.finish_reason = STOP
+        continuation.score = continuation.mean_logprob
+        return continuation
 
     def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:
-        """The continuation, which `</s>` has ended."""
+        """Finish at `</s>`."""
         self.continuation.eos_logprob, self.continuation.eos_top = finite_logprob(logprob), top
         self.end()
         self.continuation.finish_reason = STOP
@@ -150,17 +150,17 @@ class ContinuationBuilder:
 T = TypeVar("T")
 _MAX_ROWS = 256
 _MAX_ENTRIES = 1 << 22
-"""Rows, and entries of their distributions [R, V], that one request has computed together."""
+"""Rows of one request decoded together, and entries of their distributions [R, V], at most."""
 
 
 class Prompt(NamedTuple):
     """A prompt to continue.
 
     Attributes:
-        number: its place in the request.
+        number: its index in the request.
         ids: its tokens [T].
-        bos: whether `<s>` stands before them.
-        continues: whether text stands before its continuation.
+        bos: whether `<s>` precedes them.
+        continues: whether text precedes its continuation.
     """
 
     number: int
@@ -171,14 +171,14 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
-    """What is to be done with each prompt.
+    """Settings of decoding, common to all prompts.
 
     Attributes:
-        loaded: by what model.
-        parameters: how; with a seed.
-        banned: sequences that are never completed.
-        top: how many of the most probable tokens to report in the place of each token; 0 for none.
-        stream: whether events are wanted.
+        loaded: the model.
+        parameters: decoding parameters, with a seed.
+        banned: sequences never completed.
+        top: number of most probable tokens to report at each position; 0 for none.
+        stream: whether to yield events.
     """
 
     loaded: LoadedModel
@@ -188,31 +188,31 @@ class DecodeTask:
     stream: bool
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
-        """Items of so many rows each in runs that are decoded together: memory is bounded so."""
-        at_once = min(_MAX_ROWS, _MAX_ENTRIES // self.loaded.vocab_size)
-        size = max(1, at_once // rows)
+        """Split items of `rows` rows each into parts to decode together, to bound memory."""
+        max_rows = min(_MAX_ROWS, _MAX_ENTRIES // self.loaded.vocab_size)
+        size = max(1, max_rows // rows)
         for first in range(0, len(items), size):
             yield items[first : first + size]
 
 
 def prefill_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, Any]:
-    """Read the prompts of R rows, equal ones once; a use case.
+    """Read the prompts of R rows, equal prompts once; a use case.
 
     Returns:
         The state after each row's prompt [R].
     """
-    places: dict[tuple[bool, bytes], int] = {}
-    different: list[Prompt] = []
-    for prompt in sorted(prompts, key=lambda one: one.bos):
+    row_of_prompt: dict[tuple[bool, bytes], int] = {}
+    distinct: list[Prompt] = []
+    for prompt in sorted(prompts, key=lambda prompt: prompt.bos):
         key = (prompt.bos, prompt.ids.tobytes())
-        if key not in places:
-            places[key] = len(different)
-            different.append(prompt)
-    rows = [places[prompt.bos, prompt.ids.tobytes()] for prompt in prompts]
+        if key not in row_of_prompt:
+            row_of_prompt[key] = len(distinct)
+            distinct.append(prompt)
+    rows = [row_of_prompt[prompt.bos, prompt.ids.tobytes()] for prompt in prompts]
     states = []
     for bos in (False, True):
-        contexts = [prompt.ids for prompt in different if prompt.bos == bos]
+        contexts = [prompt.ids for prompt in distinct if prompt.bos == bos]
         if contexts:
             states.append((yield from prefill(task.loaded, contexts, bos=bos)))
     state = states[0] if len(states) == 1 else concatenate_states(states)
-    return materialize(state if rows == list(range(len(different))) else state.select(np.array(rows)))
+    return materialize(state if rows == list(range(len(distinct))) else state.select(np.array(rows)))

@@ -1,16 +1,16 @@
 """Completions as in OpenAI's API: prompts echoed, scored and continued, with token log-probabilities.
 
-A text is read after `<s>`, which is not shown. Token ids are taken exactly as given: if the first
-is `<s>` the model starts there, else from its empty state. So ids are scored as given, and the ids
-of `/tokenize` give the same result as the text.
+A text is read after `<s>`, which is not shown. Token ids are used exactly as given: if the first
+is `<s>` the model starts there, else from its empty state. Hence the ids of `/tokenize` give the
+same result as the text.
 
 Distributions of all positions of a long prompt would fill the memory, as each has V numbers: states
-are collected until their distributions fill a block of bounded size, of which only the most
-probable tokens are kept.
+are collected until their distributions fill a block of bounded size; only the most probable tokens
+of a block are kept.
 
-A token is named by the text that it adds, its space included, so that joined names give the text
-but for the space that a tokenizer puts before the first word. A byte of a character is named
-`<0xE2>`; every token of a vocabulary has a name of its own.
+A token's name is the text it adds, its space included, so that joined names give the text apart
+from the space that a tokenizer puts before the first word. A byte of a character is named `<0xE2>`;
+names are unique within a vocabulary.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,10 +48,10 @@ class TokenEntries:
     """Tokens of a text, in four lists of one length.
 
     Attributes:
-        names: what each is called.
-        logprobs: the model's own, natural and finite; None where nothing stands before the token.
-        tops: by name, the most probable tokens in its place and the token itself; None likewise.
-        offsets: where it begins, in characters of the text.
+        names: name of each token.
+        logprobs: the model's own, natural and finite; None for a token without a context.
+        tops: by name, the most probable tokens at its position and the token itself; None likewise.
+        offsets: start of each token, in characters of the text.
     """
 
     names: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class TokenEntries:
         return len(self.names)
 
     def __add__(self, after: "TokenEntries") -> "TokenEntries":
-        """These, then those."""
+        """Concatenate two lists of entries."""
         return TokenEntries(
             self.names + after.names,
             self.logprobs + after.logprobs,
@@ -73,13 +73,13 @@ class TokenEntries:
 
 
 class EntryBuilder:
-    """Makes entries of one text's tokens as they come.
+    """Builder of the entries of one text's tokens, token by token.
 
     Args:
-        loaded: whose tokens.
-        continues: whether text stands before the first token, so that its leading space is real.
-        offset: where the first token begins.
-        as_ids: whether tokens are called `token_id:7` instead.
+        loaded: the model.
+        continues: whether text precedes the first token, so that its leading space is kept.
+        offset: start of the first token.
+        as_ids: whether token names are `token_id:7` instead of texts.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class EntryBuilder:
         """Append the next token.
 
         Args:
-            entries: which grow.
+            entries: the entries to extend.
             token: its id.
-            logprob: its own; None where nothing stands before it.
-            top: the most probable tokens in its place.
+            logprob: its log-probability; None for a token without a context.
+            top: the most probable tokens at its position.
         """
         name = self.name(token)
         entries.names.append(name)
@@ -111,10 +111,10 @@ class EntryBuilder:
             return
         logprob = finite_logprob(logprob)
         entries.logprobs.append(logprob)
-        entries.tops.append(self._by_name(top) | {name: logprob})  # the very same number in both
+        entries.tops.append(self._by_name(top) | {name: logprob})  # the same number in both
 
     def name(self, token: int) -> str:
-        """What a token is called."""
+        """Return the name of a token."""
         if self._as_ids:
             return f"token_id:{token}"
         surface = self._loaded.token_texts[token]
@@ -131,15 +131,15 @@ class EntryBuilder:
 
 
 def generated_entries(
-    speller: EntryBuilder,
+    builder: EntryBuilder,
     token_ids: Iterable[int],
     logprobs: Iterable[float],
     tops: Sequence[TopTokens],
 ) -> TokenEntries:
-    """Entries of generated tokens; `tops` is empty if none were asked for."""
+    """Build the entries of generated tokens; `tops` is empty if not requested."""
     entries = TokenEntries()
-    for place, (token, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
-        speller.add(entries, token, logprob, tops[place] if tops else None)
+    for index, (token, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
+        builder.add(entries, token, logprob, tops[index] if tops else None)
     return entries
 
 
@@ -149,12 +149,12 @@ class CompletionCommand:
 
     Attributes:
         prompts: each with its name in the request, for messages.
-        parameters: how to continue them; None for prompts that are only said again.
-        n: choices a prompt.
+        parameters: decoding parameters; None to only echo the prompts.
+        n: choices per prompt.
         echo: whether a choice begins with its prompt.
-        logprobs: how many of the most probable tokens to report in the place of each token; None for no
-            log-probabilities at all.
-        as_ids: whether tokens are called `token_id:7`.
+        logprobs: number of most probable tokens to report at each position; None for no log-probabilities
+            at all.
+        as_ids: whether token names are `token_id:7`.
         model: address; None for the default.
     """
 
@@ -172,10 +172,10 @@ class ChoiceChunk(NamedTuple):
 
     Attributes:
         choice: its number, prompt by prompt.
-        text: what it adds.
-        entries: the tokens of it, where log-probabilities are asked for.
-        finish_reason: `stop` or `length`; None if the choice goes on.
-        num_generated: tokens generated for it, `</s>` among them.
+        text: added text.
+        entries: entries of its tokens, if log-probabilities are requested.
+        finish_reason: `stop` or `length`; None if the choice continues.
+        num_generated: tokens generated for it, including `</s>`.
     """
 
     choice: int
@@ -187,13 +187,13 @@ class ChoiceChunk(NamedTuple):
 
 @dataclass(slots=True)
 class EncodedPrompt:
-    """A prompt that is read: tokenised or checked.
+    """A prompt, tokenised or with checked ids.
 
     Attributes:
-        text: as it is said again.
-        ids: as they are shown [T], possibly none.
-        after_bos: whether the model stands after `<s>` before them.
-        continues: whether a text stands before the continuation, whose first space is then real.
+        text: the text to echo.
+        ids: the ids to show [T], possibly none.
+        after_bos: whether the model reads `<s>` before them.
+        continues: whether text precedes the continuation, whose first space is then kept.
         entries: of its tokens, once they are scored.
     """
 
@@ -205,17 +205,17 @@ class EncodedPrompt:
 
     @property
     def starts_with_bos(self) -> bool:
-        """Whether the first id is the `<s>` that the model starts after."""
+        """Return whether the first id is `<s>`, given by the caller as the start."""
         return not self.after_bos and len(self.ids) > 0 and self.ids[0] == BOS
 
 
 class ChunkBuilder:
-    """Makes parts of a request's choices.
+    """Builder of the parts of a request's choices.
 
     Args:
-        loaded: whose tokens.
-        command: what is asked.
-        prompts: of the request.
+        loaded: the model.
+        command: the request.
+        prompts: its prompts.
     """
 
     def __init__(
@@ -224,33 +224,33 @@ class ChunkBuilder:
         self._loaded = loaded
         self._command = command
         self._prompts = prompts
-        self._spellers: dict[int, EntryBuilder] = {}
+        self._builders: dict[int, EntryBuilder] = {}
 
     def echo(self, choice: int, finish_reason: str | None) -> ChoiceChunk:
-        """The prompt of a choice."""
+        """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
-        return ChoiceChunk(choice, prompt.text, self._if_wanted(prompt.entries), finish_reason, 0)
+        return ChoiceChunk(choice, prompt.text, self._if_requested(prompt.entries), finish_reason, 0)
 
-    def token(self, piece: TokenEvent) -> ChoiceChunk:
-        """One token."""
-        return ChoiceChunk(piece.choice, piece.text, self._entries_of(piece), None, 1)
+    def token(self, event: TokenEvent) -> ChoiceChunk:
+        """Build the part of one token."""
+        return ChoiceChunk(event.choice, event.text, self._entries_of(event), None, 1)
 
-    def last(self, piece: TokenEvent | None, done: Continuation) -> ChoiceChunk:
-        """A choice's last token, if it was not told yet, and its end."""
-        entries = self._entries_of(piece) if piece is not None else self._if_wanted(TokenEntries())
+    def last(self, event: TokenEvent | None, done: Continuation) -> ChoiceChunk:
+        """Build the last part of a choice: its last token, if not sent yet, and its end."""
+        entries = self._entries_of(event) if event is not None else self._if_requested(TokenEntries())
         if entries is not None:
             self._add_end(entries, done)
-        text = (piece.text if piece is not None else "") + done.rest
-        count = (piece is not None) + done.ended_by_eos
+        text = (event.text if event is not None else "") + done.rest
+        count = (event is not None) + done.ended_by_eos
         return ChoiceChunk(done.choice, text, entries, done.finish_reason, count)
 
     def complete_choice(self, done: Continuation) -> ChoiceChunk:
-        """A choice, with its prompt if that was asked for."""
+        """Build a complete choice, with its prompt if requested."""
         prompt = self._prompt_of(done.choice)
         text, entries = done.text, None
         if self._command.logprobs is not None:
-            speller = self._speller(done.choice)
-            entries = generated_entries(speller, done.token_ids, done.logprobs, done.tops)
+            builder = self._builder_of(done.choice)
+            entries = generated_entries(builder, done.token_ids, done.logprobs, done.tops)
             self._add_end(entries, done)
         if self._command.echo:
             text = prompt.text + text
@@ -260,46 +260,46 @@ class ChunkBuilder:
     def _prompt_of(self, choice: int) -> EncodedPrompt:
         return self._prompts[choice // self._command.n]
 
-    def _if_wanted(self, entries: TokenEntries) -> TokenEntries | None:
+    def _if_requested(self, entries: TokenEntries) -> TokenEntries | None:
         return entries if self._command.logprobs is not None else None
 
-    def _entries_of(self, piece: TokenEvent) -> TokenEntries | None:
+    def _entries_of(self, event: TokenEvent) -> TokenEntries | None:
         if self._command.logprobs is None:
             return None
-        tops = [piece.top] if piece.top is not None else []
-        return generated_entries(self._speller(piece.choice), [piece.token_id], [piece.logprob], tops)
+        tops = [event.top] if event.top is not None else []
+        return generated_entries(self._builder_of(event.choice), [event.token_id], [event.logprob], tops)
 
     def _add_end(self, entries: TokenEntries, done: Continuation) -> None:
-        """The entry of the `</s>` that ended a choice: it was predicted like any other token."""
+        """Add the entry of the `</s>` at the end of a choice: it was predicted like any other token."""
         if done.eos_logprob is not None:
-            self._speller(done.choice).add(entries, EOS, done.eos_logprob, done.eos_top)
+            self._builder_of(done.choice).add(entries, EOS, done.eos_logprob, done.eos_top)
 
-    def _speller(self, choice: int) -> EntryBuilder:
-        speller = self._spellers.get(choice)
-        if speller is None:
+    def _builder_of(self, choice: int) -> EntryBuilder:
+        builder = self._builders.get(choice)
+        if builder is None:
             prompt = self._prompt_of(choice)
             offset = len(prompt.text) if self._command.echo else 0
-            speller = self._spellers[choice] = EntryBuilder(
+            builder = self._builders[choice] = EntryBuilder(
                 self._loaded, continues=prompt.continues, offset=offset, as_ids=self._command.as_ids
             )
-        return speller
+        return builder
 
 
 def num_generated(done: Continuation) -> int:
-    """Tokens chosen for a choice, `</s>` included."""
+    """Count the tokens generated for a choice, `</s>` included."""
     return len(done.token_ids) + done.ended_by_eos
 
 
 BLOCK_ENTRIES = 1 << 20
-"""Numbers of the distributions computed at once (4 MiB)."""
+"""Numbers in a block of distributions (4 MiB)."""
 
 
 class PromptTokens(NamedTuple):
-    """What is read of a prompt.
+    """Tokens of a prompt to score.
 
     Attributes:
         ids: [T], at least one.
-        after_bos: whether the model stands after `<s>` before them, else nothing stands before them at all.
+        after_bos: whether the model reads `<s>` before them, else it starts from its empty state.
     """
 
     ids: TokenIds
@@ -307,45 +307,45 @@ class PromptTokens(NamedTuple):
 
 
 class PromptScores(NamedTuple):
-    """What a model says of a prompt's tokens.
+    """Scores of a prompt's tokens.
 
     Attributes:
-        log_probs: natural-log probability of each token given those before it [T]; the first one's means nothing.
-        tops: the most probable tokens in the place of each [T, k], k possibly 0; likewise.
+        log_probs: natural-log probability of each token given those before it [T]; the first value is meaningless.
+        tops: the most probable tokens at each position [T, k], k possibly 0; likewise.
     """
 
     log_probs: FloatArray
     tops: TopTokens
 
-    def at(self, place: int) -> TopTokens:
-        """The most probable tokens in one place."""
-        return TopTokens(self.tops.ids[place], self.tops.log_probs[place])
+    def at(self, index: int) -> TopTokens:
+        """Return the most probable tokens at one position."""
+        return TopTokens(self.tops.ids[index], self.tops.log_probs[index])
 
 
 def score_prompt_tokens(
     model: LanguageModel[Any], prompts: Sequence[PromptTokens], *, top: int
 ) -> Work[Any, list[PromptScores]]:
-    """Score every token of some prompts but the first of each; a use case.
+    """Score all tokens of prompts except the first of each; a use case.
 
     Args:
         model: any.
-        prompts: equal ones are read once.
-        top: how many of the most probable tokens to find in each place; without, sequences are scored whole.
+        prompts: equal prompts are read once.
+        top: number of most probable tokens to find at each position; 0 scores each sequence in one call.
     """
-    places: dict[tuple[bytes, bool], int] = {}
+    row_of_prompt: dict[tuple[bytes, bool], int] = {}
     distinct: list[PromptTokens] = []
     rows = []
     for prompt in prompts:
-        row = places.setdefault((prompt.ids.tobytes(), prompt.after_bos), len(distinct))
+        row = row_of_prompt.setdefault((prompt.ids.tobytes(), prompt.after_bos), len(distinct))
         if row == len(distinct):
             distinct.append(prompt)
         rows.append(row)
-    answers: dict[int, PromptScores] = {}
+    scores_of_row: dict[int, PromptScores] = {}
     read = _score_with_top if top else _score_plain
     for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
-        some = yield from read(model, [distinct[row] for row in chunk], top)
-        answers.update(zip(chunk.tolist(), some, strict=True))
-    return [answers[row] for row in rows]
+        scores = yield from read(model, [distinct[row] for row in chunk], top)
+        scores_of_row.update(zip(chunk.tolist(), scores, strict=True))
+    return [scores_of_row[row] for row in rows]
 
 
 def _score_plain(
@@ -367,44 +367,44 @@ def _score_with_top(
 ) -> Work[Any, list[PromptScores]]:
     tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
     size = len(model.vocabulary)
-    found = _PromptTopScores(tokens, min(top, size))
-    waiting: list[tuple[Any, TokenIds]] = []
-    room = most = max(BLOCK_ENTRIES // size, 1)
+    scores = _PromptTopScores(tokens, min(top, size))
+    pending: list[tuple[Any, TokenIds]] = []
+    capacity = limit = max(BLOCK_ENTRIES // size, 1)
     rows = np.arange(len(prompts))
     state: Any = _initial_states(model, prompts)
-    for place in range(1, tokens.shape[1]):
-        alive = lengths[rows] > place
-        if not alive.all():
-            rows, state = rows[alive], state.select(np.flatnonzero(alive))
+    for position in range(1, tokens.shape[1]):
+        unfinished = lengths[rows] > position
+        if not unfinished.all():
+            rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
         state = yield from consume(
-            model, state, tokens[rows, place - 1 : place], np.ones(len(rows), np.int64)
+            model, state, tokens[rows, position - 1 : position], np.ones(len(rows), np.int64)
         )
-        waiting.append((state, rows + place * len(prompts)))
-        room -= len(rows)
-        if room <= 0:
-            yield from _score_waiting(model, waiting, found, most)
-            room = most
-    yield from _score_waiting(model, waiting, found, most)
-    return found.answers(lengths)
+        pending.append((state, rows + position * len(prompts)))
+        capacity -= len(rows)
+        if capacity <= 0:
+            yield from _score_pending(model, pending, scores, limit)
+            capacity = limit
+    yield from _score_pending(model, pending, scores, limit)
+    return scores.answers(lengths)
 
 
-def _score_waiting(
-    model: LanguageModel[Any], waiting: list[tuple[Any, TokenIds]], found: "_PromptTopScores", most: int
+def _score_pending(
+    model: LanguageModel[Any], pending: list[tuple[Any, TokenIds]], scores: "_PromptTopScores", limit: int
 ) -> Work[Any, None]:
-    """Find what was waited for, a block at a time."""
-    if not waiting:
+    """Compute the distributions of pending states, one block at a time."""
+    if not pending:
         return
-    states = concatenate_states([state for state, _ in waiting])
-    places = np.concatenate([where for _, where in waiting])
-    waiting.clear()
-    for first in range(0, len(places), most):
-        block = np.arange(first, min(first + most, len(places)))
+    states = concatenate_states([state for state, _ in pending])
+    slots = np.concatenate([slot for _, slot in pending])  # column · B + row [N]
+    pending.clear()
+    for first in range(0, len(slots), limit):
+        block = np.arange(first, min(first + limit, len(slots)))
         log_probs = yield from next_log_probs(model, states.select(block))
-        found.keep(places[block], log_probs)
+        scores.keep(slots[block], log_probs)
 
 
 class _PromptTopScores:
-    """What is kept of the distributions in the places of tokens [B, T]."""
+    """Log-probabilities and most probable tokens at the positions of tokens [B, T]."""
 
     def __init__(self, tokens: TokenIds, top: int) -> None:
         self._tokens = tokens
@@ -412,17 +412,17 @@ class _PromptTopScores:
         self._top_ids = np.zeros((*tokens.shape, top), dtype=np.int32)
         self._tops = np.zeros((*tokens.shape, top), dtype=np.float32)
 
-    def keep(self, places: TokenIds, log_probs: FloatArray) -> None:
-        """Keep what matters of distributions [N, V], each of the place of which this is the number [N]."""
-        column, row = np.divmod(places, len(self._tokens))
-        every = np.arange(len(places))
-        self._log_probs[row, column] = log_probs[every, self._tokens[row, column]]
+    def keep(self, slots: TokenIds, log_probs: FloatArray) -> None:
+        """Store the results of distributions [N, V]; slots [N] number positions as column · B + row."""
+        column, row = np.divmod(slots, len(self._tokens))
+        all_rows = np.arange(len(slots))
+        self._log_probs[row, column] = log_probs[all_rows, self._tokens[row, column]]
         best = top_tokens_of_rows(log_probs, self._tops.shape[2])
         self._top_ids[row, column] = best.ids
         self._tops[row, column] = best.log_probs
 
     def answers(self, lengths: TokenIds) -> list[PromptScores]:
-        """Of each row."""
+        """Return the scores of each row."""
         return [
             PromptScores(
                 self._log_probs[row, :length],
@@ -433,22 +433,22 @@ class _PromptTopScores:
 
 
 def _initial_states(model: LanguageModel[Any], prompts: Sequence[PromptTokens]) -> StateView:
-    """The state before each prompt."""
+    """Build the state before each prompt."""
     both = concatenate_states([model.initial_state(1), model.empty_state(1)])
     return both.select(np.array([0 if prompt.after_bos else 1 for prompt in prompts], dtype=np.int64))
 
 
 _ENTRIES_PER_STEP = 1024
-"""Tokens of a prompt made ready for a reply before other requests have their turn."""
+"""Tokens of a prompt converted to entries per step, before other requests run."""
 
 
 class CompletionResult(NamedTuple):
-    """What became of a request.
+    """Result of a request.
 
     Attributes:
-        parts: the choices in order; none if they were events.
-        num_prompt_tokens: of all prompts, as they were given or tokenised.
-        num_generated: of all choices, `</s>` included.
+        parts: the choices in order; empty if streamed.
+        num_prompt_tokens: total over the prompts, as given or tokenised.
+        num_generated: total over the choices, `</s>` included.
         finish_reasons: of the choices, in order.
     """
 
@@ -461,13 +461,13 @@ class CompletionResult(NamedTuple):
 def complete_prompts(
     loaded: LoadedModel, command: CompletionCommand, limits: Limits, *, stream: bool = False
 ) -> Work[ChoiceChunk, CompletionResult]:
-    """Say prompts again, score and continue them, as a request asks.
+    """Echo, score and continue the prompts of a request.
 
     Args:
-        loaded: by what model.
-        command: what is asked.
+        loaded: the model.
+        command: the request.
         limits: of one request.
-        stream: whether choices are wanted as events, part by part.
+        stream: whether to yield the choices as events, part by part.
 
     Raises:
         InvalidInputError: a prompt has a wrong id or too many tokens, or the reply would be too long.
@@ -481,10 +481,10 @@ def complete_prompts(
     choices = ChunkBuilder(loaded, command, prompts)
     num_prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
     if command.parameters is None:
-        said = [choices.echo(choice, LENGTH) for choice in range(len(prompts) * command.n)]
+        echoes = [choices.echo(choice, LENGTH) for choice in range(len(prompts) * command.n)]
         if stream:
-            yield from said
-        return CompletionResult([] if stream else said, num_prompt_tokens, 0, [LENGTH] * len(said))
+            yield from echoes
+        return CompletionResult([] if stream else echoes, num_prompt_tokens, 0, [LENGTH] * len(echoes))
     if stream and command.echo:
         for choice in range(len(prompts) * command.n):
             yield choices.echo(choice, None)
@@ -503,12 +503,12 @@ def complete_prompts(
     else:
         done = yield from continuing
     parts: list[ChoiceChunk] = []
-    for continuation in [] if stream else done:
+    for item in [] if stream else done:
         if parts:
             yield None
-        parts.append(choices.complete_choice(continuation))
-    generated = sum(num_generated(continuation) for continuation in done)
-    return CompletionResult(parts, num_prompt_tokens, generated, [one.finish_reason for one in done])
+        parts.append(choices.complete_choice(item))
+    generated = sum(num_generated(item) for item in done)
+    return CompletionResult(parts, num_prompt_tokens, generated, [item.finish_reason for item in done])
 
 
 def _prepare(
@@ -533,7 +533,7 @@ def _prepare(
 
 
 def _check_entries(prompts: Sequence[EncodedPrompt], command: CompletionCommand, limits: Limits) -> None:
-    """Refuse a reply too long to be written at once."""
+    """Refuse a reply with too many entries."""
     if command.echo and command.n > 1:
         _check_echoes(prompts, command.n, limits)
     if command.logprobs is None:
@@ -550,7 +550,7 @@ def _check_entries(prompts: Sequence[EncodedPrompt], command: CompletionCommand,
 
 
 def _check_echoes(prompts: Sequence[EncodedPrompt], n: int, limits: Limits) -> None:
-    """Refuse to say long prompts again and again: each choice has its own."""
+    """Refuse to repeat too many characters of prompts: each choice echoes its prompt."""
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
     if characters > limit:
@@ -564,55 +564,55 @@ def _check_echoes(prompts: Sequence[EncodedPrompt], n: int, limits: Limits) -> N
 def _score_prompts(
     loaded: LoadedModel, prompts: Sequence[EncodedPrompt], command: CompletionCommand
 ) -> Work[Any, None]:
-    """Find the log-probabilities of prompts' tokens."""
-    some = [prompt for prompt in prompts if len(prompt.ids)]
+    """Score the tokens of prompts and fill in their entries."""
+    nonempty = [prompt for prompt in prompts if len(prompt.ids)]
     scores = yield from score_prompt_tokens(
         loaded.model,
-        [PromptTokens(prompt.ids, prompt.after_bos) for prompt in some],
+        [PromptTokens(prompt.ids, prompt.after_bos) for prompt in nonempty],
         top=command.logprobs or 0,
     )
-    for prompt, scored in zip(some, scores, strict=True):
-        speller = EntryBuilder(loaded, continues=False, as_ids=command.as_ids)
+    for prompt, scored in zip(nonempty, scores, strict=True):
+        builder = EntryBuilder(loaded, continues=False, as_ids=command.as_ids)
         logprobs = scored.log_probs.tolist()
-        for place, token in enumerate(prompt.ids.tolist()):
-            if place % _ENTRIES_PER_STEP == _ENTRIES_PER_STEP - 1:
+        for index, token in enumerate(prompt.ids.tolist()):
+            if index % _ENTRIES_PER_STEP == _ENTRIES_PER_STEP - 1:
                 yield None
-            speller.add(prompt.entries, token, logprobs[place] if place else None, scored.at(place))
+            builder.add(prompt.entries, token, logprobs[index] if index else None, scored.at(index))
 
 
 def _stream_chunks(
     continuing: Work[Any, list[Continuation]], choices: ChunkBuilder
 ) -> Work[ChoiceChunk, list[Continuation]]:
-    """Pieces as parts; a choice's last one is told together with its end.
+    """Convert token events to parts; the last token of a choice shares a part with its end.
 
-    Clients take the time between parts for that between tokens, so none comes without a token
-    if that can be. A piece is held until it is known what follows, which takes no model.
+    Clients measure the time per token by the parts, so a part without a token is avoided. A token
+    is held until the next event of its choice or the next model call.
     """
     held: dict[int, TokenEvent] = {}
 
     def release() -> Iterator[ChoiceChunk]:
-        for piece in held.values():
-            yield choices.token(piece)
+        for event in held.values():
+            yield choices.token(event)
         held.clear()
 
     answer: Any = None
     try:
         while True:
             try:
-                told = continuing.send(answer)
+                item = continuing.send(answer)
             except StopIteration as stopped:
                 yield from release()
                 done: list[Continuation] = stopped.value
                 return done
             answer = None
-            if isinstance(told, TokenEvent):
-                if told.choice in held:
-                    yield choices.token(held.pop(told.choice))
-                held[told.choice] = told
-            elif isinstance(told, Continuation):
-                yield choices.last(held.pop(told.choice, None), told)
+            if isinstance(item, TokenEvent):
+                if item.choice in held:
+                    yield choices.token(held.pop(item.choice))
+                held[item.choice] = item
+            elif isinstance(item, Continuation):
+                yield choices.last(held.pop(item.choice, None), item)
             else:
                 yield from release()
-                answer = yield told
+                answer = yield item
     finally:
         continuing.close()

@@ -1,4 +1,4 @@
-"""Sampling and beam search over prompts; imported when first used.
+"""Sampling and beam search over prompts; imported at first use.
 
 Imports compiled kernels, which would delay the start of the service.
 """
@@ -37,10 +37,10 @@ class _Row(NamedTuple):
 def sample_prompts(
     task: DecodeTask, prompts: Sequence[Prompt]
 ) -> Work[TokenEvent | Continuation, list[Continuation]]:
-    """Continue each prompt as often as is asked for; a use case.
+    """Sample `num_samples` continuations of each prompt; a use case.
 
     Returns:
-        All that was drawn, in order of prompts.
+        All continuations, in order of prompts.
     """
     rows = [_Row(prompt, sample) for prompt in prompts for sample in range(task.parameters.num_samples)]
     done: list[Continuation] = []
@@ -52,45 +52,45 @@ def sample_prompts(
 def _sample_rows(
     task: DecodeTask, rows: Sequence[_Row]
 ) -> Work[TokenEvent | Continuation, list[Continuation]]:
-    """Step R rows together; those that end leave."""
-    model, most = task.loaded.model, task.parameters.max_tokens
-    writers = [_builder(task, row) for row in rows]
-    done = [writer.continuation for writer in writers]
+    """Sample R rows together, dropping finished rows."""
+    model, max_tokens = task.loaded.model, task.parameters.max_tokens
+    builders = [_builder(task, row) for row in rows]
+    done = [builder.continuation for builder in builders]
     state = yield from prefill_prompts(task, [row.prompt for row in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
-    # a text that is told, or may be stopped, is looked at after every token; of all others the end is waited for
-    at_once = 1 if task.stream or task.parameters.stop else most
-    for generated in range(0, most, at_once):
-        last = generated + at_once == most
-        drawn: Generated = yield from decode(model, decoding, at_once, top=task.top, last=last)
-        yield from _extend(task, writers, drawn)
-        going_on = [writer for writer, tokens in zip(writers, drawn.tokens, strict=True) if tokens[-1] != EOS]
-        live = [row for row, writer in enumerate(going_on) if not writer.full]
-        if drawn.unfinished is None or not live:
+    # streams and stop strings need the text after every token; otherwise all tokens are generated in one block
+    block = 1 if task.stream or task.parameters.stop else max_tokens
+    for begin in range(0, max_tokens, block):
+        last = begin + block == max_tokens
+        generated: Generated = yield from decode(model, decoding, block, top=task.top, last=last)
+        yield from _extend(task, builders, generated)
+        unended = [item for item, tokens in zip(builders, generated.tokens, strict=True) if tokens[-1] != EOS]
+        live = [row for row, builder in enumerate(unended) if not builder.full]
+        if generated.unfinished is None or not live:
             break
-        writers = [going_on[row] for row in live]
-        decoding = drawn.unfinished.select(np.array(live))
+        builders = [unended[row] for row in live]
+        decoding = generated.unfinished.select(np.array(live))
     return done
 
 
 def _extend(
-    task: DecodeTask, writers: Sequence[ContinuationBuilder], drawn: Generated
+    task: DecodeTask, builders: Sequence[ContinuationBuilder], generated: Generated
 ) -> Iterator[TokenEvent | Continuation]:
-    """Write what was generated of each row; the events of that, if they are wanted."""
-    for row, (writer, tokens, logprobs) in enumerate(
-        zip(writers, drawn.tokens, drawn.log_probs, strict=True)
+    """Add the generated tokens to each row's continuation; yield their events if streaming."""
+    for row, (builder, tokens, logprobs) in enumerate(
+        zip(builders, generated.tokens, generated.log_probs, strict=True)
     ):
-        tops = drawn.tops[row] if drawn.tops else []
+        tops = generated.tops[row] if generated.tops else []
         count = len(tokens) - (tokens[-1] == EOS)
-        text = writer.push(tokens[:count], logprobs[:count], tops[:count])
+        text = builder.push(tokens[:count], logprobs[:count], tops[:count])
         if task.stream and count:
             yield TokenEvent(
-                writer.continuation.choice, text, tokens[0], logprobs[0], tops[0] if tops else None
+                builder.continuation.choice, text, tokens[0], logprobs[0], tops[0] if tops else None
             )
         if count < len(tokens):
-            ended = writer.end_by_eos(logprobs[-1], tops[-1] if tops else None)
-        elif writer.full:
-            ended = writer.end()
+            ended = builder.end_by_eos(logprobs[-1], tops[-1] if tops else None)
+        elif builder.full:
+            ended = builder.end()
         else:
             continue
         if task.stream:
@@ -98,7 +98,7 @@ def _extend(
 
 
 def _batch(task: DecodeTask, rows: Sequence[_Row]) -> SequenceBatch:
-    """The rows, of which nothing is generated yet; those of a prompt share its rules."""
+    """Create the batch of rows, nothing generated yet; rows of a prompt share its rules."""
     parameters = task.parameters
     prompts = {row.prompt.number: row.prompt for row in rows}
     rules = {number: compile_rules(parameters, prompt.ids, task.banned) for number, prompt in prompts.items()}
@@ -122,22 +122,22 @@ def beam_search(
     """Search for the best continuations of each prompt; a use case.
 
     Returns:
-        `n` a prompt, or as many as there are, in order of prompts and the best first.
+        At most `n` per prompt, in order of prompts and the best first.
     """
     done: list[Continuation] = []
     for part in task.parts(prompts, task.parameters.beams):
         searches = yield from _run_beams(task, part)
-        for prompt, found in zip(part, searches, strict=True):
-            for place, finished in enumerate(found.best()):
-                written = yield from _build_continuation(task, prompt, place, finished)
-                done.append(written)
+        for prompt, search in zip(part, searches, strict=True):
+            for rank, finished in enumerate(search.best()):
+                continuation = yield from _build_continuation(task, prompt, rank, finished)
+                done.append(continuation)
     return done
 
 
 def _run_beams(
     task: DecodeTask, prompts: Sequence[Prompt]
 ) -> Work[TokenEvent | Continuation, list[BeamSearch]]:
-    """Step the beams of all prompts together until each search is over."""
+    """Step the beams of all prompts together until all searches end."""
     parameters, model = task.parameters, task.loaded.model
     state = yield from prefill_prompts(task, prompts)
     log_probs = yield from next_log_probs(model, state)
@@ -171,11 +171,11 @@ def _stops(task: DecodeTask, prompt: Prompt) -> StopBytes | None:
 
 
 def _build_continuation(
-    task: DecodeTask, prompt: Prompt, place: int, finished: FinishedBeam
+    task: DecodeTask, prompt: Prompt, rank: int, finished: FinishedBeam
 ) -> Work[TokenEvent | Continuation, Continuation]:
-    """Spell a continuation, and tell it if events are wanted."""
-    choice = prompt.number * task.parameters.n + place
-    writer = ContinuationBuilder(
+    """Build a continuation from a finished beam; yield its events if streaming."""
+    choice = prompt.number * task.parameters.n + rank
+    builder = ContinuationBuilder(
         task.loaded,
         task.parameters,
         choice=choice,
@@ -183,11 +183,11 @@ def _build_continuation(
         continues=prompt.continues,
     )
     for _, token, (logprob, top) in finished.nodes():
-        text = writer.push([token], [logprob], [] if top is None else [top])
+        text = builder.push([token], [logprob], [] if top is None else [top])
         if task.stream:
             yield TokenEvent(choice, text, token, logprob, top)
-    written = writer.end() if finished.eos is None else writer.end_by_eos(*finished.eos)
-    written.score = finished.score
+    continuation = builder.end() if finished.eos is None else builder.end_by_eos(*finished.eos)
+    continuation.score = finished.score
     if task.stream:
-        yield written
-    return written
+        yield continuation
+    return continuation

@@ -35,23 +35,23 @@ def continue_prompts(
     """Continue each prompt `n` times; a use case.
 
     Args:
-        loaded: by what model.
+        loaded: the model.
         prompts: checked ids [T] of each, without `<s>`; possibly none.
-        parameters: how.
-        continues: for each prompt, whether a text stands before its continuation whose first space is then real.
+        parameters: decoding parameters.
+        continues: for each prompt, whether text precedes its continuation, whose first space is then kept.
         limits: of one request.
         bos: for each prompt, whether the model starts after `<s>`, else from its empty state; all do if left out.
-        top: how many of the most probable tokens to report in the place of each token; none if 0 or left out.
-        stream: whether events are wanted: a `TokenEvent` a token, and each `Continuation` when it ends. A choice of
-            beams, which is certain only at the end, then gives all its pieces at once.
+        top: number of most probable tokens to report at each position; none if 0 or left out.
+        stream: whether to yield events: a `TokenEvent` per token, and each `Continuation` at its end. Beam search
+            yields all events of a choice at the end, when its text is final.
 
     Returns:
-        The continuations, n a prompt in order of prompts; of beams and of `best_of` the best first. Beams
-        give fewer if there are not n that differ.
+        The continuations, n per prompt in order of prompts; with beams and `best_of` the best first. Beams
+        give fewer if fewer than n distinct ones exist.
 
     Raises:
-        InvalidInputError: an id of `logit_bias` is outside the vocabulary, a limit is exceeded, or what
-            is asked for cannot be streamed.
+        InvalidInputError: an id of `logit_bias` is outside the vocabulary, a limit is exceeded, or the
+            parameters do not allow streaming.
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
@@ -75,7 +75,7 @@ def continue_prompts(
         for number, (ids, after_bos, continued) in enumerate(zip(prompts, starts, continues, strict=True))
     ]
     task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), stream)
-    # compiled code, which a model has had loaded when it was warmed up, is not waited for when the service starts
+    # imported here so that the start of the service does not wait for compiled code; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
     if parameters.strategy == BEAM:
@@ -84,7 +84,7 @@ def continue_prompts(
 
 
 def check_streams(parameters: DecodingParameters) -> None:
-    """Refuse to stream what is chosen among more continuations.
+    """Refuse to stream choices selected among more continuations.
 
     Raises:
         InvalidInputError: `best_of` is above `n`.
@@ -114,20 +114,20 @@ def _banned_sequences(
     found = yield from map_in_steps(
         parameters.bad_words, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
     )
-    return BannedSequences(ids for several in found for ids in several)
+    return BannedSequences(ids for sequences in found for ids in sequences)
 
 
-def _best(drawn: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
-    """Of `best_of` continuations a prompt the `n` best ones, numbered anew."""
+def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
+    """Select the `n` best of `best_of` continuations per prompt and renumber them."""
     if parameters.num_samples == parameters.n:
-        return drawn
-    kept = []
-    for first in range(0, len(drawn), parameters.num_samples):
-        ranked = sorted(drawn[first : first + parameters.num_samples], key=lambda one: -one.score)
-        kept += ranked[: parameters.n]
-    for choice, one in enumerate(kept):
-        one.choice = choice
-    return kept
+        return choices
+    best = []
+    for first in range(0, len(choices), parameters.num_samples):
+        ranked = sorted(choices[first : first + parameters.num_samples], key=lambda item: -item.score)
+        best += ranked[: parameters.n]
+    for number, item in enumerate(best):
+        item.choice = number
+    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,12 @@ class GenerateCommand:
     """A valid request for continuations.
 
     Attributes:
-        prompt: what to continue; empty for the start of a sentence.
-        parameters: how.
+        prompt: text or ids to continue; empty for the start of a sentence.
+        parameters: decoding parameters.
         model: address; None for the default.
-        top: how many of the most probable tokens to report in the place of each, beside it; None if not even
-            its own log-probability.
-        stream: whether events are wanted.
+        top: number of most probable tokens to report with each token; None to omit even its own
+            log-probability.
+        stream: whether to yield events.
     """
 
     prompt: TextOrIds
@@ -163,16 +163,16 @@ class GenerateResult(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all continuations, `</s>` aside."""
+        """Number of tokens of all continuations, without `</s>`."""
         return sum(len(choice.token_ids) for choice in self.choices)
 
 
 def generate(
     loaded: LoadedModel, command: GenerateCommand, limits: Limits
 ) -> Work[TokenEvent | Continuation, GenerateResult]:
-    """Continue a prompt as often as is asked for.
+    """Continue a prompt `n` times.
 
-    `<unk>` is never chosen. With the same seed the same text comes out, whoever else is served.
+    `<unk>` is never chosen. The same seed gives the same text, whatever other requests are served.
 
     Raises:
         InvalidInputError: the prompt has a wrong id or too many tokens, or a parameter is not for this model.

@@ -19,23 +19,23 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 
 MAX_CHARACTERS_PER_TOKEN = 16
-"""What a text may have of them for each token that is accepted: more need not be tokenised to be refused."""
+"""Characters accepted per token of the token limit; longer texts are refused without tokenising."""
 
 MAX_CHARACTERS_AT_LEAST = 65_536
-"""Accepted however few tokens are: one word may be long."""
+"""Characters always accepted, however low the token limit: one word may be long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one request; the settings say what they are.
+    """Limits of one request, from the settings.
 
     Attributes:
-        max_texts: texts, contexts or candidates, all lists of a request together.
-        max_tokens_per_sequence: tokens of one text together with its context.
+        max_texts: texts, contexts or candidates, over all lists of a request.
+        max_tokens_per_sequence: tokens of one text with its context.
         max_new_tokens: tokens to generate.
-        max_top_k: candidates to rank; None leaves the vocabulary's size as the only limit.
-        max_reply_entries: candidates of all contexts, or tokens reported one by one, in one
-            reply: each is an object of it, and writing them holds all others up.
+        max_top_k: candidates to rank; None for the size of the vocabulary only.
+        max_reply_entries: candidates of all contexts, or tokens reported separately, in one
+            reply: each is an object, and writing them delays all other requests.
     """
 
     max_texts: int
@@ -60,10 +60,10 @@ class Limits:
         """Refuse a reply of more entries than the limit.
 
         Args:
-            count: entries that the reply would have.
-            parameter: what asks for them.
-            description: how it does, such as `top_k is 4000 for 100 contexts`.
-            instead: the way to have so many.
+            count: entries of the reply.
+            parameter: the parameter responsible, for the message.
+            description: the request in words, such as `top_k is 4000 for 100 contexts`.
+            instead: the alternative for this many.
 
         Raises:
             InvalidInputError: there are too many.
@@ -75,7 +75,7 @@ class Limits:
             )
 
     def check_characters(self, *given: str | Sequence[int], parameter: str) -> None:
-        """Refuse a text, in one or more pieces, that is too long to be worth tokenising; ids are not counted.
+        """Refuse a text, in one or more pieces, too long to be worth tokenising; ids are not counted.
 
         Raises:
             ContextLengthError: it is too long.
@@ -108,7 +108,7 @@ TextOrIds: TypeAlias = str | tuple[int, ...]
 
 
 class EncodedText(NamedTuple):
-    """Ids to score, and those before them, which are not.
+    """Ids to score, and the context ids before them, which are not scored.
 
     Attributes:
         context: [C], possibly none.
@@ -120,19 +120,19 @@ class EncodedText(NamedTuple):
 
 
 class ContextInterner:
-    """Keeps equal contexts once: one copy for each of thousands of texts would fill the memory."""
+    """Cache of contexts, to share one array among texts: thousands of copies would fill the memory."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, TokenIds] = {}
 
     def intern(self, sequence: EncodedText) -> EncodedText:
-        """The same sequence, with the array of an equal context that was seen before."""
+        """Return the sequence with the array of an equal earlier context, if any."""
         context = self._seen.setdefault(sequence.context.tobytes(), sequence.context)
         return sequence._replace(context=context)
 
 
 def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds:
-    """The ids [T] of a text, or given ids once they are checked.
+    """Tokenise a text [T], or check given ids.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary.
@@ -143,7 +143,7 @@ def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds
 
 
 def encode_within(loaded: LoadedModel, given: TextOrIds, limits: Limits, *, parameter: str) -> TokenIds:
-    """The ids [T] of a text, or given ids once they are checked; no more than limits allow.
+    """Tokenise a text [T], or check given ids, within the limits.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary.
@@ -158,7 +158,7 @@ def encode_within(loaded: LoadedModel, given: TextOrIds, limits: Limits, *, para
 def encode_each(
     loaded: LoadedModel, named: Seq[tuple[str, TextOrIds]], limits: Limits
 ) -> Work[Any, list[TokenIds]]:
-    """The ids of texts, each with its name in the request; a use case.
+    """Encode texts, each with its name in the request; a use case.
 
     Raises:
         InvalidInputError, ContextLengthError: see `encode_within`.
@@ -166,22 +166,22 @@ def encode_each(
     return (
         yield from map_in_steps(
             named,
-            lambda one: encode_within(loaded, one[1], limits, parameter=one[0]),
-            size=lambda one: len(one[1]),
+            lambda item: encode_within(loaded, item[1], limits, parameter=item[0]),
+            size=lambda item: len(item[1]),
         )
     )
 
 
 def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, parameter: str) -> EncodedText:
-    """The ids of a context and what follows it, tokenised as one text.
+    """Encode a context and its continuation, tokenised as one text.
 
     A token that begins in the context and ends in the text belongs to the text.
 
     Args:
-        loaded: whose tokens.
+        loaded: the model.
         context: may be empty.
-        given: what follows; text after a text, ids after ids.
-        parameter: the name of what follows, for messages.
+        given: the continuation; text after a text, ids after ids.
+        parameter: name of the continuation, for messages.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or text and ids are mixed.
@@ -204,7 +204,7 @@ V = TypeVar("V", bound=np.number[Any])
 
 
 def check_reads_forward(loaded: LoadedModel) -> None:
-    """Refuse what only makes sense from left to right.
+    """Refuse a backward model where the operation needs a forward one.
 
     Raises:
         UnsupportedParameterError: the model reads backward.
@@ -217,7 +217,7 @@ def check_reads_forward(loaded: LoadedModel) -> None:
 
 
 def to_model_order(loaded: LoadedModel, sequence: EncodedText, *, parameter: str) -> EncodedText:
-    """A sequence in the order in which the model reads it.
+    """Convert a sequence to the reading order of the model.
 
     Raises:
         UnsupportedParameterError: the model reads backward, and there is a context.
@@ -230,7 +230,7 @@ def to_model_order(loaded: LoadedModel, sequence: EncodedText, *, parameter: str
 
 
 def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:
-    """The error where a text after a context is given to a model that reads backward."""
+    """Make the error for a text with a context given to a backward model."""
     return UnsupportedParameterError(
         f"model {loaded.address} reads from right to left; it cannot take the context of {parameter}, "
         "which stands before the text",
@@ -239,7 +239,7 @@ def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParam
 
 
 def to_text_order(loaded: LoadedModel, values: npt.NDArray[V], *, ends: bool) -> npt.NDArray[V]:
-    """Values of a scored text [T], turned back; where the text `ends` in `</s>`, its value stays last."""
+    """Convert values of a scored text [T] to text order; if the text `ends` in `</s>`, its value stays last."""
     if not loaded.reads_backward:
         return values
     if not ends:

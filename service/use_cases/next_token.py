@@ -1,4 +1,4 @@
-"""Next tokens and next words after contexts: most probable ones, or whole distributions.
+"""Next tokens and next words after contexts: the most probable, or full distributions.
 
 Words are found by a search over all their tokenisations.
 """
@@ -26,8 +26,8 @@ from service.use_cases.prefill import context_groups, prefill
 
 _VALUES_PER_STEP = 1 << 17
 _ROWS_PER_STEP = (16, 256)
-"""Entries of [B, V] computed before other requests have their turn: a millisecond or so; and of how many rows at least,
-as fewer take a network nearly as long, and at most."""
+"""Entries of [B, V] computed per step, about a millisecond, before other requests run; and the least and most rows
+of a step: fewer take a network nearly as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class NextTokenCommand:
 
     Attributes:
         contexts: each with its name in the request, for messages.
-        top_k: at least 1; whether it exceeds the vocabulary only the model can tell.
-        entropy: whether it is asked for too.
+        top_k: at least 1; checked against the vocabulary once the model is known.
+        entropy: whether to report the entropy.
         model: address; None for the default.
     """
 
@@ -48,11 +48,11 @@ class NextTokenCommand:
 
 
 class NextTokens(NamedTuple):
-    """What may follow one context.
+    """Next tokens after one context.
 
     Attributes:
         top: the most probable tokens.
-        entropy_bits: of the whole distribution; None if not asked for.
+        entropy_bits: entropy of the full distribution; None if not requested.
     """
 
     top: TopTokens
@@ -70,24 +70,24 @@ def rank_next_tokens(
     """
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
     if command.top_k > largest:
-        what = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
-        raise InvalidInputError(f"top_k is {command.top_k}; {what} {largest} tokens", parameter="top_k")
+        bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
+        raise InvalidInputError(f"top_k is {command.top_k}; {bound} {largest} tokens", parameter="top_k")
     check_top_k(command, limits, instead="accept application/octet-stream for whole distributions")
     contexts = yield from _encode_contexts(loaded, command, limits)
-    answers: list[NextTokens] = []
+    ranked: list[NextTokens] = []
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
-        answers += yield from _rank(loaded, state, command)
-    return answers
+        ranked += yield from _rank(loaded, state, command)
+    return ranked
 
 
 def check_top_k(command: NextTokenCommand, limits: Limits, *, instead: str) -> None:
     """Refuse to rank more candidates than a reply may have.
 
     Args:
-        command: what is asked.
+        command: the request.
         limits: of one request.
-        instead: the way to have so many.
+        instead: the alternative for this many, for the message.
 
     Raises:
         InvalidInputError: there are too many.
@@ -104,7 +104,7 @@ def check_top_k(command: NextTokenCommand, limits: Limits, *, instead: str) -> N
 def next_distributions(
     loaded: LoadedModel, command: NextTokenCommand, limits: Limits
 ) -> Work[FloatArray, None]:
-    """The whole distribution after each context, as events of some rows [b, V] each, in order.
+    """Compute the full distribution after each context, as events of blocks of rows [b, V], in order.
 
     Raises:
         InvalidInputError: a context is wrong.
@@ -113,8 +113,8 @@ def next_distributions(
     contexts = yield from _encode_contexts(loaded, command, limits)
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
-        for some in _row_blocks(state, loaded.vocab_size):
-            log_probs = yield from next_log_probs(loaded.model, some)
+        for rows in _row_blocks(state, loaded.vocab_size):
+            log_probs = yield from next_log_probs(loaded.model, rows)
             yield np.maximum(log_probs, np.float32(LOG_ZERO))
 
 
@@ -126,27 +126,27 @@ def _encode_contexts(
 
 
 def _rank(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:
-    """The most probable tokens after each row of a state."""
-    answers: list[NextTokens] = []
+    """Rank the most probable tokens after each row of a state."""
+    ranked: list[NextTokens] = []
     if not command.entropy and supports(loaded.model, TopKPredictor):
-        for some in _row_blocks(state, command.top_k):
-            ids, log_probs = yield from top_k(loaded.model, some, command.top_k)
-            answers += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
-        return answers
-    for some in _row_blocks(state, loaded.vocab_size):
-        if answers:  # not after the last: whoever waits for one distribution waits for nobody's turn
+        for rows in _row_blocks(state, command.top_k):
+            ids, log_probs = yield from top_k(loaded.model, rows, command.top_k)
+            ranked += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
+        return ranked
+    for rows in _row_blocks(state, loaded.vocab_size):
+        if ranked:  # before all blocks but the first, so that a single distribution is not delayed
             yield None
-        log_probs = yield from next_log_probs(loaded.model, some)
+        log_probs = yield from next_log_probs(loaded.model, rows)
         entropies = entropy_bits(log_probs).tolist() if command.entropy else [None] * len(log_probs)
-        answers += [
+        ranked += [
             NextTokens(top_tokens(row, command.top_k), entropy)
             for row, entropy in zip(log_probs, entropies, strict=True)
         ]
-    return answers
+    return ranked
 
 
 def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
-    """A state in runs of rows, for each of which so many values are computed."""
+    """Split a state into blocks of rows, given the number of values computed per row."""
     least, most = _ROWS_PER_STEP
     rows = min(max(least, _VALUES_PER_STEP // values), most)
     if len(state) <= rows:
@@ -159,43 +159,43 @@ def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
 def predict_next(
     loaded: LoadedModel, context: str, limits: Limits, *, parameter: str
 ) -> Work[Any, NextTokenEntry]:
-    """What may come after a context; at every key of a word but the first that is known.
+    """Compute or look up the state and distribution after a context; cached for the keystrokes of a word.
 
-    A text that has too many tokens is remembered too: it is not tokenised at every key to be refused.
+    A context with too many tokens is cached too, so that it is not tokenised at every keystroke.
     """
-    look = loaded.next_token_cache.find(context) if loaded.next_token_cache is not None else None
-    if look is None:
+    entry = loaded.next_token_cache.find(context) if loaded.next_token_cache is not None else None
+    if entry is None:
         ids = encode(loaded, context, parameter=parameter)
-        look = NextTokenEntry(len(ids))
+        entry = NextTokenEntry(len(ids))
         if len(ids) <= limits.max_tokens_per_sequence:
             state = yield from prefill(loaded, [ids], bos=True)
             log_probs = yield from next_log_probs(loaded.model, state)
-            look = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
+            entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
         if loaded.next_token_cache is not None:
-            loaded.next_token_cache.put(context, look)
-    return look
+            loaded.next_token_cache.put(context, entry)
+    return entry
 
 
 def run_completion_searches(loaded: LoadedModel, searches: Sequence[CompletionSearch]) -> Work[Any, None]:
-    """Go on with searches, all together, until each is over."""
-    while (asked := next_step_batch(searches)) is not None:
-        asked.update(*(yield from step(loaded.model, asked.state, asked.tokens)))
+    """Run searches to their ends, their model steps batched."""
+    while (batch := next_step_batch(searches)) is not None:
+        batch.update(*(yield from step(loaded.model, batch.state, batch.tokens)))
 
 
 MAX_NEXT_WORDS = 100
-"""Words to rank, at most."""
+"""Maximum number of words to rank."""
 
 _MAX_SEARCH_STEPS = 256
-"""Rows that the model is asked for to rank the words after one context, at most."""
+"""Maximum number of rows read by the model to rank the words after one context."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextWord:
-    """A word that may come next.
+    """A candidate for the next word.
 
     Attributes:
-        text: it.
-        logprob: the natural logarithm of the probability that the text goes on with it and it ends there.
+        text: the word.
+        logprob: natural-log probability that the text continues with this word and the word ends there.
     """
 
     text: str
@@ -203,11 +203,11 @@ class NextWord:
 
 
 class NextWords(NamedTuple):
-    """What may follow one context.
+    """Next words after one context.
 
     Attributes:
         words: the most probable first.
-        unexplored_mass: the share of the probability of any word for which none was found.
+        unexplored_mass: share of the probability of all words not covered by the search.
     """
 
     words: tuple[NextWord, ...]
@@ -215,7 +215,7 @@ class NextWords(NamedTuple):
 
 
 def max_word_steps(loaded: LoadedModel) -> int:
-    """Rows that the model may be asked for after a context: none where tokens are words."""
+    """Return the maximum number of rows read after a context: none where tokens are words."""
     return 0 if loaded.token_trie.whole_words else _MAX_SEARCH_STEPS
 
 
@@ -225,7 +225,7 @@ def rank_next_words(
     """Rank the most probable next words after each context.
 
     Raises:
-        UnsupportedParameterError: a context is token ids, more words are asked for than can be, or the model reads
+        UnsupportedParameterError: a context is token ids, too many words are requested, or the model reads
             from right to left.
         InvalidInputError: a context is wrong, or the reply would be too long.
     """
@@ -235,18 +235,18 @@ def rank_next_words(
             f"top_k is {command.top_k}; at most {MAX_NEXT_WORDS} words are ranked", parameter="top_k"
         )
     check_top_k(command, limits, instead="ask in several requests")
-    answers: list[NextWords] = []
+    ranked: list[NextWords] = []
     for parameter, context in command.contexts:
-        if answers:  # what is known of a context asks the model nothing
+        if ranked:  # a cached context makes no model call to let other requests run
             yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(
                 f"{parameter} is token ids; with unit 'word' it must be a text", parameter=parameter
             )
-        answers.append(
+        ranked.append(
             (yield from _rank_words_after(loaded, context, command.top_k, limits, parameter=parameter))
         )
-    return answers
+    return ranked
 
 
 def _rank_words_after(
@@ -256,13 +256,13 @@ def _rank_words_after(
     typed = split_prefix(
         loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
     )
-    look = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
-    limits.check_length(look.num_tokens, parameter=parameter)
+    entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
+    limits.check_length(entry.num_tokens, parameter=parameter)
     search = CompletionSearch(
         loaded.token_trie, typed.spelled, CompletionSettings(limit=count, max_steps=_MAX_SEARCH_STEPS)
     )
-    search.update(view(look.state), look.log_probs)
+    search.update(view(entry.state), entry.log_probs)
     yield from run_completion_searches(loaded, [search])
     found = search.result()
-    words = (NextWord(one.text, math.log(one.mass)) for one in found.completions if one.is_complete)
+    words = (NextWord(word.text, math.log(word.mass)) for word in found.completions if word.is_complete)
     return NextWords(tuple(words)[:count], found.unexplored_mass)

@@ -21,78 +21,78 @@ from service.engine.prefill import SHORT_READ_TOKENS
 from service.engine.prefix_cache import PrefixCache
 
 MAX_CALL_TOKENS = 2048
-"""Padded tokens that one call reads, or one sequence: what it holds is bounded so."""
+"""Padded tokens read by one call, or one sequence, to bound its memory."""
 
 MAX_GROUP_TOKENS = 1 << 16
-"""Tokens of contexts that states are kept of at once: what a cache remembers of them takes room."""
+"""Tokens of contexts with states in memory at once: a state's cache of past tokens takes memory."""
 
 _MAX_CACHED_CONTEXTS = 8
-"""Of a request with more, no state is kept: they would drive out those of people who type."""
+"""Contexts of a request above which no state is cached: they would evict those of interactive users."""
 
 
 def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read B contexts; a use case.
 
-    Of a few contexts the states are kept, and what is known of them is not read again.
+    States of a few contexts are cached, and cached prefixes are not read again.
 
     Args:
         loaded: any.
         contexts: B sequences of ids, each [T_b] and possibly empty; B is at least 1.
-        bos: whether `<s>` stands before them.
+        bos: whether `<s>` precedes them.
 
     Returns:
         A state of B rows, in the order of the contexts.
     """
-    known = loaded.prefix_cache
-    if known is None or len(contexts) > _MAX_CACHED_CONTEXTS:
+    cache = loaded.prefix_cache
+    if cache is None or len(contexts) > _MAX_CACHED_CONTEXTS:
         return (yield from _prefill_all(loaded.model, contexts, bos=bos))
     states = []
     for context in contexts:
-        state = yield from _prefill_cached(loaded, known, context, bos=bos)
+        state = yield from _prefill_cached(loaded, cache, context, bos=bos)
         states.append(state)
     return states[0] if len(states) == 1 else concatenate_states(states)
 
 
 def _prefill_cached(
-    loaded: LoadedModel, known: PrefixCache, context: TokenIds, *, bos: bool
+    loaded: LoadedModel, cache: PrefixCache, context: TokenIds, *, bos: bool
 ) -> Work[Any, Any]:
-    """Read what is not known of one context; the state where its last word begins is kept too: that may change yet."""
+    """Read the uncached rest of one context; also cache the state before its last word, which may still change."""
     model = loaded.model
     if not len(context):
         return model.initial_state(1) if bos else model.empty_state(1)
     ids = np.concatenate([[BOS], context]) if bos else np.asarray(context)
-    count, state = known.longest_match(ids)
+    count, state = cache.longest_match(ids)
     if count == 0:
         count = int(bos)
         state = model.initial_state(1) if bos else model.empty_state(1)
     word = count + _last_word_start(loaded, ids[count:])
-    # two rows of a few tokens take a network as long as one
+    # a network reads two rows of a few tokens as fast as one, so both states come from one call
     if count < word and len(ids) - count <= SHORT_READ_TOKENS:
         tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
         after = yield from consume(model, state.select(np.zeros(2, np.int64)), tokens, lengths)
-        known.put(ids[:word], after.select(np.zeros(1, np.int64)))
+        cache.put(ids[:word], after.select(np.zeros(1, np.int64)))
         state = materialize(after.select(np.ones(1, np.int64)))
-        known.put(ids, state)
+        cache.put(ids, state)
         return state
     for end in (word, len(ids)):
         if end > count:
             state = yield from consume(model, state, ids[None, count:end], np.array([end - count]))
-            known.put(ids[:end], state)
+            cache.put(ids[:end], state)
             count = end
     return state
 
 
 def _last_word_start(loaded: LoadedModel, ids: TokenIds) -> int:
-    """Where the last word of ids [T] begins; at the last token if that cannot be told."""
+    """Find the start of the last word of ids [T]; the last token if no token begins with a space."""
     spelled = loaded.tokenizer.token_bytes
-    for place in range(len(ids) - 1, -1, -1):
-        if spelled[ids[place]][:1] == b" ":
-            return place
+    for index in range(len(ids) - 1, -1, -1):
+        if spelled[ids[index]][:1] == b" ":
+            return index
     return max(len(ids) - 1, 0)
 
 
 def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
-    """Read contexts, those of like length at once."""
+    """Read contexts in chunks of similar length."""
     begin = model.initial_state if bos else model.empty_state
     states: list[Any] = []
     orders: list[npt.NDArray[np.int64]] = []
@@ -109,7 +109,7 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
 
 
 def context_groups(lengths: Sequence[int]) -> Iterator[slice]:
-    """Contexts of these lengths in runs of at most `MAX_GROUP_TOKENS` tokens, or one context."""
+    """Group contexts of these lengths into runs of at most `MAX_GROUP_TOKENS` tokens, or one context."""
     first = total = 0
     for last, length in enumerate(lengths):
         if total + length > MAX_GROUP_TOKENS and last > first:
@@ -121,7 +121,7 @@ def context_groups(lengths: Sequence[int]) -> Iterator[slice]:
 
 
 def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Indices in order of length, in runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
+    """Split indices by length into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
     first = 0
     for last in range(len(order)):

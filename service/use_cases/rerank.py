@@ -1,9 +1,9 @@
 """Reranking of candidate lists by a log-linear combination of features, one list or a stream.
 
-A list of a stream that is wrong fails alone. In a session the candidates of each list follow the
-text that the client committed before: a session is a handle to one state per model, so its cost
-does not grow with the committed text. Using a session changes nothing, so a list may be sent again,
-with the same commit or another.
+An invalid list of a stream fails alone. In a session the candidates of each list follow the text
+that the client committed before: a session is a handle to one state per model, so its cost does not
+grow with the committed text. Sessions are immutable, so a list may be sent again, with the same
+commit or another.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,11 +50,11 @@ _HANDLE_SEPARATOR = ","
 
 
 class Turn(NamedTuple):
-    """What a list says of the session it belongs to.
+    """Session parameters of a list.
 
     Attributes:
-        session: what the reply to the list before it gave; None begins a session.
-        commit: the text that the client chose of the list before, which is read first; None if nothing is to be read.
+        session: handle from the reply to the previous list; None begins a session.
+        commit: text chosen by the client from the previous list, to read first; None to read nothing.
     """
 
     session: str | None
@@ -62,12 +62,12 @@ class Turn(NamedTuple):
 
 
 class SessionStates(NamedTuple):
-    """Where the lists of a request start.
+    """Start states of the lists of a request.
 
     Attributes:
-        starts: the states that they follow.
-        turns: what each list says, by the number of its state; None for a list without a session.
-        place: where states are kept.
+        starts: the states before the lists.
+        turns: session parameters of each list; None for a list without a session.
+        place: store of the states.
     """
 
     starts: StartStates
@@ -75,24 +75,24 @@ class SessionStates(NamedTuple):
     place: OwnedStateStore
 
     def sessions(self) -> list[str | None]:
-        """What each list's reply gives, for the list after it: the same as before where nothing was committed.
+        """Store new states; return each list's session handle for the next list, unchanged without a commit.
 
         Raises:
-            StatesFullError: there is no room for the states; none is kept.
+            StatesFullError: the store has no capacity for the states; none is kept.
         """
         numbers = self.starts.of_lists
-        news = sorted(
+        new = sorted(
             {
                 n
                 for n, turn in zip(numbers, self.turns, strict=True)
                 if turn and turn.commit is not None and n is not None
             }
         )
-        kept = [states[n] for n in news for states in self.starts.of_models]
-        handles = iter(self.place.store.keep(self.place.owner, kept))
-        made = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in self.starts.of_models) for n in news}
+        to_keep = [states[n] for n in new for states in self.starts.of_models]
+        handles = iter(self.place.store.keep(self.place.owner, to_keep))
+        added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in self.starts.of_models) for n in new}
         return [
-            None if turn is None or n is None else made.get(n, turn.session)
+            None if turn is None or n is None else added.get(n, turn.session)
             for n, turn in zip(numbers, self.turns, strict=True)
         ]
 
@@ -100,61 +100,63 @@ class SessionStates(NamedTuple):
 def resume_sessions(
     models: ScoringModels,
     turns: Sequence[Turn | None],
-    place: OwnedStateStore,
+    state_store: OwnedStateStore,
     limits: Limits,
     *,
     bos: bool,
     eos: bool,
     name: Callable[[int], str],
 ) -> Work[Any, SessionStates]:
-    """Find the states of sessions and read what is committed; a use case.
+    """Find the states of sessions and read the committed texts; a use case.
 
     Args:
-        models: who scores.
-        turns: of each list; None for a list without a session.
-        place: where states are kept.
-        limits: of what a state has read.
+        models: the scoring models.
+        turns: session parameters of each list; None for a list without a session.
+        state_store: store of the states.
+        limits: of the text read by a state.
         bos: whether a session begins with `<s>`.
-        eos: whether `</s>` is read after what is committed.
-        name: what stands before `session` in a message about list i.
+        eos: whether to read `</s>` after a commit.
+        name: prefix of `session` in a message about list i.
 
     Raises:
         UnknownStateError: a session was freed or has expired.
         StateElsewhereError: another process keeps it.
         InvalidInputError: a session is of other models than the request's.
-        ContextLengthError: what was committed has become too long.
+        ContextLengthError: the committed text has become too long.
         UnsupportedParameterError: a model reads from right to left.
-        StatesFullError: there is no room for what would be kept.
+        StatesFullError: the store has no capacity for the new states.
     """
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    place.store.check_capacity(len(models.all) * sum(turn.commit is not None for turn in numbers))
-    found = [_session_states(models, turn, place, names[n], bos=bos) for turn, n in numbers.items()]
+    state_store.store.check_capacity(len(models.all) * sum(turn.commit is not None for turn in numbers))
+    found = [_session_states(models, turn, state_store, names[n], bos=bos) for turn, n in numbers.items()]
     of_models = []
     for number, loaded in enumerate(models.all):
         check_reads_forward(loaded)
-        befores = [states[number] for states in found]
-        texts = [_commit_ids(befores[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
-        of_models.append((yield from _read_commits(loaded, befores, texts)))
-    return SessionStates(StartStates(of_lists, of_models), turns, place)
+        previous = [states[number] for states in found]
+        texts = [_commit_ids(previous[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
+        of_models.append((yield from _read_commits(loaded, previous, texts)))
+    return SessionStates(StartStates(of_lists, of_models), turns, state_store)
 
 
 def _session_states(
-    models: ScoringModels, turn: Turn, place: OwnedStateStore, name: str, *, bos: bool
+    models: ScoringModels, turn: Turn, state_store: OwnedStateStore, name: str, *, bos: bool
 ) -> list[StoredState]:
-    """What each model remembers of a session."""
+    """Find each model's state of a session, or the start state of a new one."""
     if turn.session is None:
         return [
             StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
             for loaded in models.all
         ]
-    states = place.store.find(place.owner, turn.session.split(_HANDLE_SEPARATOR), parameter=f"{name}session")
-    told = [kept.loaded for kept in states]
-    if len(told) != len(models.all) or any(a is not b for a, b in zip(told, models.all, strict=True)):
+    states = state_store.store.find(
+        state_store.owner, turn.session.split(_HANDLE_SEPARATOR), parameter=f"{name}session"
+    )
+    found = [state.loaded for state in states]
+    if len(found) != len(models.all) or any(a is not b for a, b in zip(found, models.all, strict=True)):
         raise InvalidInputError(
-            f"{name}session is of {', '.join(one.address for one in told)} as loaded then, and this request asks "
-            f"{', '.join(one.address for one in models.all)}: begin another session, with what was committed as its "
+            f"{name}session is of {', '.join(m.address for m in found)} as loaded then, and this request asks "
+            f"{', '.join(m.address for m in models.all)}: begin another session, with what was committed as its "
             "first commit",
             parameter=f"{name}session",
         )
@@ -174,53 +176,53 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
 
 
 def _with_trailing_space(loaded: LoadedModel, text: str) -> str:
-    """A text with the space that stands before the next candidate: as after a context, it is read and not scored."""
-    own = loaded.tokenizer.leading_space  # of the next word's first token
-    return text if own or not text or text[-1].isspace() else text + " "
+    """Append the space before the next candidate: as after a context, it is read and not scored."""
+    adds_space = loaded.tokenizer.leading_space  # the next word's first token has its own space
+    return text if adds_space or not text or text[-1].isspace() else text + " "
 
 
 def _read_commits(
-    loaded: LoadedModel, befores: Sequence[StoredState], texts: Sequence[TokenIds]
+    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds]
 ) -> Work[Any, list[StoredState]]:
-    """The states after texts, each read after its own."""
-    states = [kept.state for kept in befores]
+    """Read texts, each after its own state; return the states after them."""
+    states = [old.state for old in previous]
     for rows in chunks_by_length(np.array([len(text) for text in texts], dtype=np.int64)):
         tokens, lengths = pad_sequences([texts[row] for row in rows])
         if tokens.size:
-            state = concatenate_states([befores[row].state for row in rows])
+            state = concatenate_states([previous[row].state for row in rows])
             after = yield from consume(loaded.model, state, tokens, lengths)
-            for place, row in enumerate(rows):
-                states[row] = materialize(after.select(np.array([place])))  # as what is kept must be
+            for index, row in enumerate(rows):
+                states[row] = materialize(after.select(np.array([index])))  # it must own its memory
             yield None
     return [
-        StoredState(loaded, state, kept.num_tokens + len(ids), int(ids[-1]) if len(ids) else kept.last_token)
-        for state, kept, ids in zip(states, befores, texts, strict=True)
+        StoredState(loaded, state, old.num_tokens + len(ids), int(ids[-1]) if len(ids) else old.last_token)
+        for state, old, ids in zip(states, previous, texts, strict=True)
     ]
 
 
 MAX_COMPARED = 1000
-"""Candidates of a list of which each is compared with each, as risks, agreement and confidences ask for."""
+"""Candidates of a list at most where all pairs are compared, for risks, agreement and confidences."""
 
 CANDIDATES_PER_STEP = 256
-"""Candidates that are looked at before other requests have their turn."""
+"""Candidates processed per step, before other requests run."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerankOptions:
-    """How lists are re-ranked.
+    """Options of reranking.
 
     Attributes:
         weighting: weights of features.
-        scoring: how models score.
-        posterior_scale: what totals are multiplied by to make posteriors.
-        mbr: what to choose by, expected under the posteriors; None chooses by the total.
-        confidences: whether to tell how sure each word of the best candidate is.
-        detail: how finely to report scores.
-        drop_duplicates: whether a candidate of the same text as one before it is left out.
-        top: how many candidates of each list to report; None is all.
-        commit_eos: whether `</s>` is read after what a session commits.
+        scoring: options of the scoring models.
+        posterior_scale: factor of the totals in the posteriors.
+        mbr: utility to maximise in expectation under the posteriors; None ranks by the total.
+        confidences: whether to report the confidence of each word of the best candidate.
+        detail: level of detail of reported scores.
+        drop_duplicates: whether to drop a candidate with the text of an earlier one.
+        top: number of candidates of each list to report; None for all.
+        commit_eos: whether to read `</s>` after a commit.
     """
 
     weighting: LogLinearModel = field(default_factory=LogLinearModel)
@@ -235,17 +237,17 @@ class RerankOptions:
 
     @property
     def is_pairwise(self) -> bool:
-        """Whether each candidate of a list is compared with each other one."""
-        made = (name for name in self.weighting.weights if name.startswith(reranking_features.CONSENSUS))
-        return self.mbr is not None or self.confidences or any(made)
+        """Return whether all pairs of candidates of a list are compared."""
+        consensus = (name for name in self.weighting.weights if name.startswith(reranking_features.CONSENSUS))
+        return self.mbr is not None or self.confidences or any(consensus)
 
 
 class RerankItem(NamedTuple):
     """A list to re-rank.
 
     Attributes:
-        given: the list; its context is empty where it belongs to a session.
-        turn: what it says of that session; None where it belongs to none.
+        given: the list; its context is empty in a session.
+        turn: its session parameters; None without a session.
     """
 
     given: CandidateList
@@ -256,16 +258,16 @@ class RankedList(NamedTuple):
     """A list in its new order.
 
     Attributes:
-        given: the list, without the duplicates that were dropped.
-        indices: where its candidates stood before any were dropped [C].
+        given: the list, without dropped duplicates.
+        indices: original indices of its candidates [C].
         ranking: its order and posteriors.
         totals: of the candidates in the order given [C].
-        feature_names: of what was computed.
+        feature_names: names of the computed features.
         feature_values: of the candidates in the order given [C, F].
-        utilities: expected, of the candidates in the order given [C]; None if not asked for.
-        confidences: of the best candidate's words; none if not asked for.
-        tokens: of one candidate, by its place as given; None where no model was asked.
-        session: for the list after it; None where it belongs to none.
+        utilities: expected utilities of the candidates in the order given [C]; None if not requested.
+        confidences: of the best candidate's words; empty if not requested.
+        tokens: token scores of one candidate, by its index as given; None without a main model.
+        session: session handle for the next list; None without a session.
     """
 
     given: CandidateList
@@ -281,13 +283,13 @@ class RankedList(NamedTuple):
 
     @property
     def chosen(self) -> int:
-        """The place of the best candidate in the list as it was given."""
+        """Index of the best candidate in the original list."""
         return int(self.indices[self.ranking.order[0]])
 
-    def features(self, place: int) -> dict[str, float]:
-        """A candidate's features, given and computed, by its place."""
-        computed = zip(self.feature_names, self.feature_values[place].tolist(), strict=True)
-        return {**self.given.candidates[place].features, **dict(computed)}
+    def features(self, index: int) -> dict[str, float]:
+        """Return the features, given and computed, of the candidate at an index."""
+        computed = zip(self.feature_names, self.feature_values[index].tolist(), strict=True)
+        return {**self.given.candidates[index].features, **dict(computed)}
 
 
 def rerank(
@@ -299,76 +301,78 @@ def rerank(
     states: OwnedStateStore | None = None,
     name: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, list[RankedList]]:
-    """Score every candidate as a whole sentence after its context, and order each list anew. A use case.
+    """Score every candidate as a whole sentence after its context, and re-rank each list. A use case.
 
     Args:
-        models: who scores.
+        models: the scoring models.
         items: lists, at least one.
-        options: how.
+        options: of reranking.
         limits: of one text with its context.
-        states: where sessions are kept; None where there are none.
-        name: what stands before `candidates` in a message about list i.
+        states: store of sessions; None without sessions.
+        name: prefix of `candidates` in a message about list i.
 
     Raises:
-        InvalidInputError: a weight has no feature, a feature is wrong, a list is too long to be compared, or a
-            session cannot go on.
+        InvalidInputError: a weight has no feature, a feature is wrong, a list is too long for pairwise comparison,
+            or a session cannot be resumed.
         ContextLengthError: a candidate with its context has too many tokens.
         UnsupportedParameterError: there is a context, and a model reads from right to left; or
-            unnormalised scores are asked of a model that was not trained for them.
-        StatesFullError: there is no room for another session.
+            unnormalised scores are requested of a model not trained for them.
+        StatesFullError: the store has no capacity for another session.
     """
     given = _checked_columns(models, [item.given for item in items], options, name)
     yield None
-    carried = None
+    resumed = None
     if states is not None and any(item.turn for item in items):
         bos, eos, turns = options.scoring.bos, options.commit_eos, [item.turn for item in items]
-        carried = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
-    kept = [
+        resumed = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
+    unique = [
         _without_duplicates(item.given) if options.drop_duplicates else _unfiltered(item.given)
         for item in items
     ]
-    given = _filter_columns(given, kept, [item.given for item in items]) if options.drop_duplicates else given
-    lists = [one.given for one in kept]
-    starts = carried.starts if carried else NO_START_STATES
-    scores = yield from score_candidates(models, lists, limits, options.scoring, starts=starts, place=name)
+    given = (
+        _filter_columns(given, unique, [item.given for item in items]) if options.drop_duplicates else given
+    )
+    lists = [item.given for item in unique]
+    starts = resumed.starts if resumed else NO_START_STATES
+    scores = yield from score_candidates(models, lists, limits, options.scoring, starts=starts, prefix=name)
     features = scores.features.normalised(options.weighting.length_exponent)
     features = yield from _with_derived(lists, features, options, name)
     totals = options.weighting.totals(features.matrix(list(options.weighting.weights), given))
-    ranked = yield from _rank_lists(kept, features, totals, scores, options)
-    if carried is None:
+    ranked = yield from _rank_lists(unique, features, totals, scores, options)
+    if resumed is None:
         return ranked
-    return [one._replace(session=s) for one, s in zip(ranked, carried.sessions(), strict=True)]
+    return [item._replace(session=s) for item, s in zip(ranked, resumed.sessions(), strict=True)]
 
 
 class _FilteredList(NamedTuple):
-    """A list, perhaps without duplicates, and where its candidates stood before."""
+    """A list, possibly without duplicates, and the original indices of its candidates."""
 
     given: CandidateList
     indices: npt.NDArray[np.int64]
 
 
-def _unfiltered(one: CandidateList) -> _FilteredList:
-    return _FilteredList(one, np.arange(len(one.candidates)))
+def _unfiltered(given: CandidateList) -> _FilteredList:
+    return _FilteredList(given, np.arange(len(given.candidates)))
 
 
-def _without_duplicates(one: CandidateList) -> _FilteredList:
-    """The first candidate of each text."""
+def _without_duplicates(given: CandidateList) -> _FilteredList:
+    """Keep the first candidate of each text."""
     first: dict[str, int] = {}
-    for place, candidate in enumerate(one.candidates):
-        first.setdefault(candidate.text, place)
-    if len(first) == len(one.candidates):
-        return _unfiltered(one)
-    candidates = tuple(one.candidates[place] for place in first.values())
-    given = CandidateList(one.name, one.context, candidates, one.references, one.continuation)
-    return _FilteredList(given, np.array(list(first.values())))
+    for index, candidate in enumerate(given.candidates):
+        first.setdefault(candidate.text, index)
+    if len(first) == len(given.candidates):
+        return _unfiltered(given)
+    candidates = tuple(given.candidates[index] for index in first.values())
+    unique = CandidateList(given.name, given.context, candidates, given.references, given.continuation)
+    return _FilteredList(unique, np.array(list(first.values())))
 
 
 def _filter_columns(
-    given: Mapping[str, Floats], kept: Sequence[_FilteredList], lists: Sequence[CandidateList]
+    given: Mapping[str, Floats], filtered: Sequence[_FilteredList], lists: Sequence[CandidateList]
 ) -> dict[str, Floats]:
-    """Given features of the candidates that were not dropped."""
+    """Select the given features of the remaining candidates."""
     offsets = offsets_of(lists)
-    rows = np.concatenate([first + one.indices for first, one in zip(offsets, kept, strict=False)])
+    rows = np.concatenate([first + item.indices for first, item in zip(offsets, filtered, strict=False)])
     return {name: column[rows] for name, column in given.items()}
 
 
@@ -378,7 +382,7 @@ def _checked_columns(
     options: RerankOptions,
     name: Callable[[int], str],
 ) -> dict[str, Floats]:
-    """The given features that have weights; what could not be weighed is refused before anything is scored."""
+    """Check weights and given features before scoring; return the columns of given features with weights."""
     options.weighting.check(models.extra)
     check_given(lists, models=models.extra, place=name)
     longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
@@ -395,24 +399,24 @@ def _checked_columns(
 def _with_derived(
     lists: Sequence[CandidateList], features: ListFeatures, options: RerankOptions, name: Callable[[int], str]
 ) -> Work[Any, ListFeatures]:
-    """With the derived features that have weights."""
-    made = tuple(feature for feature in options.weighting.weights if reranking_features.is_derived(feature))
-    if not made:
+    """Add the derived features that have weights."""
+    names = tuple(feature for feature in options.weighting.weights if reranking_features.is_derived(feature))
+    if not names:
         return features
     parts = []
     read = 0
-    for number, one in enumerate(lists):
+    for number, item in enumerate(lists):
         of_list = features.of_list(number)
-        parts.append((yield from derived_in_steps(one, of_list, made, place=name(number))))
-        read += len(one.candidates)
+        parts.append((yield from derived_in_steps(item, of_list, names, place=name(number))))
+        read += len(item.candidates)
         if read > CANDIDATES_PER_STEP:
             read = 0
             yield None
-    return features.extended(made, np.concatenate(parts))
+    return features.extended(names, np.concatenate(parts))
 
 
 def _rank_lists(
-    kept: Sequence[_FilteredList],
+    filtered: Sequence[_FilteredList],
     features: ListFeatures,
     totals: Floats,
     scores: CandidateScores,
@@ -420,10 +424,10 @@ def _rank_lists(
 ) -> Work[Any, list[RankedList]]:
     ranked = []
     done = 0
-    for number, (given, indices) in enumerate(kept):
+    for number, (given, indices) in enumerate(filtered):
         first, end = features.offsets[number : number + 2].tolist()
-        one = yield from _rank_list(given, indices, features, totals[first:end], first, scores, options)
-        ranked.append(one)
+        item = yield from _rank_list(given, indices, features, totals[first:end], first, scores, options)
+        ranked.append(item)
         done += len(indices)
         if options.is_pairwise or done > CANDIDATES_PER_STEP:
             done = 0
@@ -461,16 +465,16 @@ def _rank_list(
         features.values[first : first + len(totals)],
         utilities,
         confidences,
-        None if tokens is None else (lambda place: tokens(first + place)),
+        None if tokens is None else (lambda index: tokens(first + index)),
         None,
     )
 
 
 RerankOutcome: TypeAlias = RankedList | LanguageModelError
-"""What became of a line; an error if it is wrong."""
+"""Outcome of a line; an error for an invalid one."""
 
 RerankLine: TypeAlias = RerankItem | InvalidInputError
-"""A list, or why there is none."""
+"""A list, or the error of its line."""
 
 _CANDIDATES_PER_BATCH = 2048
 _LINES_PER_BATCH = 256
@@ -486,18 +490,18 @@ def rerank_lines(
     write: Callable[[RerankOutcome], Iterator[bytes]],
     states: OwnedStateStore | None = None,
 ) -> Work[bytes, None]:
-    """Re-rank a stream of lists; a wrong one does not stop the others. A use case.
+    """Re-rank a stream of lists; an invalid one does not stop the rest. A use case.
 
     Args:
-        models: who scores.
-        lines: a list each, or why there is none.
-        options: how.
+        models: the scoring models.
+        lines: lists, or the errors of their lines.
+        options: of reranking.
         limits: of one text with its context.
-        write: makes of an outcome pieces of what is answered, each in a bounded time.
-        states: where sessions are kept.
+        write: serialises an outcome in pieces, each in a bounded time.
+        states: store of sessions.
 
     Yields:
-        Events: pieces of the answer, in order.
+        Events: pieces of the reply, in order.
     """
     while batch := (yield from read_batch(lines)):
         written = bytearray()
@@ -511,7 +515,7 @@ def rerank_lines(
 
 
 def read_batch(lines: Iterator[RerankLine]) -> Work[Any, list[RerankLine]]:
-    """The next of some lines, as many as are re-ranked together; none at the end. A use case."""
+    """Take the next batch of lines to re-rank together; empty at the end. A use case."""
     batch: list[RerankLine] = []
     count = read = 0
     for line in lines:
@@ -534,7 +538,7 @@ def rerank_batch(
     *,
     states: OwnedStateStore | None = None,
 ) -> Work[Any, list[RerankOutcome]]:
-    """What becomes of some lines: re-ranked together, or if one is wrong one by one, so that only that one fails.
+    """Re-rank lines together, or one by one if any is invalid, so that only that line fails.
 
     A use case; see `rerank_lines` for the arguments.
     """
@@ -564,5 +568,5 @@ def _rerank_or_split(
 
 
 def _no_prefix(_: int) -> str:
-    """What stands before `candidates` in messages where a line is one list."""
+    """Return the prefix of `candidates` in messages where a line is one list: empty."""
     return ""

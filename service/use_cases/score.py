@@ -1,6 +1,6 @@
 """Log-probabilities of texts, and their quality by word and byte under one model or two.
 
-Streams of lines are scored in batches; a wrong line fails alone.
+Streams of lines are scored in batches; an invalid line fails alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ _LINES_PER_BATCH = 256
 
 
 class Detail(StrEnum):
-    """How finely a score is reported."""
+    """Level of detail of a reported score."""
 
     NONE = "none"
     TOKEN = "token"  # noqa: S105 - no secret
@@ -42,13 +42,13 @@ class Detail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """How all sequences of a request are scored.
+    """Scoring options of all sequences of a request.
 
     Attributes:
         model: address; None for the default.
-        bos: whether `<s>` stands before each.
-        eos: whether `</s>` after each is scored too.
-        detail: how finely to report.
+        bos: whether `<s>` precedes each.
+        eos: whether to score `</s>` after each too.
+        detail: level of detail of the report.
     """
 
     model: str | None
@@ -63,8 +63,8 @@ class ScoreItem:
 
     Attributes:
         parameter: its name in the request, for messages.
-        given: what to score; not empty.
-        context: what stands before it; may be empty.
+        given: the text or ids to score; not empty.
+        context: the text or ids before it; may be empty.
     """
 
     parameter: str
@@ -73,12 +73,12 @@ class ScoreItem:
 
 
 class SequenceScore(NamedTuple):
-    """What the model says of one sequence.
+    """Score of one sequence.
 
     Attributes:
-        ids: the scored tokens [T], `</s>` included where it was asked for.
-        log_probs: of each [T].
-        num_bytes: of the text scored, in UTF-8.
+        ids: the scored tokens [T], `</s>` included if requested.
+        log_probs: of each token [T].
+        num_bytes: size of the scored text in UTF-8.
     """
 
     ids: TokenIds
@@ -87,12 +87,12 @@ class SequenceScore(NamedTuple):
 
     @property
     def logprob(self) -> float:
-        """The sum, in double precision."""
+        """Sum of the log-probabilities, in double precision."""
         return float(self.log_probs.sum(dtype=np.float64))
 
     @property
     def num_oov(self) -> int:
-        """How many of the tokens are `<unk>`."""
+        """Number of `<unk>` tokens."""
         return int(np.count_nonzero(self.ids == UNK))
 
 
@@ -112,7 +112,7 @@ def score(
     prepared = yield from map_in_steps(items, prepare, size=_size)
     if options.detail is not Detail.NONE:
         limits.check_entries(
-            sum(len(one.sequence.text) for one in prepared),
+            sum(len(item.sequence.text) for item in prepared),
             parameter="detail",
             description=f"detail is {options.detail.value!r} for {len(prepared)} sequences",
             instead="send lines, application/x-ndjson, for more",
@@ -126,10 +126,10 @@ def score_lines(
     options: ScoreOptions,
     limits: Limits,
 ) -> Work[list[SequenceScore | InvalidInputError], None]:
-    """Score a stream of sequences; a wrong one does not stop the others.
+    """Score a stream of sequences; an invalid one does not stop the rest.
 
     Yields:
-        Events: what became of the next lines, in order; an error where a line is wrong.
+        Events: outcomes of the next lines, in order; an error for an invalid line.
     """
     pending = iter(lines)
     while batch := list(islice(pending, _LINES_PER_BATCH)):
@@ -154,7 +154,7 @@ def score_lines(
 
 
 class _Prepared(NamedTuple):
-    """A sequence ready to be scored, and the bytes of what is scored."""
+    """A sequence ready for scoring, and the size of its text in bytes."""
 
     sequence: EncodedText
     num_bytes: int
@@ -182,7 +182,7 @@ def _prepare(
 def _score(
     loaded: LoadedModel, prepared: list[_Prepared], options: ScoreOptions
 ) -> Work[Any, list[SequenceScore]]:
-    scores = yield from score_sequence_list(loaded, [one.sequence for one in prepared], bos=options.bos)
+    scores = yield from score_sequence_list(loaded, [item.sequence for item in prepared], bos=options.bos)
     return [
         SequenceScore(
             to_text_order(loaded, sequence.text, ends=options.eos),
@@ -197,7 +197,7 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, sequence: EncodedText) -> i
     if isinstance(item.given, str):
         return len(item.given.encode())
     spelled = loaded.tokenizer.token_bytes
-    size = sum(len(spelled[i]) for i in sequence.text)
+    size = sum(len(spelled[token]) for token in sequence.text)
     first = spelled[item.given[0]]
     own_space = loaded.tokenizer.leading_space and not item.context and first.startswith(b" ")
     return size - own_space
@@ -208,11 +208,11 @@ _QUALITY_OPTIONS = ScoreOptions(model=None, bos=True, eos=True, detail=Detail.NO
 
 @dataclass(frozen=True, slots=True)
 class QualityItem:
-    """A text.
+    """A text to assess.
 
     Attributes:
         parameter: its name in the request, for messages.
-        name: the caller's for it; None if it has none.
+        name: the caller's name for it, if any.
         text: not empty.
     """
 
@@ -221,18 +221,18 @@ class QualityItem:
     text: str
 
     def score_item(self) -> ScoreItem:
-        """The text as it is scored: between `<s>` and `</s>`."""
+        """Convert to an item to score, without a context."""
         return ScoreItem(self.parameter, self.text, "")
 
 
 class TextQuality(NamedTuple):
-    """What came out for a text.
+    """Quality of a text.
 
     Attributes:
-        name: the caller's for it.
-        num_words: between white space.
-        score: what the model says.
-        against: what the model says that it is compared with; None if there is none.
+        name: the caller's name for it.
+        num_words: words between white space.
+        score: score by the model.
+        against: score by the model of comparison; None without one.
     """
 
     name: str | None
@@ -242,19 +242,19 @@ class TextQuality(NamedTuple):
 
     @property
     def bits_per_word(self) -> float | None:
-        """−log2 of the probability for each word, the end of the text counted as one."""
+        """−log2 of the probability per word, the end of the text counted as a word."""
         return bits_per_unit(self.score.logprob, self.num_words + 1)
 
     @property
     def difference(self) -> float | None:
-        """Bits per word less those of the other model: the lower, the more the text is like the first one's."""
-        other = None if self.against is None else bits_per_unit(self.against.logprob, self.num_words + 1)
-        own = self.bits_per_word
-        return None if own is None or other is None else own - other
+        """Bits per word minus those of the model of comparison: lower means closer to the first model's data."""
+        base = None if self.against is None else bits_per_unit(self.against.logprob, self.num_words + 1)
+        bits = self.bits_per_word
+        return None if bits is None or base is None else bits - base
 
 
 QualityOutcome = TextQuality | InvalidInputError
-"""What became of a line; an error if it is wrong."""
+"""Outcome of a line; an error for an invalid one."""
 
 
 def quality(
@@ -267,12 +267,12 @@ def quality(
     """
     scored = [item.score_item() for item in items]
     own = yield from score(loaded, scored, _QUALITY_OPTIONS, limits)
-    others: Sequence[SequenceScore | None] = [None] * len(own)
+    compared: Sequence[SequenceScore | None] = [None] * len(own)
     if against is not None:
-        others = yield from score(against, scored, _QUALITY_OPTIONS, limits)
+        compared = yield from score(against, scored, _QUALITY_OPTIONS, limits)
     return [
         TextQuality(item.name, count_words(item.text), first, second)
-        for item, first, second in zip(items, own, others, strict=True)
+        for item, first, second in zip(items, own, compared, strict=True)
     ]
 
 
@@ -282,48 +282,48 @@ def quality_lines(
     lines: Iterator[QualityItem | InvalidInputError],
     limits: Limits,
 ) -> Work[list[QualityOutcome], None]:
-    """Score a stream of texts; a wrong one does not stop the others.
+    """Assess a stream of texts; an invalid one does not stop the rest.
 
     Yields:
-        Events: what became of the next lines, in order; an error where a line is wrong.
+        Events: outcomes of the next lines, in order; an error for an invalid line.
     """
     while batch := list(islice(lines, _LINES_PER_BATCH)):
         scored = [line.score_item() if isinstance(line, QualityItem) else line for line in batch]
         own = yield from _score_batch(loaded, scored, limits)
-        others: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(own)
+        compared: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(own)
         if against is not None:
-            others = yield from _score_batch(against, scored, limits)
-        yield [_outcome(line, one, other) for line, one, other in zip(batch, own, others, strict=True)]
+            compared = yield from _score_batch(against, scored, limits)
+        yield [_outcome(line, a, b) for line, a, b in zip(batch, own, compared, strict=True)]
 
 
 def _outcome(
     line: QualityItem | InvalidInputError,
     own: SequenceScore | InvalidInputError,
-    other: SequenceScore | InvalidInputError | None,
+    against: SequenceScore | InvalidInputError | None,
 ) -> QualityOutcome:
     if isinstance(line, InvalidInputError):
         return line
     if isinstance(own, InvalidInputError):
         return own
-    if isinstance(other, InvalidInputError):
-        return other
-    return TextQuality(line.name, count_words(line.text), own, other)
+    if isinstance(against, InvalidInputError):
+        return against
+    return TextQuality(line.name, count_words(line.text), own, against)
 
 
 def _score_batch(
     loaded: LoadedModel, items: Iterable[ScoreItem | InvalidInputError], limits: Limits
 ) -> Work[Any, list[SequenceScore | InvalidInputError]]:
-    """What becomes of each text with one model: the events of `score_lines` are kept, its questions passed on."""
+    """Collect the events of `score_lines` for one model; pass its model calls on."""
     work = score_lines(loaded, items, _QUALITY_OPTIONS, limits)
     outcomes: list[SequenceScore | InvalidInputError] = []
     answer: Any = None
     while True:
         try:
-            told = work.send(answer)
+            event = work.send(answer)
         except StopIteration:
             return outcomes
-        if isinstance(told, list):
-            outcomes += told
+        if isinstance(event, list):
+            outcomes += event
             answer = None
         else:
-            answer = yield told
+            answer = yield event

@@ -38,21 +38,21 @@ from service.use_cases.inputs import EncodedText
 from service.use_cases.prefill import chunks_by_length, context_groups, prefill
 
 _MAX_PREFIX_RATIO = 0.75
-"""Beginnings for each text of a level from which on the level is not worth being one: a level costs a turn."""
+"""Prefixes per text above which a level is not shared: each level costs one engine call."""
 
 _MIN_SAVED_SHARE = 0.15
-"""The share of all tokens that the tree must spare."""
+"""Least share of all tokens saved by shared prefixes."""
 
 Indices = npt.NDArray[np.int64]
 
 
 class PrefixLevel(NamedTuple):
-    """The beginnings of one length.
+    """Prefixes of one length.
 
     Attributes:
-        nodes: of each of N texts, its beginning; −1 where the text is shorter.
-        parents: of each of K beginnings, the one a token shorter.
-        tokens: of each, its last token [K].
+        nodes: prefix of each text [N]; −1 for shorter texts.
+        parents: of each prefix, the prefix one token shorter [K].
+        tokens: last token of each prefix [K].
     """
 
     nodes: Indices
@@ -61,29 +61,29 @@ class PrefixLevel(NamedTuple):
 
 
 def shared_prefix_levels(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> list[PrefixLevel]:
-    """The levels that texts share, the first of the contexts; none if walking them is not worth it.
+    """Build the levels shared by texts, the first of the contexts; none if they save too little.
 
     Args:
-        contexts: which context stands before each text [N]; below C, and each is there.
+        contexts: index of the context of each text [N]; each of 0 … C − 1 occurs.
         tokens: ids [N, T].
         lengths: of the texts [N].
     """
     levels = [PrefixLevel(contexts, np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    spared = 0
+    saved = 0
     for depth in range(tokens.shape[1]):
         level = _next_prefix_level(levels[-1].nodes, tokens[:, depth], lengths > depth)
-        alive = int(np.count_nonzero(lengths > depth))
-        if len(level.tokens) > _MAX_PREFIX_RATIO * alive:
+        unfinished = int(np.count_nonzero(lengths > depth))
+        if len(level.tokens) > _MAX_PREFIX_RATIO * unfinished:
             break
-        spared += alive - len(level.tokens)
+        saved += unfinished - len(level.tokens)
         levels.append(level)
-    return levels if spared > _MIN_SAVED_SHARE * lengths.sum() else []
+    return levels if saved > _MIN_SAVED_SHARE * lengths.sum() else []
 
 
 def score_shared_prefixes(
     model: LanguageModel[Any], state: Any, levels: list[PrefixLevel], tokens: TokenIds, lengths: TokenIds
 ) -> Work[Any, FloatArray]:
-    """Natural-log probabilities [N, T] of texts; 0 past a text's length.
+    """Score texts [N, T] by shared prefixes, in natural logarithms; 0 past a text's length.
 
     Args:
         model: any.
@@ -94,8 +94,8 @@ def score_shared_prefixes(
     """
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for depth, level in enumerate(levels[1:]):
-        ones = np.ones(len(level.tokens), dtype=np.int64)
-        scored, state = yield from read(model, state.select(level.parents), level.tokens[:, None], ones)
+        one_each = np.ones(len(level.tokens), dtype=np.int64)
+        scored, state = yield from read(model, state.select(level.parents), level.tokens[:, None], one_each)
         rows = np.flatnonzero(level.nodes >= 0)
         scores[rows, depth] = scored[level.nodes[rows], 0]
     depth = len(levels) - 1
@@ -106,13 +106,14 @@ def score_shared_prefixes(
     return scores
 
 
-def _next_prefix_level(nodes: Indices, tokens: TokenIds, reached: npt.NDArray[np.bool_]) -> PrefixLevel:
-    """The beginnings that are longer by one of the tokens [N], of the texts that are long enough."""
-    rows = np.flatnonzero(reached)
+def _next_prefix_level(nodes: Indices, tokens: TokenIds, long_enough: npt.NDArray[np.bool_]) -> PrefixLevel:
+    """Extend the prefixes of texts by their next tokens [N], for the texts long enough."""
+    rows = np.flatnonzero(long_enough)
     width = int(tokens.max()) + 1
-    pairs, places = np.unique(nodes[rows] * width + tokens[rows], return_inverse=True)
+    # one number per pair of node and token, so that equal prefixes sort together
+    pairs, node_of_row = np.unique(nodes[rows] * width + tokens[rows], return_inverse=True)
     after = np.full(len(nodes), -1, dtype=np.int64)
-    after[rows] = places
+    after[rows] = node_of_row
     return PrefixLevel(after, pairs // width, pairs % width)
 
 
@@ -121,17 +122,17 @@ def score_sequence_list(
 ) -> Work[Any, list[FloatArray]]:
     """Score each sequence's text given its context; a use case.
 
-    Contexts that several sequences share are read once, and so are their beginnings where that
-    spares work. Rows are sorted by length, so that a chunk holds little padding.
+    Contexts of several sequences are read once, and so are shared prefixes where that saves work.
+    Rows are sorted by length, so that a chunk has little padding.
 
     Args:
         loaded: any.
-        sequences: what to score; equal contexts are one array (`ContextInterner`).
-        bos: whether `<s>` stands before the context.
-        scorer: of rows of text after a state.
+        sequences: texts with their contexts; equal contexts are one array (`ContextInterner`).
+        bos: whether `<s>` precedes the context.
+        scorer: scores rows of text after a state.
 
     Returns:
-        One array of natural-log probabilities [T] a text, in order.
+        One array of natural-log probabilities [T] per text, in order.
     """
     scores: list[FloatArray] = []
     for group in context_groups(_new_context_lengths(sequences)):
@@ -140,7 +141,7 @@ def score_sequence_list(
 
 
 def _new_context_lengths(sequences: Seq[EncodedText]) -> list[int]:
-    """The length of each sequence's context; 0 where it was there before."""
+    """Return the length of each sequence's context; 0 where an earlier sequence has it too."""
     seen: set[int] = set()
     lengths = []
     for context, _ in sequences:
@@ -152,8 +153,8 @@ def _new_context_lengths(sequences: Seq[EncodedText]) -> list[int]:
 def _score_group(
     loaded: LoadedModel, sequences: Seq[EncodedText], *, bos: bool, scorer: Scorer
 ) -> Work[Any, list[FloatArray]]:
-    places: dict[int, int] = {}
-    rows = np.array([places.setdefault(id(context), len(places)) for context, _ in sequences])
+    row_of_context: dict[int, int] = {}
+    rows = np.array([row_of_context.setdefault(id(context), len(row_of_context)) for context, _ in sequences])
     contexts = list({id(context): context for context, _ in sequences}.values())
     states = yield from prefill(loaded, contexts, bos=bos)
     scores: list[FloatArray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
@@ -175,23 +176,23 @@ def _score_group(
 
 
 MAX_TREE_ROWS = 256
-"""Beginnings whose next tokens are scored together, and which are read together."""
+"""Prefixes read, or scored with their next tokens, in one call."""
 
 _PREFIX_COST, _LEVEL_COST = 1.75, 12
-"""What a beginning, and a level, cost that is read by itself: as much as so many tokens of texts read side by side.
+"""Cost of a prefix and of a level in tree order, in tokens of texts read side by side.
 
-Measured of small int8 mixtures (1.9, 21) and of a float32 LSTM of 2x512 (1.6, 4).
+Measured on small int8 mixtures (1.9, 21) and on a float32 LSTM of 2x512 (1.6, 4).
 """
 
 
 class TreeLevel(NamedTuple):
-    """What follows the beginnings of one length.
+    """Choices: the distinct next tokens after the prefixes of one length.
 
     Attributes:
-        rows: of each choice, the beginning that it follows, never falling [C].
+        rows: prefix of each choice, in ascending order [C].
         tokens: of each choice [C].
-        choices: of each text, its choice; −1 where it has ended [N].
-        continued: choices that something follows, which are the beginnings of the next level.
+        choices: choice of each text; −1 after its end [N].
+        continued: choices with further tokens, the prefixes of the next level.
     """
 
     rows: Indices
@@ -201,10 +202,10 @@ class TreeLevel(NamedTuple):
 
 
 def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[TreeLevel]]:
-    """The levels of texts, as many as the longest has tokens. A use case.
+    """Build the levels of texts, one per token of the longest. A use case.
 
     Args:
-        contexts: which context stands before each text [N].
+        contexts: index of the context of each text [N].
         tokens: ids [N, T].
         lengths: of the texts [N].
     """
@@ -221,33 +222,33 @@ def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[A
 
 
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
-    """Whether reading beginnings once, level by level, costs less than reading all texts side by side."""
-    beginnings = num_contexts + sum(len(level.continued) for level in levels)
-    return bool(_PREFIX_COST * beginnings + _LEVEL_COST * len(levels) <= lengths.sum())
+    """Return whether reading prefixes once, level by level, costs less than all texts side by side."""
+    num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
+    return bool(_PREFIX_COST * num_prefixes + _LEVEL_COST * len(levels) <= lengths.sum())
 
 
 def score_tree(
     model: LanguageModel[Any], state: Any, levels: list[TreeLevel], shape: tuple[int, ...]
 ) -> Work[Any, FloatArray]:
-    """Natural-log probabilities [N, T] of texts; 0 past a text's length. A use case.
+    """Score texts [N, T] by levels, in natural logarithms; 0 past a text's length. A use case.
 
     Args:
-        model: any; it gains most where it is a `ChoiceScorer`.
+        model: any; a `ChoiceScorer` gains most.
         state: after each context [K].
         levels: of the texts.
         shape: N and T.
     """
     scores = np.zeros(shape, dtype=np.float32)
-    waiting: list[_PendingChoices] = []
+    pending: list[_PendingChoices] = []
     for depth, level in enumerate(levels):
-        waiting.append(_PendingChoices(depth, state, level.rows, level.tokens, level.choices))
-        while sum(len(some.state) for some in waiting) >= MAX_TREE_ROWS:
-            waiting = yield from _score_pending(model, waiting, scores)
+        pending.append(_PendingChoices(depth, state, level.rows, level.tokens, level.choices))
+        while sum(len(choices.state) for choices in pending) >= MAX_TREE_ROWS:
+            pending = yield from _score_pending(model, pending, scores)
         if level.continued.size:
             parents, read = level.rows[level.continued], level.tokens[level.continued]
             state = yield from _advance_rows(model, state, parents, read)
-    while waiting:
-        waiting = yield from _score_pending(model, waiting, scores)
+    while pending:
+        pending = yield from _score_pending(model, pending, scores)
     return scores
 
 
@@ -256,10 +257,10 @@ class _PendingChoices(NamedTuple):
 
     Attributes:
         depth: of the level.
-        state: the beginnings.
-        rows: of each choice.
+        state: after the prefixes.
+        rows: prefix of each choice.
         tokens: of each choice.
-        choices: of each text; negative where it has none of these.
+        choices: of each text; negative for texts with none of these.
     """
 
     depth: int
@@ -269,7 +270,7 @@ class _PendingChoices(NamedTuple):
     choices: Indices
 
     def split(self, count: int) -> "tuple[_PendingChoices, _PendingChoices | None]":
-        """The choices after the first so many beginnings, and the others."""
+        """Split into the choices after the first `count` prefixes, and the remainder."""
         if count >= len(self.state):
             return self, None
         cut = int(np.searchsorted(self.rows, count))
@@ -289,62 +290,62 @@ class _PendingChoices(NamedTuple):
 
 
 def _next_tree_level(nodes: Indices, tokens: TokenIds, left: TokenIds) -> TreeLevel:
-    """The choices after the beginnings that texts have come to [N].
+    """Build the level of choices after the prefixes of texts [N].
 
     Args:
-        nodes: the beginning of each text; any where none is left.
-        tokens: that come next [N].
-        left: how many tokens each text has left, the next included.
+        nodes: prefix of each text; arbitrary for finished texts.
+        tokens: next token of each text [N].
+        left: tokens left in each text, the next included.
     """
-    alive = np.flatnonzero(left > 0)
+    unfinished = np.flatnonzero(left > 0)
     width = int(tokens.max()) + 1
-    pairs, places = np.unique(nodes[alive] * width + tokens[alive], return_inverse=True)
+    pairs, choice_of_row = np.unique(nodes[unfinished] * width + tokens[unfinished], return_inverse=True)
     choices = np.full(len(nodes), -1, dtype=np.int64)
-    choices[alive] = places
+    choices[unfinished] = choice_of_row
     return TreeLevel(pairs // width, pairs % width, choices, np.unique(choices[left > 1]))
 
 
 def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: TokenIds) -> Work[Any, Any]:
-    """The state after one token each, a bounded number of rows at a time."""
+    """Advance rows by one token each, a bounded number of rows per call."""
     parts = []
     for first in range(0, len(rows), MAX_TREE_ROWS):
-        some = slice(first, first + MAX_TREE_ROWS)
-        read = tokens[some, None]
+        block = slice(first, first + MAX_TREE_ROWS)
+        read = tokens[block, None]
         parts.append(
-            (yield from consume(model, state.select(rows[some]), read, np.ones(len(read), np.int64)))
+            (yield from consume(model, state.select(rows[block]), read, np.ones(len(read), np.int64)))
         )
     return parts[0] if len(parts) == 1 else concatenate_states(parts)
 
 
 def _score_pending(
-    model: LanguageModel[Any], waiting: list[_PendingChoices], scores: FloatArray
+    model: LanguageModel[Any], pending: list[_PendingChoices], scores: FloatArray
 ) -> Work[Any, list[_PendingChoices]]:
-    """Score what follows the first beginnings that wait; what waits then."""
-    taken: list[_PendingChoices] = []
-    room, left = MAX_TREE_ROWS, list(waiting)
-    while left and room:
-        some, rest = left.pop(0).split(room)
-        taken.append(some)
-        room -= len(some.state)
-        if rest is not None:
-            left.insert(0, rest)
-    firsts = np.cumsum([0, *(len(some.state) for some in taken)])
-    state = taken[0].state if len(taken) == 1 else concatenate_states([some.state for some in taken])
-    rows = np.concatenate([some.rows + first for some, first in zip(taken, firsts, strict=False)])
-    told = yield from score_choices(model, state, rows, np.concatenate([some.tokens for some in taken]))
+    """Score the next batch of pending prefixes; return the rest."""
+    batch: list[_PendingChoices] = []
+    capacity, remaining = MAX_TREE_ROWS, list(pending)
+    while remaining and capacity:
+        part, remainder = remaining.pop(0).split(capacity)
+        batch.append(part)
+        capacity -= len(part.state)
+        if remainder is not None:
+            remaining.insert(0, remainder)
+    firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
+    state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
+    rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
+    log_probs = yield from score_choices(model, state, rows, np.concatenate([part.tokens for part in batch]))
     begin = 0
-    for some in taken:
-        texts = np.flatnonzero(some.choices >= 0)
-        scores[texts, some.depth] = told[begin + some.choices[texts]]
-        begin += len(some.tokens)
-    return left
+    for part in batch:
+        texts = np.flatnonzero(part.choices >= 0)
+        scores[texts, part.depth] = log_probs[begin + part.choices[texts]]
+        begin += len(part.tokens)
+    return remaining
 
 
 MAX_TREE_TOKENS = 1 << 15
-"""Padded tokens of texts that are looked at together for what they share."""
+"""Padded tokens of texts searched together for shared prefixes."""
 
 MAX_LOOKUP_TOKENS = 8192
-"""Tokens that one call looks up in a table: about a millisecond."""
+"""Tokens looked up by one call of an n-gram model: about a millisecond."""
 
 
 def score_ragged_texts(
@@ -356,18 +357,18 @@ def score_ragged_texts(
     starts: Sequence[StoredState] = (),
     scorer: Scorer = score_sequences,
 ) -> Work[Any, FloatArray]:
-    """Score each text given what stands before it; a use case.
+    """Score each text given its context or start state; a use case.
 
-    Contexts are read once. Texts of one list, which begin alike, are read side by side, and what several share is read
-    once where that spares work. Tables are asked without padding.
+    Contexts are read once. Texts of one list, which often share prefixes, are read side by side, and shared prefixes
+    once where that saves work. Lookup models score without padding.
 
     Args:
         loaded: any.
-        texts: what to score.
-        list_of: the list that each text is of, never falling [U].
-        bos: whether `<s>` stands before the contexts.
-        starts: the model's states that texts may follow.
-        scorer: of rows of text after a state.
+        texts: the texts.
+        list_of: list of each text, in ascending order [U].
+        bos: whether `<s>` precedes the contexts.
+        starts: the model's stored states, for texts without a context.
+        scorer: scores rows of text after a state.
 
     Returns:
         Natural-log probabilities of all ids [T].
@@ -392,15 +393,15 @@ def score_ragged_texts(
 
 
 def _lists_by_length(lengths: Indices, list_of: Indices) -> Indices:
-    """Texts list by list, the lists with the shortest texts first."""
-    begins = np.flatnonzero(np.diff(list_of, prepend=-1))
-    longest = np.maximum.reduceat(lengths, begins)
-    of_list = np.repeat(longest, np.diff(begins, append=len(lengths)))
+    """Order texts list by list, the lists with the shortest texts first."""
+    starts = np.flatnonzero(np.diff(list_of, prepend=-1))
+    longest = np.maximum.reduceat(lengths, starts)  # of each list
+    of_list = np.repeat(longest, np.diff(starts, append=len(lengths)))
     return np.argsort(of_list, kind="stable")
 
 
 def _new_ragged_context_lengths(texts: RaggedTexts, order: Indices) -> list[int]:
-    """The length of each text's context, in an order; 0 where it was there before."""
+    """Return the length of each text's context, in an order; 0 where an earlier text has it too."""
     fresh = np.zeros(len(order), dtype=np.int64)
     contexts, first = np.unique(texts.context_of[order], return_index=True)
     known = len(texts.contexts)
@@ -411,31 +412,31 @@ def _new_ragged_context_lengths(texts: RaggedTexts, order: Indices) -> list[int]
 def _context_states(
     loaded: LoadedModel, texts: RaggedTexts, used: Indices, starts: Sequence[StoredState], *, bos: bool
 ) -> Work[Any, Any]:
-    """The states after what stands before texts, one row each."""
+    """Compute the states after contexts, and take stored states, one row each."""
     known = len(texts.contexts)
-    kept = [starts[i - known].state for i in used if i >= known]
+    stored = [starts[i - known].state for i in used if i >= known]
     contexts = [texts.contexts[i] for i in used if i < known]
     if not contexts:
-        return concatenate_states(kept)
+        return concatenate_states(stored)
     states = yield from prefill(loaded, contexts, bos=bos)
-    return concatenate_states([states, *kept]) if kept else states
+    return concatenate_states([states, *stored]) if stored else states
 
 
 def _score_by_lookup(
     loaded: LoadedModel, texts: RaggedTexts, rows: Indices, states: Any, numbers: Indices, out: FloatArray
 ) -> Work[Any, None]:
-    """Score consecutive texts by table, a bounded number of tokens a call."""
+    """Score consecutive texts by lookup, a bounded number of tokens per call."""
     first, last = int(rows[0]), int(rows[-1]) + 1
-    at = first
-    while at < last:
-        limit = texts.offsets[at] + MAX_LOOKUP_TOKENS
-        end = max(int(np.searchsorted(texts.offsets, limit, side="right")) - 1, at + 1)
+    begin = first
+    while begin < last:
+        limit = texts.offsets[begin] + MAX_LOOKUP_TOKENS
+        end = max(int(np.searchsorted(texts.offsets, limit, side="right")) - 1, begin + 1)
         end = min(end, last)
-        offsets = texts.offsets[at : end + 1]
+        offsets = texts.offsets[begin : end + 1]
         cut = slice(int(offsets[0]), int(offsets[-1]))
-        state = states.select(numbers[at - first : end - first])
+        state = states.select(numbers[begin - first : end - first])
         out[cut] = yield from score_ragged(loaded.model, state, texts.ids[cut], offsets - offsets[0])
-        at = end
+        begin = end
 
 
 def _score_by_reading(
@@ -449,15 +450,15 @@ def _score_by_reading(
 ) -> Work[Any, None]:
     """Score texts side by side, in chunks of bounded size."""
     for chunk in _padded_chunks(np.diff(texts.offsets)[rows]):
-        tokens, lengths, places = _pad_rows(texts, rows[chunk])
-        if not places.size:  # empty texts without an end
+        tokens, lengths, positions = _pad_rows(texts, rows[chunk])
+        if not positions.size:  # empty texts without an end
             continue
         used, contexts = np.unique(numbers[chunk], return_inverse=True)
         scored = yield from _score_padded(
             loaded.model, states.select(used), contexts, tokens, lengths, scorer
         )
-        within = places >= 0
-        out[places[within]] = scored[within]
+        within = positions >= 0
+        out[positions[within]] = scored[within]
 
 
 def _score_padded(
@@ -468,7 +469,7 @@ def _score_padded(
     lengths: TokenIds,
     scorer: Scorer,
 ) -> Work[Any, FloatArray]:
-    """Log-probabilities [N, T] of texts after some of K contexts [N], what they share read once if that spares work."""
+    """Score texts [N, T] after contexts [N] of K, shared prefixes once if that saves work."""
     shares = scorer is score_sequences and len(lengths) > 1 and model.family != "ngram"
     if shares and supports(model, ChoiceScorer):
         levels = yield from build_tree(contexts, tokens, lengths)
@@ -479,16 +480,16 @@ def _score_padded(
         if shared:
             return (yield from score_shared_prefixes(model, state, shared, tokens, lengths))
     scores = np.zeros(tokens.shape, dtype=np.float32)
-    for some in chunks_by_length(lengths):
-        width = int(lengths[some].max())
-        before = state.select(contexts[some])
-        told = yield from score(model, before, tokens[some, :width], lengths[some], scorer=scorer)
-        scores[some, :width] = told
+    for chunk in chunks_by_length(lengths):
+        width = int(lengths[chunk].max())
+        before = state.select(contexts[chunk])
+        scored = yield from score(model, before, tokens[chunk, :width], lengths[chunk], scorer=scorer)
+        scores[chunk, :width] = scored
     return scores
 
 
 def _padded_chunks(lengths: Indices) -> list[slice]:
-    """Neighbours in runs of at most `MAX_TREE_TOKENS` padded tokens, or one text."""
+    """Split into runs of neighbours of at most `MAX_TREE_TOKENS` padded tokens, or one text."""
     runs, first, widest = [], 0, 0
     for last, length in enumerate(lengths.tolist()):
         wider = max(widest, length)
@@ -501,9 +502,9 @@ def _padded_chunks(lengths: Indices) -> list[slice]:
 
 
 def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
-    """Some texts' ids [R, T], their lengths [R], and where each id stands among all; −1 past a text's end [R, T]."""
-    begins, lengths = texts.offsets[rows], np.diff(texts.offsets)[rows]
-    steps = np.arange(int(lengths.max(initial=0)))
-    places = np.where(steps < lengths[:, None], begins[:, None] + steps, -1)
-    tokens = np.where(places >= 0, texts.ids[np.maximum(places, 0)], EOS)
-    return tokens, lengths, places
+    """Pad texts' ids [R, T]; return also lengths [R] and positions among all ids, −1 past the end [R, T]."""
+    starts, lengths = texts.offsets[rows], np.diff(texts.offsets)[rows]
+    steps = np.arange(int(lengths.max(initial=0)))  # [T]
+    positions = np.where(steps < lengths[:, None], starts[:, None] + steps, -1)
+    tokens = np.where(positions >= 0, texts.ids[np.maximum(positions, 0)], EOS)
+    return tokens, lengths, positions

@@ -1,6 +1,6 @@
 """Stored states for decoders: open after contexts, advance, fork, and query next tokens.
 
-First tokens of several continuations of one state are read from one distribution where that costs
+First tokens of several continuations of one state are scored from one distribution where that costs
 less than scoring each.
 """
 
@@ -25,23 +25,23 @@ from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, enc
 from service.use_cases.prefill import MAX_CALL_TOKENS, chunks_by_length, context_groups, prefill
 
 _MAX_ENTRIES = 1 << 20
-"""Entries of distributions [R, V] that one call computes."""
+"""Entries of the distributions [R, V] of one call."""
 
 _MIN_SHARED_CONTINUATIONS = 8
-"""Continuations of one state from which on one distribution costs less than a score each."""
+"""Continuations of one state from which on one distribution costs less than separate scores."""
 
 _SPARSE_RATIO = 64
-"""A table finds single probabilities sooner than it writes this many times as many."""
+"""Vocabulary size per requested token from which on n-gram lookups cost less than a distribution."""
 
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
 
 class ContinuedStates(NamedTuple):
-    """What became of N continuations.
+    """Results of N continuations.
 
     Attributes:
         log_probs: natural-log probabilities of the tokens of each [T].
-        states: after each, one row each; empty if they were not wanted.
+        states: states of one row after each; empty if not requested.
     """
 
     log_probs: list[FloatArray]
@@ -49,30 +49,30 @@ class ContinuedStates(NamedTuple):
 
 
 def continue_states(
-    loaded: LoadedModel, befores: Sequence[StoredState], texts: Sequence[TokenIds], *, keep: bool
+    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], *, keep: bool
 ) -> Work[Any, ContinuedStates]:
-    """Read texts [T] after states, those of like length at once; a use case.
+    """Read texts [T] after states, in chunks of similar length; a use case.
 
     Args:
-        loaded: the version that all states are of.
-        befores: the state before each text; they may repeat.
-        texts: possibly empty, which is a fork.
-        keep: whether the states after them are wanted.
+        loaded: the model version of all states.
+        previous: the state before each text, possibly repeated.
+        texts: token ids; an empty text is a fork.
+        keep: whether to return the states after the texts.
     """
-    places: dict[int, int] = {}
-    rows = np.array([places.setdefault(id(before.state), len(places)) for before in befores])
-    distinct = concatenate_states(list({id(before.state): before.state for before in befores}.values()))
+    row_of_state: dict[int, int] = {}
+    rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
+    distinct = concatenate_states(list({id(before.state): before.state for before in previous}.values()))
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
-    states: list[Any] = [before.state for before in befores] if keep else []
+    states: list[Any] = [before.state for before in previous] if keep else []
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     filled = np.flatnonzero(lengths)
     for chunk in chunks_by_length(lengths[filled]):
-        some = filled[chunk]
-        tokens, widths = pad_sequences([texts[i] for i in some])
+        indices = filled[chunk]
+        tokens, widths = pad_sequences([texts[i] for i in indices])
         scored, after = yield from _score_and_advance(
-            loaded.model, distinct, rows[some], tokens=tokens, lengths=widths, keep=keep
+            loaded.model, distinct, rows[indices], tokens=tokens, lengths=widths, keep=keep
         )
-        for row, i in enumerate(some.tolist()):
+        for row, i in enumerate(indices.tolist()):
             log_probs[i] = scored[row, : widths[row]]
             if keep:
                 states[i] = after.select(np.array([row]))
@@ -82,27 +82,27 @@ def continue_states(
 def next_log_prob_blocks(
     loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None
 ) -> Work[FloatArray, None]:
-    """What may come next after states of one row each; a use case.
+    """Compute next-token log-probabilities after states of one row each; a use case.
 
     Args:
-        loaded: the version that all states are of.
-        states: N of them.
-        ids: the tokens that are asked about [K]; None for all.
+        loaded: the model version of all states.
+        states: N states.
+        ids: the requested tokens [K]; None for all.
 
     Yields:
-        Events: natural-log probabilities of some rows [n, K], in order, none below `LOG_ZERO`.
+        Events: natural-log probabilities of a block of rows [n, K], in order, none below `LOG_ZERO`.
     """
-    for some in _row_ranges(loaded, len(states), ids):
-        yield (yield from _next_log_probs(loaded, concatenate_states([states[i] for i in some]), ids))
+    for rows in _row_ranges(loaded, len(states), ids):
+        yield (yield from _next_log_probs(loaded, concatenate_states([states[i] for i in rows]), ids))
 
 
 def next_log_prob_matrix(
     loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None
 ) -> Work[Any, FloatArray]:
-    """What `following` says, as one array [N, K]."""
+    """Collect the blocks of `next_log_prob_blocks` in one array [N, K]."""
     blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
-    for some in _row_ranges(loaded, len(states), ids):
-        block = yield from _next_log_probs(loaded, concatenate_states([states[i] for i in some]), ids)
+    for rows in _row_ranges(loaded, len(states), ids):
+        block = yield from _next_log_probs(loaded, concatenate_states([states[i] for i in rows]), ids)
         blocks.append(block)
     return np.concatenate(blocks)
 
@@ -110,9 +110,9 @@ def next_log_prob_matrix(
 def _next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Work[Any, FloatArray]:
     if ids is not None and _is_sparse(loaded, ids):
         count = len(state)
-        asked = state.select(np.repeat(np.arange(count), len(ids)))
+        repeated = state.select(np.repeat(np.arange(count), len(ids)))
         tokens = np.tile(ids, count)[:, None]
-        scored = yield from score(loaded.model, asked, tokens, np.ones(len(tokens), dtype=np.int64))
+        scored = yield from score(loaded.model, repeated, tokens, np.ones(len(tokens), dtype=np.int64))
         log_probs: FloatArray = scored.reshape(count, len(ids))
     else:
         log_probs = yield from next_log_probs(loaded.model, state)
@@ -126,7 +126,7 @@ def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
 
 
 def _row_ranges(loaded: LoadedModel, count: int, ids: TokenIds | None) -> Iterator[range]:
-    """Rows 0 … count − 1 in runs of bounded work."""
+    """Split rows 0 … count − 1 into ranges of bounded work."""
     if ids is not None and _is_sparse(loaded, ids):
         return _ranges(count, max(1, MAX_CALL_TOKENS // len(ids)))
     return _ranges(count, max(1, _MAX_ENTRIES // loaded.vocab_size))
@@ -146,13 +146,13 @@ def _score_and_advance(
     lengths: TokenIds,
     keep: bool,
 ) -> Work[Any, tuple[FloatArray, Any]]:
-    """Log-probabilities [R, T] of texts, none empty, after rows of some distinct states; the states after, if kept."""
-    used, places = np.unique(rows, return_inverse=True)
-    single = tokens.shape[1] == 1 and not keep  # for these scoring would go a step further than need be
+    """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
+    used, row_of_used = np.unique(rows, return_inverse=True)
+    single = tokens.shape[1] == 1 and not keep  # scoring would needlessly advance the state
     if model.family != "ngram" and (single or len(rows) >= _MIN_SHARED_CONTINUATIONS * len(used)):
         return (
             yield from _score_by_distributions(
-                model, distinct.select(used), places, tokens=tokens, lengths=lengths, keep=keep
+                model, distinct.select(used), row_of_used, tokens=tokens, lengths=lengths, keep=keep
             )
         )
     state = distinct.select(rows)
@@ -172,12 +172,12 @@ def _score_by_distributions(
     lengths: TokenIds,
     keep: bool,
 ) -> Work[Any, tuple[FloatArray, Any]]:
-    """The same, where first tokens are found in the distribution of the state before them."""
+    """Score and advance as above, with first tokens looked up in the distribution of the state before."""
     scores = np.zeros(tokens.shape, dtype=np.float32)
-    for some in _ranges(len(before), max(1, _MAX_ENTRIES // len(model.vocabulary))):
-        log_probs = yield from next_log_probs(model, before.select(np.arange(some.start, some.stop)))
-        mine = np.flatnonzero((rows >= some.start) & (rows < some.stop))
-        scores[mine, 0] = log_probs[rows[mine] - some.start, tokens[mine, 0]]
+    for block in _ranges(len(before), max(1, _MAX_ENTRIES // len(model.vocabulary))):
+        log_probs = yield from next_log_probs(model, before.select(np.arange(block.start, block.stop)))
+        indices = np.flatnonzero((rows >= block.start) & (rows < block.stop))
+        scores[indices, 0] = log_probs[rows[indices] - block.start, tokens[indices, 0]]
     state = before.select(rows)
     if not keep and tokens.shape[1] == 1:
         return scores, state
@@ -192,11 +192,11 @@ def _score_by_distributions(
 
 @dataclass(frozen=True, slots=True)
 class OwnedStateStore:
-    """Where the states of a request are kept.
+    """State store of a request.
 
     Attributes:
-        store: of the service.
-        owner: whose they are.
+        store: the store of the service.
+        owner: owner of the states.
     """
 
     store: StateStore
@@ -209,7 +209,7 @@ class OpenCommand:
 
     Attributes:
         contexts: each with its name in the request, for messages; possibly empty.
-        bos: whether `<s>` stands before them.
+        bos: whether `<s>` precedes them.
         model: address; None for the default.
     """
 
@@ -222,8 +222,8 @@ class OpenResult(NamedTuple):
     """A state after a context.
 
     Attributes:
-        handle: leads to it.
-        num_tokens: read so far, `<s>` not counted.
+        handle: identifier of the state.
+        num_tokens: tokens read so far, without `<s>`.
     """
 
     handle: str
@@ -232,14 +232,14 @@ class OpenResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateContinuation:
-    """What follows a state.
+    """A continuation of a state.
 
     Attributes:
         parameter: its name in the request, for messages.
         before: the state.
         given: words or ids; empty for a fork.
-        eos: whether `</s>` after it is scored too.
-        keep: whether the state after it is wanted.
+        eos: whether to score `</s>` after it too.
+        keep: whether to keep the state after it.
     """
 
     parameter: str
@@ -255,8 +255,8 @@ class AdvanceCommand:
 
     Attributes:
         continuations: at least one.
-        next_token_ids: tokens whose probabilities after each are wanted too.
-        free: handles that are not needed any more once this is answered.
+        next_token_ids: tokens to score after each continuation.
+        free: handles to free once the request is answered.
     """
 
     continuations: tuple[StateContinuation, ...]
@@ -265,14 +265,14 @@ class AdvanceCommand:
 
 
 class AdvanceResult(NamedTuple):
-    """What became of a continuation.
+    """Result of a continuation.
 
     Attributes:
-        handle: leads to the state after it, before any `</s>`; None if it was not to be kept.
+        handle: identifier of the state after it, before any `</s>`; None if not kept.
         ids: its tokens [T].
-        log_probs: of each [T].
-        eos_log_prob: of `</s>` after them; None if not asked for.
-        next_log_probs: of the tokens that were asked about, after them.
+        log_probs: log-probability of each token [T].
+        eos_log_prob: log-probability of `</s>` after them; None if not requested.
+        next_log_probs: log-probabilities of the requested next tokens.
     """
 
     handle: str | None
@@ -283,67 +283,67 @@ class AdvanceResult(NamedTuple):
 
     @property
     def logprob(self) -> float:
-        """Of all its tokens, in double precision."""
+        """Sum of the log-probabilities of all tokens, in double precision."""
         return float(self.log_probs.sum(dtype=np.float64))
 
     @property
     def num_oov(self) -> int:
-        """How many of the tokens are `<unk>`."""
+        """Number of `<unk>` tokens."""
         return int(np.count_nonzero(self.ids == UNK))
 
 
 def open_states(
-    loaded: LoadedModel, command: OpenCommand, place: OwnedStateStore, limits: Limits
+    loaded: LoadedModel, command: OpenCommand, state_store: OwnedStateStore, limits: Limits
 ) -> Work[Any, list[OpenResult]]:
     """Keep the state after each context.
 
     Raises:
         InvalidInputError: a context is wrong.
         UnsupportedParameterError: the model reads from right to left.
-        StatesFullError: there is no room for the states; none is kept.
+        StatesFullError: the store has no capacity for the states; none is kept.
     """
     check_reads_forward(loaded)
-    place.store.check_capacity(len(command.contexts))
+    state_store.store.check_capacity(len(command.contexts))
     contexts = yield from encode_each(loaded, command.contexts, limits)
     handles: list[str] = []
-    whole = False
+    complete = False
     try:
         for group in context_groups([len(ids) for ids in contexts]):
-            some = contexts[group]
-            state = yield from prefill(loaded, some, bos=command.bos)
-            rows = [state.select(np.array([row])) for row in range(len(some))]
-            kept = yield from _stored_states(loaded, rows, some)
-            handles += place.store.keep(place.owner, kept)
-        whole = True
+            group_contexts = contexts[group]
+            state = yield from prefill(loaded, group_contexts, bos=command.bos)
+            rows = [state.select(np.array([row])) for row in range(len(group_contexts))]
+            stored = yield from _stored_states(loaded, rows, group_contexts)
+            handles += state_store.store.keep(state_store.owner, stored)
+        complete = True
     finally:
-        if not whole:
-            place.store.free(place.owner, handles)
+        if not complete:
+            state_store.store.free(state_store.owner, handles)
     return [OpenResult(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
 
 def advance_states(
-    loaded: LoadedModel, command: AdvanceCommand, place: OwnedStateStore, limits: Limits
+    loaded: LoadedModel, command: AdvanceCommand, state_store: OwnedStateStore, limits: Limits
 ) -> Work[Any, list[AdvanceResult]]:
-    """Score continuations of states and keep the states after them; those before stay as they are.
+    """Score continuations of states and keep the states after them; the states before stay unchanged.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or the reply would be too long.
         ContextLengthError: a continuation is too long.
-        StatesFullError: there is no room for the states; none is kept.
+        StatesFullError: the store has no capacity for the states; none is kept.
     """
     given = command.continuations
     next_ids = loaded.check_ids(command.next_token_ids, parameter="next_token_ids")
-    to_keep = [i for i, one in enumerate(given) if one.keep]
+    to_keep = [i for i, item in enumerate(given) if item.keep]
     if to_keep:
-        place.store.check_capacity(len(to_keep), sum(given[i].before.num_bytes for i in to_keep))
+        state_store.store.check_capacity(len(to_keep), sum(given[i].before.num_bytes for i in to_keep))
 
-    def prepare(one: StateContinuation) -> TokenIds:
-        limits.check_characters(one.given, parameter=one.parameter)
-        ids = _ids(loaded, one)
-        limits.check_length(len(ids), parameter=one.parameter)
+    def prepare(item: StateContinuation) -> TokenIds:
+        limits.check_characters(item.given, parameter=item.parameter)
+        ids = _ids(loaded, item)
+        limits.check_length(len(ids), parameter=item.parameter)
         return ids
 
-    texts = yield from map_in_steps(given, prepare, size=lambda one: len(one.given))
+    texts = yield from map_in_steps(given, prepare, size=lambda item: len(item.given))
     limits.check_entries(
         sum(map(len, texts)) + len(given) * len(next_ids),
         parameter="next_token_ids" if len(next_ids) else "continuations",
@@ -351,50 +351,50 @@ def advance_states(
         f"asked about {len(next_ids)} after each",
         instead="POST /v1/states/next gives whole distributions as application/octet-stream",
     )
-    ends = [i for i, one in enumerate(given) if one.eos]
-    wanted = bool(to_keep or ends or len(next_ids))
-    log_probs, states = yield from continue_states(loaded, [one.before for one in given], texts, keep=wanted)
-    asking = list(range(len(given))) if len(next_ids) else ends
-    asked = np.append(next_ids, EOS)
-    rows = yield from next_log_prob_matrix(loaded, [states[i] for i in asking], asked)
-    after = dict(zip(asking, rows, strict=True))
+    ends = [i for i, item in enumerate(given) if item.eos]
+    keep = bool(to_keep or ends or len(next_ids))
+    log_probs, states = yield from continue_states(loaded, [item.before for item in given], texts, keep=keep)
+    queried = list(range(len(given))) if len(next_ids) else ends
+    queried_ids = np.append(next_ids, EOS)
+    rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
+    next_rows = dict(zip(queried, rows, strict=True))
     handles: list[str | None] = [None] * len(given)
     if to_keep:
-        befores = [given[i].before for i in to_keep]
-        kept = yield from _stored_states(
-            loaded, [states[i] for i in to_keep], [texts[i] for i in to_keep], befores
+        previous = [given[i].before for i in to_keep]
+        stored = yield from _stored_states(
+            loaded, [states[i] for i in to_keep], [texts[i] for i in to_keep], previous
         )
-        for i, handle in zip(to_keep, place.store.keep(place.owner, kept), strict=True):
+        for i, handle in zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True):
             handles[i] = handle
-    place.store.free(place.owner, command.free)
+    state_store.store.free(state_store.owner, command.free)
     return [
         AdvanceResult(
             handles[i],
             texts[i],
             log_probs[i],
-            float(after[i][-1]) if one.eos else None,
-            after[i][:-1] if i in after else _NO_LOG_PROBS,
+            float(next_rows[i][-1]) if item.eos else None,
+            next_rows[i][:-1] if i in next_rows else _NO_LOG_PROBS,
         )
-        for i, one in enumerate(given)
+        for i, item in enumerate(given)
     ]
 
 
 def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedModel:
-    """The version that states are of.
+    """Find the model version of states.
 
     Args:
         states: at least one.
-        parameter: where they stand, such as `states[]`.
+        parameter: their name in the request, such as `states[]`.
 
     Raises:
-        InvalidInputError: they are of several.
+        InvalidInputError: the states are of several versions.
     """
     first = states[0].loaded
-    for place, kept in enumerate(states):
-        if kept.loaded is not first:
-            name = parameter.replace("[]", f"[{place}]", 1)
+    for index, state in enumerate(states):
+        if state.loaded is not first:
+            name = parameter.replace("[]", f"[{index}]", 1)
             raise InvalidInputError(
-                f"{name} is of {kept.loaded.address} as it was loaded then, and the first is of {first.address}: "
+                f"{name} is of {state.loaded.address} as it was loaded then, and the first is of {first.address}: "
                 "states of one version go into one request",
                 parameter=name,
             )
@@ -402,10 +402,10 @@ def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedMo
 
 
 def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> TokenIds | None:
-    """The tokens that a request asks about [K]; None for all.
+    """Check the token ids of a request [K]; None for all.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary, or there are more than it has.
+        InvalidInputError: an id is outside the vocabulary, or there are more ids than tokens.
     """
     if ids is None:
         return None
@@ -418,14 +418,14 @@ def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> Token
 
 
 def ids_after(before: StoredState, text: str) -> TokenIds:
-    """The ids of words [T] that follow a state.
+    """Tokenise words that follow a state [T].
 
-    They are tokenised as they are after a space, whatever the words before: where a state has text before it
-    that does not end in white space, and neither do the words begin with it, a space is put between.
+    The words are tokenised as after a space, whatever precedes them: a space is inserted where neither the
+    text before the state ends in white space nor the words begin with it.
     """
     tokenizer = before.loaded.tokenizer
     if tokenizer.leading_space:
-        text = text.removeprefix(" ")  # the tokenizer puts its own
+        text = text.removeprefix(" ")  # the tokenizer adds its own
     elif text and not text[0].isspace() and before.last_token is not None:
         spelled = tokenizer.token_bytes[before.last_token]
         if spelled and not spelled[-1:].isspace():
@@ -433,23 +433,23 @@ def ids_after(before: StoredState, text: str) -> TokenIds:
     return np.asarray(tokenizer.encode(text), dtype=np.int64)
 
 
-def _ids(loaded: LoadedModel, one: StateContinuation) -> TokenIds:
-    if isinstance(one.given, str):
-        return ids_after(one.before, one.given)
-    return loaded.check_ids(one.given, parameter=one.parameter)
+def _ids(loaded: LoadedModel, item: StateContinuation) -> TokenIds:
+    if isinstance(item.given, str):
+        return ids_after(item.before, item.given)
+    return loaded.check_ids(item.given, parameter=item.parameter)
 
 
 def _stored_states(
-    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], befores: Sequence[StoredState] = ()
+    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState] = ()
 ) -> Work[Any, list[StoredState]]:
-    """States after texts, as they are kept: each in memory of its own; a bounded number a step."""
+    """Copy states after texts, each into its own memory for the store; a bounded number per step."""
 
-    def made(place: int) -> StoredState:
-        ids = texts[place]
+    def build(index: int) -> StoredState:
+        ids = texts[index]
         num_tokens, last = (0, None)
-        if befores:
-            num_tokens, last = befores[place].num_tokens, befores[place].last_token
+        if prior:
+            num_tokens, last = prior[index].num_tokens, prior[index].last_token
         last = int(ids[-1]) if len(ids) else last
-        return StoredState(loaded, materialize(states[place]), num_tokens + len(ids), last)
+        return StoredState(loaded, materialize(states[index]), num_tokens + len(ids), last)
 
-    return (yield from map_in_steps(range(len(states)), made, size=lambda _: 0))
+    return (yield from map_in_steps(range(len(states)), build, size=lambda _: 0))

@@ -1,4 +1,4 @@
-"""Texts to token ids and back, for clients that count or compare tokens."""
+"""Tokenisation and detokenisation, for clients that count or compare tokens."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ from service.use_cases.inputs import Limits
 
 
 class TokenizedText(NamedTuple):
-    """A text's tokens.
+    """Tokens of a text.
 
     Attributes:
         ids: of each.
-        names: what each is called.
+        names: of each.
     """
 
     ids: list[int]
@@ -23,17 +23,17 @@ class TokenizedText(NamedTuple):
 
 
 def tokenize(loaded: LoadedModel, text: str, limits: Limits, *, special: bool) -> Work[Any, TokenizedText]:
-    """The tokens of a text.
+    """Tokenise a text.
 
-    A text that is nothing but `<s>`, `</s>` or `<unk>` is that control token, unless the vocabulary has an
-    ordinary one of that spelling: clients find out this way which ids they have. Within a text they are
-    spellings like any other.
+    A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless the vocabulary has an ordinary
+    token of that spelling: clients look up the ids of control tokens this way. Inside a longer text such
+    spellings are ordinary text.
 
     Args:
-        loaded: whose tokens.
+        loaded: the model.
         text: any.
         limits: of one request.
-        special: whether `<s>` is put first.
+        special: whether to prepend `<s>`.
 
     Raises:
         ContextLengthError: the text is too long.
@@ -47,12 +47,12 @@ def tokenize(loaded: LoadedModel, text: str, limits: Limits, *, special: bool) -
     if special and ids[:1] != [BOS]:
         ids.insert(0, BOS)
     limits.check_length(len(ids), parameter="prompt")
-    speller = EntryBuilder(loaded, continues=False)
-    return TokenizedText(ids, [speller.name(token) for token in ids])
+    builder = EntryBuilder(loaded, continues=False)
+    return TokenizedText(ids, [builder.name(token) for token in ids])
 
 
 def detokenize(loaded: LoadedModel, ids: Sequence[int], limits: Limits) -> Work[Any, str]:
-    """The text that ids spell; control tokens spell nothing.
+    """Decode ids to text; control tokens give none.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or there are too many.

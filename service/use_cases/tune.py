@@ -24,10 +24,10 @@ from service.use_cases.inputs import Limits
 from service.use_cases.rerank import MAX_COMPARED
 
 MAX_CANDIDATES = 65_536
-"""Candidates of all lists of one request; the command line takes any number."""
+"""Candidates of all lists of one request at most; the command line takes any number."""
 
 MAX_SEARCHES = 4096
-"""Searches of one request: folds and one more, times exponents, times restarts and resamples."""
+"""Searches of one request at most: (folds + 1) times exponents, times restarts and resamples."""
 
 _LISTS_AT_ONCE = 64
 
@@ -37,10 +37,10 @@ class TuneCommand:
     """A valid request to tune.
 
     Attributes:
-        lists: with references, or they are left out.
-        metric: to tune for.
-        features: that may have weights; None for what lists and models have.
-        settings: how to look.
+        lists: candidate lists; those without references are left out.
+        metric: the objective.
+        features: features that may have weights; None for all those of lists and models.
+        settings: of the search.
     """
 
     lists: tuple[CandidateList, ...]
@@ -49,13 +49,13 @@ class TuneCommand:
     settings: TuningSettings = field(default_factory=TuningSettings)
 
     def check_searches(self) -> None:
-        """Refuse more searches than one request may ask of the service.
+        """Refuse more searches than the limit of one request.
 
         Raises:
             InvalidInputError: there are too many.
         """
-        asked = self.settings
-        searches = (asked.folds + 1) * len(asked.length_exponents) * (asked.restarts + asked.resamples)
+        tuning = self.settings
+        searches = (tuning.folds + 1) * len(tuning.length_exponents) * (tuning.restarts + tuning.resamples)
         if searches > MAX_SEARCHES:
             raise InvalidInputError(
                 f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
@@ -65,7 +65,7 @@ class TuneCommand:
 
 
 def check_candidate_count(count: int) -> None:
-    """Refuse more candidates than one request may ask the service to tune on.
+    """Refuse more candidates than the limit of one request.
 
     Raises:
         InvalidInputError: there are too many.
@@ -79,12 +79,12 @@ def check_candidate_count(count: int) -> None:
 
 
 class TuneResult(NamedTuple):
-    """What came of it.
+    """Result of tuning.
 
     Attributes:
-        data: the lists as a problem.
-        folds: of each list [N].
-        outcome: weights, and what they are worth.
+        data: the lists as a tuning problem.
+        folds: fold of each list [N].
+        outcome: the weights and their evaluation.
     """
 
     data: TuningData
@@ -93,27 +93,27 @@ class TuneResult(NamedTuple):
 
 
 def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[Any, TuneResult]:
-    """Score the candidates, seek weights, and judge them; a use case.
+    """Score the candidates, search for weights, and evaluate them; a use case.
 
     Raises:
         InvalidInputError: no list has references, a feature is missing, or there are too few lists.
         ContextLengthError: a candidate with its context has too many tokens.
     """
-    numbers, told = select_with_references(command.lists)
-    yield from _check(command, told, numbers, models)
-    computed = yield from compute_features(models, told, limits)
+    numbers, lists = select_with_references(command.lists)
+    yield from _check(command, lists, numbers, models)
+    computed = yield from compute_features(models, lists, limits)
     return (yield from tune_and_evaluate(command, computed))
 
 
 def tune_and_evaluate(
     command: TuneCommand, computed: ListFeatures, *, searched: Callable[[], None] = lambda: None
 ) -> Work[Any, TuneResult]:
-    """Seek weights, and judge them; a use case.
+    """Search for weights and evaluate them; a use case.
 
     Args:
-        command: what to tune.
-        computed: features of the candidates of all lists that have references.
-        searched: called whenever a resample has been searched, at most `settings.num_resamples` times.
+        command: the request.
+        computed: features of the candidates of all lists with references.
+        searched: called after each resample, at most `settings.num_resamples` times.
 
     Raises:
         InvalidInputError: a feature is missing, or there are too few lists.
@@ -131,20 +131,20 @@ def tune_and_evaluate(
     return TuneResult(data, folds, outcome)
 
 
-def _list_prefix(numbers: Ints, place: int) -> str:
-    return f"lists[{numbers[place]}]."
+def _list_prefix(numbers: Ints, index: int) -> str:
+    return f"lists[{numbers[index]}]."
 
 
 def _check(
     command: TuneCommand, lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
 ) -> Work[Any, None]:
-    """Refuse lists that cannot be tuned on; `numbers` are what messages call them by."""
+    """Refuse lists unfit for tuning; `numbers` are their indices in the request, for messages."""
     for begin in range(0, len(lists), _LISTS_AT_ONCE):
-        some, named = lists[begin : begin + _LISTS_AT_ONCE], numbers[begin : begin + _LISTS_AT_ONCE]
-        check_given(some, models=models.extra, place=partial(_list_prefix, named))
+        batch, batch_numbers = lists[begin : begin + _LISTS_AT_ONCE], numbers[begin : begin + _LISTS_AT_ONCE]
+        check_given(batch, models=models.extra, place=partial(_list_prefix, batch_numbers))
         yield None
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
-    longest = max(len(one.candidates) for one in lists)
+    longest = max(len(item.candidates) for item in lists)
     if compares and longest > MAX_COMPARED:
         raise InvalidInputError(
             f"a list has {longest} candidates; at most {MAX_COMPARED} are compared with each other for {CONSENSUS}",
