@@ -59,8 +59,8 @@ class LoadedModel:
     Attributes:
         address: `name@number`.
         checkpoint: the loaded checkpoint.
-        prefix_cache: states after recently read texts; None if disabled.
-        next_token_cache: next-token distributions after recently typed texts; None if disabled.
+        prefix_cache: states after recently read texts; None if none are kept.
+        next_token_cache: next-token distributions after recently typed texts; None if none are kept.
         use: its use by requests.
     """
 

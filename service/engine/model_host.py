@@ -323,7 +323,9 @@ class ModelHost:
         self._publish()
         started_s = self._clock()
         try:
-            arrival = self._loader.load(model.version, in_use=self.bytes_in_use, others=self._unloadable())
+            arrival = self._loader.load(
+                model.version, in_use=self.bytes_in_use, unloadable=self._unloadable()
+            )
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
             self._models[own] = replace(model, failure=self.redact_root(error))

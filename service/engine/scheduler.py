@@ -289,7 +289,7 @@ class Scheduler:
         """Take one turn, both halves.
 
         Returns:
-            Whether any work was done; False means that all queues are empty.
+            Whether any work was done; False means that no job can proceed now.
         """
         interactive = self.serve_interactive()
         return self.serve_bulk() or interactive
