@@ -1,7 +1,7 @@
-"""Model calls as values: what a use case asks of a model, and how calls of one kind are batched.
+"""Model calls that use cases yield, and batches of calls of one kind.
 
 A use case evaluates `state, log_probs = yield from step(model, state, tokens)` and is resumed with
-the result. It cannot tell whether the call ran alone or in a batch with calls of other requests.
+the result, which is the same whether the call ran alone or in a batch with calls of other requests.
 """
 
 from abc import abstractmethod

@@ -15,7 +15,7 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
-"""A use case under way: events of type E, then a result of type R."""
+"""A running use case: events of type E, then a result of type R."""
 
 
 class WorkOutput(NamedTuple):

@@ -164,7 +164,7 @@ class AddressTable:
 def build_address_table(
     models: Mapping[str, HostedModel],
     *,
-    followed: Mapping[str, str],
+    served: Mapping[str, str],
     aliases: Mapping[str, Mapping[str, int]],
     default: str,
     before: AddressTable | None,
@@ -173,14 +173,14 @@ def build_address_table(
 
     Args:
         models: by `name@number`.
-        followed: `name@number` of the model to answer, for each served address.
+        served: `name@number` of the model to answer, for each served address.
         aliases: version numbers by model name and alias in the registry; those of versions not hosted are ignored.
-        default: a served address.
-        before: the table to replace.
+        default: address of the default model; a key of `served`.
+        before: the table to replace; None for the first.
     """
     targets = {address: address for address in models}
     targets |= _alias_targets(models, aliases, before)
-    targets |= followed
+    targets |= served
     for address in models:
         name = address.partition("@")[0]
         if name not in targets:

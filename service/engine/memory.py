@@ -155,9 +155,9 @@ class _MemoryWalk:
 
     def _count(self, item: Any) -> None:
         if isinstance(item, np.ndarray):
-            self._array(item)
+            self._count_array(item)
         elif isinstance(item, self._tensor):
-            self._storage(item)
+            self._count_storage(item)
         elif isinstance(item, dict):
             self.own += sys.getsizeof(item)
             self._left.extend(item.keys())
@@ -173,7 +173,7 @@ class _MemoryWalk:
                 names = (slots,) if isinstance(slots, str) else slots
                 self._left.extend(getattr(item, name, None) for name in names)
 
-    def _array(self, array: npt.NDArray[Any]) -> None:
+    def _count_array(self, array: npt.NDArray[Any]) -> None:
         base: Any = array
         while isinstance(base, np.ndarray) and base.base is not None:
             base = base.base
@@ -190,7 +190,7 @@ class _MemoryWalk:
         else:
             self.own += array.nbytes if self._is_new(id(base)) else 0
 
-    def _storage(self, tensor: Any) -> None:
+    def _count_storage(self, tensor: Any) -> None:
         storage = tensor.untyped_storage()
         if self._is_new(storage.data_ptr()):
             if tensor.device.type != "cpu":

@@ -167,8 +167,8 @@ class ModelHost:
 
     def bytes_by_model(self) -> dict[str, float]:
         """Return the bytes of each loaded model, host and device memory together."""
-        sizes = {own: model.size for own, model in self.models.items()}
-        return {own: size.host + size.device for own, size in sizes.items() if size is not None}
+        sizes = {address: model.size for address, model in self.models.items()}
+        return {address: size.host + size.device for address, size in sizes.items() if size is not None}
 
     def resolve(self, address: str | None) -> LoadedModel:
         """Return the loaded model of an address.
@@ -226,8 +226,8 @@ class ModelHost:
     def load_all(self) -> None:
         """Load every model, the default first; failed loads are logged, and the models stay hosted as failed."""
         first = self.default.address
-        for own in sorted(self._models, key=lambda address: address != first):
-            model = self._models.get(own)  # None if an earlier load has made it superfluous
+        for address in sorted(self._models, key=lambda address: address != first):
+            model = self._models.get(address)  # None if an earlier load has made it superfluous
             if model is not None and model.state is LoadState.LOADING:
                 self._load(model)
 
@@ -243,13 +243,13 @@ class ModelHost:
             CheckpointError: the registry cannot resolve the address.
         """
         known = address in self._watcher.watched
-        followed = self._watcher.watch(address)
-        target = followed.target
+        watched = self._watcher.watch(address)
+        target = watched.target
         self._reconcile()
         if self._models[target].loaded is None:
             self._load(self._models[target])
             if not known and self._models[target].loaded is None:
-                followed.failed_target = target
+                watched.failed_target = target
         return self.models[target]
 
     def unload(self, address: str) -> HostedModel:
@@ -294,9 +294,9 @@ class ModelHost:
         self._was_reachable = reachable
         self._reconcile()
         followed = self._watcher.watched.values()
-        for own in {watched.target for watched in followed if watched.target != watched.failed_target}:
-            model = self._models[own]
-            if model.version is not None and model.loaded is None and self._retries.is_due(own):
+        for target in {watched.target for watched in followed if watched.target != watched.failed_target}:
+            model = self._models[target]
+            if model.version is not None and model.loaded is None and self._retries.is_due(target):
                 self._load(model)
         if self.default_model.update(self.find):
             self._publish()
@@ -319,38 +319,36 @@ class ModelHost:
     def _load(self, model: HostedModel) -> None:
         if self._stopping or model.version is None:
             return
-        own = model.address
-        self._models[own] = replace(model, failure=None)
+        address = model.address
+        self._models[address] = replace(model, failure=None)
         self._publish()
         started_s = self._clock()
         try:
-            arrival = self._loader.load(
-                model.version, in_use=self.bytes_in_use, unloadable=self._unloadable()
-            )
+            result = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=self._unloadable())
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
-            self._models[own] = replace(model, failure=self.redact_root(error))
-            self._retries.record_failure(own)
-            _log.error("model failed", model=own, reason=self.redact_root(error))
+            self._models[address] = replace(model, failure=self.redact_root(error))
+            self._retries.record_failure(address)
+            _log.error("model failed", model=address, reason=self.redact_root(error))
         else:
             outcome = "loaded"
-            self._models[own] = replace(
+            self._models[address] = replace(
                 model,
-                loaded=arrival.loaded,
+                loaded=result.loaded,
                 failure=None,
-                size=arrival.size,
-                load_s=arrival.load_s,
-                warm_up_s=arrival.warm_up_s,
+                size=result.size,
+                load_s=result.load_s,
+                warm_up_s=result.warm_up_s,
             )
-            self._retries.forget(own)
+            self._retries.forget(address)
             _log.info(
                 "model loaded",
-                model=own,
-                family=arrival.loaded.checkpoint.manifest.family,
-                precision=arrival.loaded.checkpoint.precision,
-                seconds=round(arrival.load_s, 3),
-                warm_up_s=round(arrival.warm_up_s, 3),
-                bytes=arrival.size.host,
+                model=address,
+                family=result.loaded.checkpoint.manifest.family,
+                precision=result.loaded.checkpoint.precision,
+                seconds=round(result.load_s, 3),
+                warm_up_s=round(result.warm_up_s, 3),
+                bytes=result.size.host,
             )
         self._observer.model_load(outcome, self._clock() - started_s)
         self._reconcile()
@@ -358,15 +356,15 @@ class ModelHost:
     def _reconcile(self) -> None:
         """Move addresses to newly loaded versions, unload models without an address, and publish the table."""
         needed = set()
-        for followed in self._watcher.watched.values():
-            if followed.version is not None:
-                hosted = HostedModel(followed.target, followed.version)
-                if self._models.setdefault(followed.target, hosted).loaded is not None:
-                    followed.serving, followed.failed_target = followed.target, None
-            elif followed.serving is None:
-                self._models[followed.address] = HostedModel(followed.address, None, failure=followed.problem)
-            needed |= {followed.target, followed.serving_or_target}
-        unloaded = [self._models.pop(own) for own in list(self._models) if own not in needed]
+        for watched in self._watcher.watched.values():
+            if watched.version is not None:
+                hosted = HostedModel(watched.target, watched.version)
+                if self._models.setdefault(watched.target, hosted).loaded is not None:
+                    watched.serving, watched.failed_target = watched.target, None
+            elif watched.serving is None:
+                self._models[watched.address] = HostedModel(watched.address, None, failure=watched.problem)
+            needed |= {watched.target, watched.serving_or_target}
+        unloaded = [self._models.pop(address) for address in list(self._models) if address not in needed]
         self._publish()
         for model in unloaded:
             self._retries.forget(model.address)
@@ -376,8 +374,11 @@ class ModelHost:
 
     def _publish(self) -> None:
         self._address_table = build_address_table(
-            {own: replace(model, failure=self._problem(model)) for own, model in self._models.items()},
-            followed=self._watcher.targets(),
+            {
+                address: replace(model, failure=self._problem(model))
+                for address, model in self._models.items()
+            },
+            served=self._watcher.targets(),
             aliases=self._watcher.aliases,
             default=self.default_model.address,
             before=self._address_table,
@@ -387,13 +388,15 @@ class ModelHost:
         """Return why a model cannot answer, or why a loaded one has not been replaced by its successor."""
         if model.loaded is None:
             return model.failure
-        for followed in self._watcher.watched.values():
-            if followed.serving == model.address:
-                after = self._models.get(followed.target)
-                if followed.problem is not None:
-                    return followed.problem
+        for watched in self._watcher.watched.values():
+            if watched.serving == model.address:
+                after = self._models.get(watched.target)
+                if watched.problem is not None:
+                    return watched.problem
                 if after is not None and after.loaded is None and after.failure is not None:
-                    return f"{followed.address} means {after.address}, which could not be loaded: {after.failure}"
+                    return (
+                        f"{watched.address} means {after.address}, which could not be loaded: {after.failure}"
+                    )
         return None
 
     def _unloadable(self) -> Iterator[UnloadableModel]:

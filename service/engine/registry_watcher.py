@@ -86,10 +86,10 @@ class RegistryWatcher:
         Raises:
             ModelNotFoundError, CheckpointError, RegistryError: the registry cannot resolve it.
         """
-        followed = self.watched.get(address) or WatchedAddress(address)
-        self._resolve(followed)
-        self.watched[address] = followed
-        return followed
+        watched = self.watched.get(address) or WatchedAddress(address)
+        self._resolve(watched)
+        self.watched[address] = watched
+        return watched
 
     def resolved_address(self, address: str) -> str | None:
         """Return `name@number` of an address in the registry, or None if the registry cannot resolve it."""
@@ -113,9 +113,9 @@ class RegistryWatcher:
         except RegistryError as error:
             _log.warning("registry cannot be watched", reason=str(error))
             return False
-        for followed in list(self.watched.values()):
-            if followed.name in changed or followed.problem is not None:
-                self._resolve_or_log(followed)
+        for watched in list(self.watched.values()):
+            if watched.name in changed or watched.problem is not None:
+                self._resolve_or_log(watched)
         for name in names:
             if name not in self._names:
                 self._names.append(name)
@@ -127,12 +127,12 @@ class RegistryWatcher:
     def addresses_of(self, own: str) -> list[str]:
         """Return the watched addresses that lead to a model."""
         return [
-            address for address, followed in self.watched.copy().items() if followed.serving_or_target == own
+            address for address, watched in self.watched.copy().items() if watched.serving_or_target == own
         ]
 
     def targets(self) -> dict[str, str]:
         """Return `name@number` of the model that each address leads to."""
-        return {address: followed.serving_or_target for address, followed in self.watched.items()}
+        return {address: watched.serving_or_target for address, watched in self.watched.items()}
 
     def redact_root(self, error: BaseException) -> str:
         """Return an error message for clients, without the location of the registry."""
@@ -148,23 +148,23 @@ class RegistryWatcher:
             self.watched[address] = WatchedAddress(address, problem=self.redact_root(error))
             _log.error("model failed", model=address, reason=self.watched[address].problem)
 
-    def _resolve(self, followed: WatchedAddress) -> None:
-        version = self._registry.resolve(followed.address)
-        self.aliases[followed.name] = self._registry.aliases(followed.name)
-        followed.version, followed.problem = version, None
+    def _resolve(self, watched: WatchedAddress) -> None:
+        version = self._registry.resolve(watched.address)
+        self.aliases[watched.name] = self._registry.aliases(watched.name)
+        watched.version, watched.problem = version, None
 
-    def _resolve_or_log(self, followed: WatchedAddress) -> None:
+    def _resolve_or_log(self, watched: WatchedAddress) -> None:
         try:
-            self._resolve(followed)
+            self._resolve(watched)
         except (CheckpointError, ModelNotFoundError, RegistryError) as error:
             problem = self.redact_root(error)
-            if problem != followed.problem:
-                _log.warning("model cannot be followed", model=followed.address, reason=problem)
-            followed.problem = problem
+            if problem != watched.problem:
+                _log.warning("model cannot be followed", model=watched.address, reason=problem)
+            watched.problem = problem
 
     def _changed(self) -> set[str]:
         """Return the names of models whose versions or aliases may have changed since the last poll."""
-        names = None if self._watches_all else {followed.name for followed in self.watched.values()}
+        names = None if self._watches_all else {watched.name for watched in self.watched.values()}
         stamps = self._registry.change_stamps(names)
         changed = {name for name, stamp in stamps.items() if self._stamps.get(name) != stamp}
         candidates = (
@@ -227,7 +227,7 @@ class DefaultModel:
     Attributes:
         address: the served address of the default.
         reason: reason for the choice.
-        is_guess: whether neither the settings nor the registry name it, and other models are served.
+        is_guess: whether several models are served, and none of them is configured or the default of the registry.
     """
 
     def __init__(self, watcher: RegistryWatcher, configured: str | None) -> None:
@@ -277,11 +277,11 @@ class DefaultModel:
         return self.address != before
 
     def _watched_address(self, address: str, find: Callable[[str], HostedModel]) -> str:
-        followed = self._watcher.watched
-        if address in followed:
+        watched_addresses = self._watcher.watched
+        if address in watched_addresses:
             return address
         own = find(address).address
         if self._configured and self._watcher.resolved_address(address) == own:
             return self._watcher.watch(address).address
         # a model name that is not served itself: the served address of its hosted version
-        return next(watched.address for watched in followed.values() if watched.target == own)
+        return next(watched.address for watched in watched_addresses.values() if watched.target == own)
