@@ -198,21 +198,19 @@ class DecodeBatch:
         check_no_nan(chosen.log_probs)
         ended, exhausted = chosen.tokens == EOS, self._left == 1
         keep = ~(ended | (exhausted & self._last)[self._owners])  # rows whose next state is wanted [R]
-        sequences = before.batch.append(*chosen)
-        after = _advance(model, before, chosen, sequences, keep)
+        batch = before.batch.append(*chosen)
+        after = _advance(model, before, chosen, batch, keep)
         for number in self._with_tops:
             span = self._spans[number]
             first = int(np.searchsorted(step.full_rows, span.start))
             self.slots[number].add_tops(step.log_probs[first : first + span.stop - span.start])
         self._left -= 1
         if ended.any() or exhausted.any():
-            return self._end_step(sequences, after, ended, keep)
+            return self._end_step(batch, after, ended, keep)
         self._decoding = after
         return StepResult([], self)
 
-    def _end_step(
-        self, sequences: SequenceBatch, after: DecodeState, ended: _Mask, keep: _Mask
-    ) -> StepResult:
+    def _end_step(self, batch: SequenceBatch, after: DecodeState, ended: _Mask, keep: _Mask) -> StepResult:
         """Handle a step in which a row ended or a slot took its last step."""
         self._store_left()
         ends = np.cumsum(keep)  # for a kept row: its row in `after`, plus 1
@@ -221,7 +219,7 @@ class DecodeBatch:
         ).tolist():
             slot, span = self.slots[number], self._spans[number]
             unfinished = StateView(after, ends[span][keep[span]] - 1)
-            slot.end_step(sequences, span.start, (~ended[span]).tolist(), unfinished)
+            slot.end_step(batch, span.start, (~ended[span]).tolist(), unfinished)
         done = [slot for slot in self.slots if slot.done]
         numbers = [number for number, slot in enumerate(self.slots) if not slot.done]
         running = [self.slots[number] for number in numbers]
@@ -238,19 +236,15 @@ class DecodeBatch:
 
 
 def _advance(
-    model: LanguageModel[Any],
-    before: DecodeState,
-    chosen: ChosenTokens,
-    sequences: SequenceBatch,
-    keep: _Mask,
+    model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, batch: SequenceBatch, keep: _Mask
 ) -> DecodeState:
     """Advance the model by the chosen tokens of the kept rows; their sequences are already extended."""
     if keep.all():
-        return DecodeState(model.advance(before.state, chosen.tokens), sequences)
+        return DecodeState(model.advance(before.state, chosen.tokens), batch)
     rows = np.flatnonzero(keep)
     if not len(rows):
         return before.select(rows)
-    return DecodeState(model.advance(before.state.select(rows), chosen.tokens[rows]), sequences.select(rows))
+    return DecodeState(model.advance(before.state.select(rows), chosen.tokens[rows]), batch.select(rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -193,7 +193,7 @@ class _Callback(NamedTuple):
 
 
 class _CallbackBuffer:
-    """Callbacks from the model thread to the event loop, sent once a turn: waking the loop costs more than a step."""
+    """Callbacks for the event loop, sent twice a turn at most: waking the loop costs more than a step."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -70,7 +70,7 @@ class Precisions(NamedTuple):
 
 
 def read_precisions(text: str) -> Precisions:
-    """Parse `int8`, `lstm=int8,gru@3=float32` or `int8,gru=float32`; a part without a name is the default, else `auto`.
+    """Parse `int8`, `lstm=int8,gru@3=float32` or `int8,gru=float32`; the default is `auto` unless given.
 
     Raises:
         InvalidInputError: a part is no precision, or two parts are for the same models.

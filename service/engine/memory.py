@@ -139,15 +139,15 @@ class _MemoryWalk:
         self.own = self.mapped = self.device = 0
         self._seen: set[int] = set()
         self._blocks: set[int] = set()
-        self._left: list[Any] = []
+        self._pending: list[Any] = []
         self._files = _MappedFiles()
         torch: Any = sys.modules.get("torch")
         self._tensor: type = torch.Tensor if torch is not None else _NoTensor
 
     def walk(self, objects: tuple[object, ...]) -> None:
-        self._left.extend(objects)
-        while self._left:
-            item = self._left.pop()
+        self._pending.extend(objects)
+        while self._pending:
+            item = self._pending.pop()
             if id(item) in self._seen or item is None or isinstance(item, (bool, *_SKIPPED_TYPES)):
                 continue
             self._seen.add(id(item))
@@ -160,18 +160,18 @@ class _MemoryWalk:
             self._count_storage(item)
         elif isinstance(item, dict):
             self.own += sys.getsizeof(item)
-            self._left.extend(item.keys())
-            self._left.extend(item.values())
+            self._pending.extend(item.keys())
+            self._pending.extend(item.values())
         elif isinstance(item, (list, tuple, set, frozenset)):
             self.own += sys.getsizeof(item)
-            self._left.extend(item)
+            self._pending.extend(item)
         elif not type(item).__module__.startswith(_SKIPPED_MODULES):
             self.own += sys.getsizeof(item)
-            self._left.append(getattr(item, "__dict__", None))
+            self._pending.append(getattr(item, "__dict__", None))
             for kind in type(item).__mro__:
                 slots = kind.__dict__.get("__slots__", ())
                 names = (slots,) if isinstance(slots, str) else slots
-                self._left.extend(getattr(item, name, None) for name in names)
+                self._pending.extend(getattr(item, name, None) for name in names)
 
     def _count_array(self, array: npt.NDArray[Any]) -> None:
         base: Any = array
@@ -183,7 +183,7 @@ class _MemoryWalk:
             if self._is_new(id(base)):
                 self.mapped += len(base)
         elif isinstance(base, self._tensor):
-            self._left.append(base)
+            self._pending.append(base)
         elif isinstance(base, np.ndarray):
             if self._is_new(base.ctypes.data):
                 self.own += base.nbytes
@@ -207,7 +207,7 @@ class _MemoryWalk:
 
 
 class _MappedFiles:
-    """Address ranges of files mapped into this process; empty if /proc cannot be read. Tensors do not record it."""
+    """Address ranges of files mapped into this process, which tensors do not record; empty without /proc."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []

@@ -98,9 +98,7 @@ class Metrics:
             (self.model_loads, _LOAD_OUTCOMES),
             (self.ended_jobs, _JOB_OUTCOMES),
         ):
-            for (
-                value
-            ) in values:  # export 0 from the start: Prometheus sees no increase in a series that begins at 1
+            for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
                 counter.labels(value)
 
     def started(self, waited_s: float) -> None:

@@ -268,10 +268,8 @@ class ModelHost:
             )
         ending = self.followed_addresses(model)
         if not ending:
-            followed = self._watcher.watched.values()
-            moving = next(
-                (watched.address for watched in followed if watched.target == model.address), address
-            )
+            watched = self._watcher.watched.values()
+            moving = next((item.address for item in watched if item.target == model.address), address)
             raise InvalidInputError(
                 f"{model.address} is what {moving} is to mean: point the alias elsewhere, or unload {moving}",
                 parameter="model",
@@ -293,8 +291,8 @@ class ModelHost:
                 self._retries.make_all_due()  # the outage may have caused the failures
         self._was_reachable = reachable
         self._reconcile()
-        followed = self._watcher.watched.values()
-        for target in {watched.target for watched in followed if watched.target != watched.failed_target}:
+        watched = self._watcher.watched.values()
+        for target in {item.target for item in watched if item.target != item.failed_target}:
             model = self._models[target]
             if model.version is not None and model.loaded is None and self._retries.is_due(target):
                 self._load(model)

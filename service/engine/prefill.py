@@ -184,7 +184,7 @@ _SHORT_LOOKUP_TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read(ModelCall):
-    """Read tokens [R, T], lengths[r] of them in row r, for their log-probabilities, the state after them, or both.
+    """Read tokens [R, T] with row lengths [R] for log-probabilities, the state after them, or both.
 
     Attributes:
         tokens: ids [R, T].
@@ -236,13 +236,9 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
 
     def _run(self, under_way: Mapping[Read, PrefillProgress], count: int) -> SliceResult:
         readings = list(under_way.values())
-        shares = split_budget(
-            [reading.wanted for reading in readings], [reading.left for reading in readings], count
-        )
+        shares = split_budget([text.wanted for text in readings], [text.left for text in readings], count)
         chosen = [
-            (reading, reading.next_segments(share))
-            for reading, share in zip(readings, shares, strict=True)
-            if share
+            (text, text.next_segments(share)) for text, share in zip(readings, shares, strict=True) if share
         ]
         rows = tokens = 0
         if chosen:
@@ -316,7 +312,7 @@ def _stack_tokens(
 def _compute(
     like: Read, state: Any, tokens: TokenIds, lengths: TokenIds, *, last: bool
 ) -> tuple[FloatArray | None, Any]:
-    """Compute log-probabilities of tokens [R, T] and the state after them, each if a call of this kind wants it.
+    """Compute log-probabilities of tokens [R, T] and the state after them, each if the calls want it.
 
     Args:
         like: any call of the kind.

@@ -167,9 +167,7 @@ class RegistryWatcher:
         names = None if self._watches_all else {watched.name for watched in self.watched.values()}
         stamps = self._registry.change_stamps(names)
         changed = {name for name, stamp in stamps.items() if self._stamps.get(name) != stamp}
-        candidates = (
-            changed | self._recheck
-        )  # twice: a second change within one clock tick has the same stamp
+        candidates = changed | self._recheck  # again: a change within the same clock tick keeps the stamp
         self._stamps, self._recheck = stamps, changed
         return candidates
 

@@ -33,7 +33,7 @@ from service.engine.job import Job, NullSchedulerObserver, SchedulerObserver
 
 
 class Admission:
-    """Admission control: the set of admitted, unfinished jobs. Not locked: the caller holds the lock for changes.
+    """Admission control: the set of admitted, unfinished jobs. The caller must hold a lock to change it.
 
     Args:
         max_jobs: maximum number of jobs.
