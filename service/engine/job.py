@@ -70,7 +70,7 @@ class JobListener(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request's work.
+    """Work of one request.
 
     Attributes:
         work: generator of the use case, started and resumed on the model thread only.

@@ -186,12 +186,12 @@ def build_address_table(
         if name not in targets:
             targets[name] = targets.get(f"{name}@{CHAMPION}") or _newest_address(name, models)
     hosted = {
-        own: replace(
-            model, aliases=tuple(sorted(_alias(at) for at, to in targets.items() if to == own and _alias(at)))
+        target: replace(
+            model, aliases=tuple(sorted(_alias(a) for a, t in targets.items() if t == target and _alias(a)))
         )
-        for own, model in models.items()
+        for target, model in models.items()
     }
-    by_address = {address: hosted[own] for address, own in targets.items()}
+    by_address = {address: hosted[target] for address, target in targets.items()}
     return AddressTable(hosted, by_address, by_address[default])
 
 
@@ -202,18 +202,18 @@ def _alias_targets(
     targets = {}
     for name, numbers in aliases.items():
         for alias, number in numbers.items():
-            address, own = f"{name}@{alias}", f"{name}@{number}"
-            if own not in models:
+            address, target = f"{name}@{alias}", f"{name}@{number}"
+            if target not in models:
                 continue
             old = before.by_address.get(address) if before is not None else None
             if (
-                models[own].loaded is None
+                models[target].loaded is None
                 and old is not None
                 and old.loaded is not None
                 and old.address in models
             ):
-                own = old.address  # the old version answers until the new one is loaded
-            targets[address] = own
+                target = old.address  # the old version answers until the new one is loaded
+            targets[address] = target
     return targets
 
 

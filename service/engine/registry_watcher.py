@@ -124,10 +124,10 @@ class RegistryWatcher:
             self._recheck |= changed  # resolved from cached data: resolve again at the next poll
         return self._registry.is_reachable
 
-    def addresses_of(self, own: str) -> list[str]:
-        """Return the watched addresses that lead to a model."""
+    def addresses_of(self, model: str) -> list[str]:
+        """Return the watched addresses that lead to a model, given as `name@number`."""
         return [
-            address for address, watched in self.watched.copy().items() if watched.serving_or_target == own
+            address for address, watched in self.watched.copy().items() if watched.serving_or_target == model
         ]
 
     def targets(self) -> dict[str, str]:
@@ -278,8 +278,8 @@ class DefaultModel:
         watched_addresses = self._watcher.watched
         if address in watched_addresses:
             return address
-        own = find(address).address
-        if self._configured and self._watcher.resolved_address(address) == own:
+        target = find(address).address
+        if self._configured and self._watcher.resolved_address(address) == target:
             return self._watcher.watch(address).address
         # a model name that is not served itself: the served address of its hosted version
-        return next(watched.address for watched in watched_addresses.values() if watched.target == own)
+        return next(watched.address for watched in watched_addresses.values() if watched.target == target)

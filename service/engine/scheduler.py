@@ -66,11 +66,11 @@ class Admission:
         return self._jobs
 
     def check_capacity(self, tokens: int = 0) -> None:
-        """Refuse what `admit` would refuse now.
+        """Raise the error that `admit` would raise for a job of so many tokens.
 
         Raises:
-            DrainingError: no new work is taken.
-            OverloadedError: there are as many jobs, or tokens, as the limits allow.
+            DrainingError: new jobs are refused.
+            OverloadedError: a limit on jobs or tokens is reached.
         """
         if self.draining:
             self._observer.rejected("draining")
@@ -228,7 +228,7 @@ class Scheduler:
         return self._admission.draining
 
     def check_capacity(self) -> None:
-        """Refuse what `submit` would refuse now.
+        """Raise the error that `submit` would raise for a job without expected tokens.
 
         Raises:
             DrainingError, OverloadedError: as `submit`.
