@@ -24,18 +24,18 @@ from models.arrays import FloatArray, TokenIds
 from models.language_model import LanguageModel
 
 C = TypeVar("C")
-"""A kind of call."""
+"""Type of the calls of a batch."""
 P = TypeVar("P")
-"""What is known of one that is under way."""
+"""Type of the progress of one running call."""
 
 
 class SliceResult(NamedTuple):
-    """What a slice came to.
+    """Work and answers of one slice.
 
     Attributes:
-        rows: worked on side by side.
-        tokens: read, or distributions computed.
-        answers: each call that is done, and its answer.
+        rows: rows computed side by side.
+        tokens: tokens read, or distributions computed.
+        answers: each finished call and its answer.
     """
 
     rows: int
@@ -44,44 +44,44 @@ class SliceResult(NamedTuple):
 
 
 class CallBatch(ABC, Generic[C, P]):
-    """Calls of one kind that go on together, a slice at a time. It belongs to one thread."""
+    """Calls of one kind that run together, a slice at a time; for one thread only."""
 
     def __init__(self) -> None:
         self._running: dict[C, P] = {}  # oldest first
         self._suspects: list[C] = []
 
     def __len__(self) -> int:
-        """Calls without an answer."""
+        """Return the number of calls without an answer."""
         return len(self._running)
 
     def add(self, call: C) -> None:
-        """A call is part of the next slices."""
+        """Add a call to the next slices."""
         self._running[call] = self._start(call)
 
     def remove(self, call: C) -> None:
-        """Nobody waits for a call any more."""
+        """Drop a call whose answer is no longer wanted."""
         del self._running[call]
         if call in self._suspects:
             self._suspects.remove(call)
 
     def run_slice(self, count: int) -> SliceResult:
-        """Do about so many tokens more, or distributions, at least one; there are calls without an answer.
+        """Compute about `count` tokens or distributions, at least one; the batch must not be empty.
 
         Raises:
-            Exception: the model's. Every call is as it was, and `blame` tells how to go on.
+            Exception: the model's. Every call is unchanged; call `isolate_failure` before the next slice.
         """
-        some = self._suspects[:1] or list(self._running)
-        done = self._run({call: self._running[call] for call in some}, count)
+        selected = self._suspects[:1] or list(self._running)
+        result = self._run({call: self._running[call] for call in selected}, count)
         del self._suspects[:1]
-        for call, _ in done.answers:
+        for call, _ in result.answers:
             del self._running[call]
-        return done
+        return result
 
     def isolate_failure(self) -> C | None:
-        """The last slice raised: each of its calls has the next slice alone, so that only who is at fault is told so.
+        """Handle a failed slice: run each of its calls alone next, so that only the call at fault fails.
 
         Returns:
-            The call at fault, which has left, if it was alone.
+            The call at fault, now removed, if it ran alone; else None.
         """
         if not self._suspects:
             self._suspects = list(self._running)
@@ -93,28 +93,28 @@ class CallBatch(ABC, Generic[C, P]):
 
     @abstractmethod
     def _start(self, call: C) -> P:
-        """A call under way, of which nothing is done yet."""
+        """Return the initial progress of a call."""
 
     @abstractmethod
     def _run(self, under_way: Mapping[C, P], count: int) -> SliceResult:
-        """Go on with some of these calls; if it raises, nothing may have changed."""
+        """Advance some of these calls by about `count` tokens; an exception must leave all unchanged."""
 
 
-def split_budget(wanted: Sequence[int], left: Sequence[int], room: int) -> list[int]:
-    """Half of the room goes to the calls that have least left to do, the rest to the oldest.
+def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> list[int]:
+    """Divide a slice: half of the budget to the calls with the least work left, the rest to the oldest.
 
     Args:
-        wanted: what each call could use, the oldest first.
-        left: what each call has left to do altogether.
-        room: what there is.
+        wanted: tokens that each call can use, the oldest first.
+        left: all remaining tokens of each call.
+        budget: tokens of the slice.
 
     Returns:
-        What each gets, at most what it wanted.
+        Tokens of each call, at most as many as it wanted.
     """
     shares = [0] * len(wanted)
-    shortest = sorted(range(len(wanted)), key=left.__getitem__)  # of equal ones, the oldest first
+    shortest = sorted(range(len(wanted)), key=left.__getitem__)  # stable: the oldest of equal calls first
     used = 0
-    for order, limit in ((shortest, room // 2), (range(len(wanted)), room)):
+    for order, limit in ((shortest, budget // 2), (range(len(wanted)), budget)):
         for call in order:
             if used >= limit:
                 break
@@ -125,14 +125,14 @@ def split_budget(wanted: Sequence[int], left: Sequence[int], room: int) -> list[
 
 
 class StateView:
-    """R rows of a joint state, as a state.
+    """Lazy selection of R rows of a joint state, itself usable as a state.
 
-    Requests that take steps together get rows of one state. As long as they go on together
-    nothing is copied: `gathered` finds that all rows are asked for in their order.
+    Requests that take steps together hold rows of one state. As long as they stay together nothing
+    is copied: `gather_states` returns the base if all its rows are selected in order.
 
     Args:
         base: a state.
-        rows: which of its rows [R]; they may repeat.
+        rows: indices of its rows [R]; they may repeat.
     """
 
     __slots__ = ("base", "rows")
@@ -145,62 +145,62 @@ class StateView:
         return len(self.rows)
 
     def select(self, rows: TokenIds | slice) -> "StateView":
-        """Rows of these rows; nothing is copied yet."""
+        """Select rows of this view without copying them."""
         return StateView(self.base, self.rows[rows])
 
-    def concatenate(self, others: Sequence[Any]) -> "StateView":
-        """These rows, then those of others."""
-        return concatenate_states([self, *others])
+    def concatenate(self, states: Sequence[Any]) -> "StateView":
+        """Concatenate these rows and those of other states."""
+        return concatenate_states([self, *states])
 
     @property
     def materialized(self) -> Any:
-        """A state of these rows and no others."""
+        """The state of exactly these rows, copied unless they are all rows of the base in order."""
         if is_range(self.rows, len(self.base)):
             return self.base
         return self.base.select(self.rows)
 
 
 def materialize(state: Any) -> Any:
-    """A state that shares no memory with the rows of other requests."""
+    """Return a state that shares no memory with the rows of other requests."""
     return state.materialized if isinstance(state, StateView) else state
 
 
 def concatenate_states(states: Sequence[Any]) -> StateView:
-    """The rows of each, one after the other; of states that are one already without copying them."""
-    shared = [state if isinstance(state, StateView) else view(state) for state in states]
-    first = shared[0]
-    if all(state.base is first.base for state in shared):
-        return StateView(first.base, np.concatenate([state.rows for state in shared]))
-    parts = [state.materialized for state in _merge_neighbours(shared)]
+    """Concatenate the rows of several states, without copying if all are views of one base."""
+    views = [state if isinstance(state, StateView) else view(state) for state in states]
+    first = views[0]
+    if all(state.base is first.base for state in views):
+        return StateView(first.base, np.concatenate([state.rows for state in views]))
+    parts = [state.materialized for state in _merge_neighbours(views)]
     return view(parts[0].concatenate(parts[1:]))
 
 
 def gather_states(states: Sequence[Any]) -> Any:
-    """One state of all rows, as a model takes it."""
+    """Concatenate the rows of several states into one state for the model."""
     if len(states) == 1:
         return materialize(states[0])
     return concatenate_states(states).materialized
 
 
 def view(state: Any) -> StateView:
-    """All rows of a state."""
+    """Return a view of all rows of a state."""
     return StateView(state, np.arange(len(state)))
 
 
 def split_rows(state: Any, counts: Sequence[int]) -> list[StateView]:
-    """A state in runs of so many rows."""
+    """Split a state into views of `counts` consecutive rows."""
     rows = np.arange(len(state))
     ends = np.cumsum(counts)
     return [StateView(state, rows[end - count : end]) for count, end in zip(counts, ends, strict=True)]
 
 
 def is_range(rows: TokenIds, count: int) -> bool:
-    """Whether the rows are 0, 1, …, count − 1."""
+    """Return whether the rows are 0, 1, …, count − 1."""
     return len(rows) == count and bool((rows == np.arange(count)).all())
 
 
 def _merge_neighbours(states: Sequence[StateView]) -> list[StateView]:
-    """Neighbours that are rows of one state as one."""
+    """Merge each run of consecutive views of the same base into one view."""
     joined: list[StateView] = []
     run: list[StateView] = []
     for state in states:
@@ -214,10 +214,10 @@ def _merge_neighbours(states: Sequence[StateView]) -> list[StateView]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall(ABC):
-    """A computation on R rows.
+    """A computation of a model on R rows.
 
     Attributes:
-        model: any.
+        model: any language model.
         state: R rows.
     """
 
@@ -226,37 +226,37 @@ class ModelCall(ABC):
 
     @property
     def kind(self) -> Hashable:
-        """Calls of the same kind can be done together."""
+        """Batch key: calls of the same kind can be computed together."""
         return type(self), id(self.model)
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many tokens are read, or distributions computed."""
+        """Number of tokens to read, or of distributions to compute."""
 
     @property
     def merges(self) -> bool:
-        """Whether doing several together costs less: not for tables, where it only costs copies."""
+        """Whether batching saves time; False for n-gram tables, where it only adds copies."""
         return self.model.family != "ngram"
 
     @property
     @abstractmethod
     def urgent(self) -> bool:
-        """Whether it goes ahead of calls that are not, since somebody waits who has little to ask."""
+        """Whether it is a short interactive call, which is served before long ones."""
 
     @staticmethod
     @abstractmethod
     def batch() -> CallBatch[Any, Any]:
-        """A pool for calls of one kind."""
+        """Return an empty batch for calls of this kind."""
 
 
 def check_no_nan(log_probs: FloatArray) -> FloatArray:
-    """The same log-probabilities; −inf is one.
+    """Return log-probabilities unchanged, rejecting NaN; −inf is allowed.
 
     Raises:
-        FloatingPointError: there is NaN among them; the engine finds out whose request it is, and fails that alone.
+        FloatingPointError: a value is NaN; the engine then fails only the request at fault.
     """
-    # a maximum is NaN if any value is, and is found several times as fast as all that are
+    # the maximum is NaN if any value is, and is several times as fast as isnan on all values
     if log_probs.size and math.isnan(log_probs.max()):
         raise FloatingPointError("the model gave NaN for a log-probability")
     return log_probs

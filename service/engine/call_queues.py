@@ -12,40 +12,40 @@ from service.engine.batching import CallBatch, ModelCall
 from service.engine.job import Job, SchedulerObserver
 
 _INITIAL_TOKEN_COST_S = 2e-5
-"""Seconds a token is taken to cost before any was read."""
+"""Assumed seconds per token before the first measurement."""
 
 _MAX_KINDS = 256
 _SMOOTHING = 0.8
-"""How much of what was known of a pace is kept when it is measured anew."""
+"""Weight of the previous estimate when a new measurement is added (exponential moving average)."""
 
 
 class CostModel:
-    """Seconds a token, by kind of call."""
+    """Estimated seconds per token, by kind of call."""
 
     def __init__(self) -> None:
         self._seconds_per_token: dict[Hashable, float] = {}
 
     def tokens(self, kind: Hashable, seconds: float) -> int:
-        """How many are done in so many seconds, roughly."""
+        """Estimate the number of tokens that can be computed in a time."""
         return int(seconds / self._seconds_per_token.get(kind, _INITIAL_TOKEN_COST_S))
 
     def update(self, kind: Hashable, tokens: int, seconds: float) -> None:
-        """So many took so long."""
+        """Update the per-token cost estimate from a measured slice."""
         if not tokens or seconds <= 0:
             return
-        each = seconds / tokens
-        before = self._seconds_per_token.get(kind, each)
-        if len(self._seconds_per_token) > _MAX_KINDS:  # of models long gone
+        measured = seconds / tokens
+        previous = self._seconds_per_token.get(kind, measured)
+        if len(self._seconds_per_token) > _MAX_KINDS:  # mostly kinds of models unloaded since
             self._seconds_per_token.clear()
-        self._seconds_per_token[kind] = _SMOOTHING * before + (1 - _SMOOTHING) * each
+        self._seconds_per_token[kind] = _SMOOTHING * previous + (1 - _SMOOTHING) * measured
 
 
 class SliceSize(NamedTuple):
-    """How much a slice is.
+    """Size of a slice.
 
     Attributes:
-        seconds: that it should take.
-        min_tokens: however slow the model is; a network reads few tokens hardly faster than many.
+        seconds: target duration.
+        min_tokens: lower bound, however slow the model is; a network reads few tokens hardly faster than many.
     """
 
     seconds: float
@@ -53,12 +53,12 @@ class SliceSize(NamedTuple):
 
 
 class CallQueue:
-    """Pools of calls, one for each kind.
+    """Batches of pending calls, one for each kind, served in turn.
 
     Args:
         clock: seconds, monotonic.
-        cost_model: of all kinds, shared with other lanes.
-        observer: told what is done together.
+        cost_model: cost per token of every kind, shared with the other queues.
+        observer: receives the rows of each slice.
     """
 
     def __init__(
@@ -71,61 +71,61 @@ class CallQueue:
         self._calls: dict[Job, ModelCall] = {}
 
     def __len__(self) -> int:
-        """Jobs that wait for an answer."""
+        """Return the number of jobs that wait for an answer."""
         return len(self._calls)
 
     @property
     def jobs(self) -> Collection[Job]:
-        """Those who wait for an answer, in no order; not to be kept."""
+        """The jobs that wait for an answer, unordered; a live view."""
         return self._calls.keys()
 
     @property
     def num_batches(self) -> int:
-        """Pools that have something to do."""
+        """Number of batches with pending calls."""
         return len(self._batches)
 
     def add(self, job: Job, call: ModelCall) -> None:
-        """A job waits for the answer to a call."""
+        """Queue the call of a job."""
         self._calls[job] = call
         key = _batch_key(job, call)
         if key not in self._batches:
             self._batches[key] = _QueuedBatch(call.batch(), {})
-        pooled = self._batches[key]
-        pooled.batch.add(call)
-        pooled.jobs[call] = job
+        queued = self._batches[key]
+        queued.batch.add(call)
+        queued.jobs[call] = job
 
     def remove(self, job: Job) -> None:
-        """A job has ended; it may not have waited."""
+        """Drop the call of a job, if it has one."""
         if (call := self._calls.get(job)) is not None:
             self._batches[_batch_key(job, call)].batch.remove(call)
             self._forget(job)
 
     def run_slice(self, size: SliceSize) -> list[tuple[Job, Any]]:
-        """Give the pool whose turn it is a slice, if there is any; the jobs that have their answers.
+        """Run one slice of the next batch; return the jobs whose calls are finished, with the answers.
 
         Raises:
-            Exception: the model's; `blame` is to be asked then.
+            Exception: the model's; call `isolate_failure` then.
         """
         if not self._batches:
             return []
         key = next(iter(self._batches))
         self._batches.move_to_end(key)
-        pool, jobs = self._batches[key]
+        batch, jobs = self._batches[key]
         first = next(iter(jobs))
-        began = self._clock()
-        done = pool.run_slice(max(self._cost_model.tokens(first.kind, size.seconds), size.min_tokens))
-        self._cost_model.update(first.kind, done.tokens, self._clock() - began)
-        if done.rows:
-            self._observer.answered(type(first).__name__.lower(), done.rows)
-        answers = [(jobs[call], answer) for call, answer in done.answers]
+        began_s = self._clock()
+        result = batch.run_slice(max(self._cost_model.tokens(first.kind, size.seconds), size.min_tokens))
+        self._cost_model.update(first.kind, result.tokens, self._clock() - began_s)
+        if result.rows:
+            self._observer.answered(type(first).__name__.lower(), result.rows)
+        answers = [(jobs[call], answer) for call, answer in result.answers]
         for job, _ in answers:
             self._forget(job)
         return answers
 
     def isolate_failure(self) -> Job | None:
-        """The job whose call made the last slice fail; None if that is yet to be found out."""
-        pool, jobs = next(reversed(self._batches.values()))
-        call = pool.isolate_failure()
+        """Return the job whose call made the last slice fail, or None if further slices must find it."""
+        batch, jobs = next(reversed(self._batches.values()))  # run_slice has moved it to the end
+        call = batch.isolate_failure()
         if call is None:
             return None
         job = jobs[call]
@@ -133,7 +133,7 @@ class CallQueue:
         return job
 
     def _forget(self, job: Job) -> None:
-        """A job waits no more; its call has left its pool."""
+        """Forget the call of a job, which its batch no longer holds."""
         call = self._calls.pop(job)
         key = _batch_key(job, call)
         jobs = self._batches[key].jobs
@@ -143,7 +143,7 @@ class CallQueue:
 
 
 class _QueuedBatch(NamedTuple):
-    """A pool and who waits for each of its calls."""
+    """A batch and the job that waits for each of its calls."""
 
     batch: CallBatch[Any, Any]
     jobs: dict[ModelCall, Job]

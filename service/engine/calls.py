@@ -1,7 +1,7 @@
-"""Model calls as values: what a use case asks of a model, and how calls of one kind are batched.
+"""Model calls that use cases yield, and batches of calls of one kind.
 
 A use case evaluates `state, log_probs = yield from step(model, state, tokens)` and is resumed with
-the result. It cannot tell whether the call ran alone or in a batch with calls of other requests.
+the result, which is the same whether the call ran alone or in a batch with calls of other requests.
 """
 
 from abc import abstractmethod
@@ -37,39 +37,39 @@ from service.engine.prefill import Read, Scorer
 
 A = TypeVar("A")
 CallGenerator: TypeAlias = Generator[Any, Any, A]
-"""Part of a use case that asks a model and comes back with an answer of type A."""
+"""Part of a use case: yields model calls and returns an answer of type A."""
 
 MAX_ENTRIES = 1 << 21
-"""Numbers of the distributions [B, V] that are computed at once (8 MiB)."""
+"""Maximum number of values of distributions [B, V] computed at once (8 MiB of float32)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImmediateCall(ModelCall):
-    """A computation that is done at once."""
+    """A call that is answered in one slice."""
 
     @property
     def size(self) -> int:
-        """A row is one token or distribution."""
+        """Number of rows: each takes one token or distribution."""
         return len(self.state)
 
     @property
     def urgent(self) -> bool:
-        """Always."""
+        """True: these calls are short."""
         return True
 
     @classmethod
     @abstractmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """The answers to calls of one kind, each what it would be alone."""
+        """Compute the answers to calls of one kind; each equals the answer to the call alone."""
 
     @staticmethod
     def batch() -> "ImmediateBatch":
-        """Calls that are answered together."""
+        """Return an empty batch."""
         return ImmediateBatch()
 
 
 class ImmediateBatch(CallBatch[ImmediateCall, ImmediateCall]):
-    """Calls that are answered together, as many as memory allows."""
+    """Batch of immediate calls; a slice answers as many as its token count and `MAX_ENTRIES` allow."""
 
     def _start(self, call: ImmediateCall) -> ImmediateCall:
         return call
@@ -78,8 +78,8 @@ class ImmediateBatch(CallBatch[ImmediateCall, ImmediateCall]):
         calls: list[ImmediateCall] = []
         rows = 0
         for call in under_way:
-            most = min(count, MAX_ENTRIES // len(call.model.vocabulary))
-            if calls and rows + len(call.state) > most:
+            max_rows = min(count, MAX_ENTRIES // len(call.model.vocabulary))
+            if calls and rows + len(call.state) > max_rows:
                 break
             calls.append(call)
             rows += len(call.state)
@@ -88,13 +88,13 @@ class ImmediateBatch(CallBatch[ImmediateCall, ImmediateCall]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step(ImmediateCall):
-    """Read one token a row [R] and tell what may come next."""
+    """Read one token per row [R] and predict the next."""
 
     tokens: TokenIds
 
     @classmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """A state and log-probabilities [R, V] each."""
+        """Compute a state and log-probabilities [R, V] for each call."""
         model = calls[0].model
         after = model.advance(
             gather_states([call.state for call in calls]), np.concatenate([call.tokens for call in calls])
@@ -106,11 +106,11 @@ class Step(ImmediateCall):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predict(ImmediateCall):
-    """Tell what may come next."""
+    """Predict the next token of each row."""
 
     @classmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Log-probabilities [R, V] each."""
+        """Compute log-probabilities [R, V] for each call."""
         states = [call.state for call in calls]
         log_probs = check_no_nan(to_numpy(calls[0].model.next_log_probs(gather_states(states))))
         return _split_array(log_probs, [len(state) for state in states])
@@ -118,18 +118,18 @@ class Predict(ImmediateCall):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rank(ImmediateCall):
-    """Tell the most probable next tokens, of a model that need not compute them all."""
+    """Predict the most probable next tokens, with a model that need not compute the whole distribution."""
 
     count: int
 
     @property
     def kind(self) -> Hashable:
-        """Together with calls for as many."""
+        """Batch key: calls for equally many tokens."""
         return type(self), id(self.model), self.count
 
     @classmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """The most probable tokens of R rows each."""
+        """Compute the most probable tokens of each call's R rows."""
         states = [call.state for call in calls]
         ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
         counts = [len(state) for state in states]
@@ -142,31 +142,31 @@ class Rank(ImmediateCall):
 
 
 def step(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> CallGenerator[tuple[Any, FloatArray]]:
-    """Read one token a row, then tell what may come next.
+    """Read one token per row, then predict the next.
 
     Args:
-        model: any.
+        model: any language model.
         state: R rows; it is not changed.
         tokens: ids [R].
 
     Returns:
-        The state after them and natural-log probabilities [R, V], not to be written.
+        The state after the tokens and natural-log probabilities [R, V], read-only.
     """
     return cast("tuple[Any, FloatArray]", (yield Step(model, state, np.asarray(tokens))))
 
 
 def next_log_probs(model: LanguageModel[Any], state: Any) -> CallGenerator[FloatArray]:
-    """Natural-log probabilities [R, V] of what follows each row, not to be written."""
+    """Predict the next token of each row: natural-log probabilities [R, V], read-only."""
     return cast("FloatArray", (yield Predict(model, state)))
 
 
 def top_k(model: LanguageModel[Any], state: Any, count: int) -> CallGenerator[TopTokens]:
-    """The most probable tokens after each row [R, count]; of a model that is a `TopKPredictor`."""
+    """Return the most probable next tokens of each row [R, count]; the model must be a `TopKPredictor`."""
     return cast("TopTokens", (yield Rank(model, state, count)))
 
 
 def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> CallGenerator[Any]:
-    """The state after tokens [R, T], of which row r has lengths[r]."""
+    """Read tokens [R, T], lengths[r] of them in row r, and return the state after them."""
     return (yield Read(model, state, np.asarray(tokens), np.asarray(lengths)))
 
 
@@ -178,31 +178,31 @@ def score(
     *,
     scorer: Scorer = score_sequences,
 ) -> CallGenerator[FloatArray]:
-    """Natural-log probabilities [R, T] of tokens [R, T], of which row r has lengths[r]; 0 past a row's length."""
+    """Score tokens [R, T] with row lengths [R]: natural-log probabilities [R, T], 0 past a row's length."""
     return cast("FloatArray", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), scorer)))
 
 
 def read(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
 ) -> CallGenerator[ReadScores]:
-    """What `score` and `consume` answer, in one pass if the model can."""
+    """Score tokens as `score` and return the state as `consume`, in one pass if the model supports it."""
     call = Read(model, state, np.asarray(tokens), np.asarray(lengths), score_sequences, keep=True)
     return cast("ReadScores", (yield call))
 
 
 def run_single(call: ModelCall) -> Any:
-    """The answer to one call."""
+    """Compute the answer to one call alone, without a scheduler."""
     if isinstance(call, ImmediateCall):
         return type(call).answers([call])[0]
-    pool = call.batch()
-    pool.add(call)
+    batch = call.batch()
+    batch.add(call)
     while True:
-        if answers := pool.run_slice(call.size).answers:
+        if answers := batch.run_slice(call.size).answers:
             return answers[0][1]
 
 
 def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
-    """An array [ΣR, …] in runs of so many rows."""
+    """Split an array [ΣR, …] into parts of `counts` rows."""
     if len(counts) == 1:
         return [values]
     ends = np.cumsum(counts)
@@ -211,11 +211,11 @@ def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRagged(ImmediateCall):
-    """Tell how probable tokens are; whoever asks bounds how many there are.
+    """Score tokens of concatenated sequences; the caller bounds their number.
 
     Attributes:
         tokens: ids of R sequences, one after the other [N].
-        offsets: where each begins, and N at the end [R + 1].
+        offsets: start of each sequence, and N at the end [R + 1].
     """
 
     tokens: TokenIds
@@ -223,17 +223,17 @@ class ScoreRagged(ImmediateCall):
 
     @property
     def size(self) -> int:
-        """Tokens."""
+        """Number of tokens."""
         return len(self.tokens)
 
     @property
     def merges(self) -> bool:
-        """Never: nothing is padded, so that company spares nothing."""
+        """False: nothing is padded, so merging calls saves nothing."""
         return False
 
     @classmethod
     def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Log-probabilities [N] each."""
+        """Compute log-probabilities [N] for each call."""
         return [
             cast("RaggedScorer[Any]", call.model).score_ragged(
                 materialize(call.state), call.tokens, call.offsets
@@ -245,24 +245,24 @@ class ScoreRagged(ImmediateCall):
 def score_ragged(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, offsets: TokenIds
 ) -> CallGenerator[FloatArray]:
-    """Natural-log probabilities [N] of R sequences that lie one after the other; of a `RaggedScorer`.
+    """Score R concatenated sequences: natural-log probabilities [N].
 
     Args:
-        model: that scores them.
+        model: a `RaggedScorer`.
         state: R rows.
         tokens: ids [N].
-        offsets: where each sequence begins, and N at the end [R + 1].
+        offsets: start of each sequence, and N at the end [R + 1].
     """
     return cast("FloatArray", (yield ScoreRagged(model, state, np.asarray(tokens), np.asarray(offsets))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreChoices(ModelCall):
-    """Tell how probable tokens are as the next of rows.
+    """Score candidate next tokens of rows.
 
     Attributes:
-        rows: of each token, never falling [C].
-        tokens: ids [C].
+        rows: row of each candidate, in ascending order [C].
+        tokens: ids of the candidates [C].
     """
 
     rows: TokenIds
@@ -270,54 +270,56 @@ class ScoreChoices(ModelCall):
 
     @property
     def size(self) -> int:
-        """A row is one distribution."""
+        """Number of rows: each takes one distribution."""
         return len(self.state)
 
     @property
     def urgent(self) -> bool:
-        """Never: there are many, of whole lists."""
+        """False: these calls come with many rows."""
         return False
 
     @staticmethod
     def batch() -> "ChoiceBatch":
-        """Rows whose choices are scored together."""
+        """Return an empty batch."""
         return ChoiceBatch()
 
 
 class ChoiceBatch(CallBatch[ScoreChoices, "_ChoiceProgress"]):
-    """Choices after the rows of several requests, a bounded number of rows at a time."""
+    """Batch of `ScoreChoices` calls; a slice scores the candidates of a bounded number of rows."""
 
     def _start(self, call: ScoreChoices) -> "_ChoiceProgress":
         return _ChoiceProgress(call)
 
     def _run(self, under_way: Mapping[ScoreChoices, "_ChoiceProgress"], count: int) -> SliceResult:
-        calls = list(under_way.values())
-        left = [one.left for one in calls]
+        running = list(under_way.values())
+        left = [progress.left for progress in running]
         shares = [
-            (one, share) for one, share in zip(calls, split_budget(left, left, count), strict=True) if share
+            (progress, share)
+            for progress, share in zip(running, split_budget(left, left, count), strict=True)
+            if share
         ]
-        firsts = np.cumsum([0, *(share for _, share in shares)])
+        starts = np.cumsum([0, *(share for _, share in shares)])  # of each call's rows in the joint state
         if shares:
-            parts = [one.next_choices(share) for one, share in shares]
-            rows = np.concatenate([rows + first for (_, rows, _), first in zip(parts, firsts, strict=False)])
+            parts = [progress.next_choices(share) for progress, share in shares]
+            rows = np.concatenate([rows + start for (_, rows, _), start in zip(parts, starts, strict=False)])
             state = gather_states([state for state, _, _ in parts])
             model = next(iter(under_way)).model
-            told = check_no_nan(
+            scores = check_no_nan(
                 scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
             )
-            for (one, share), (_, _, tokens) in zip(shares, parts, strict=True):
-                one.record(share, told[: len(tokens)])
-                told = told[len(tokens) :]
-        done = [(call, one.scores) for call, one in under_way.items() if not one.left]
-        return SliceResult(int(firsts[-1]), int(firsts[-1]), done)
+            for (progress, share), (_, _, tokens) in zip(shares, parts, strict=True):
+                progress.record(share, scores[: len(tokens)])
+                scores = scores[len(tokens) :]
+        done = [(call, progress.scores) for call, progress in under_way.items() if not progress.left]
+        return SliceResult(int(starts[-1]), int(starts[-1]), done)
 
 
 class _ChoiceProgress:
-    """The choices of one call, those of its first rows scored.
+    """Progress of one call, row by row.
 
     Attributes:
-        scores: log-probabilities [C], as far as they are known.
-        left: rows whose choices are not scored yet.
+        scores: log-probabilities [C]; undefined for rows not scored yet.
+        left: number of rows not scored yet.
     """
 
     def __init__(self, call: ScoreChoices) -> None:
@@ -327,34 +329,34 @@ class _ChoiceProgress:
         self.left = len(call.state)
 
     def next_choices(self, count: int) -> tuple[StateView, TokenIds, TokenIds]:
-        """The state of the next so many rows, and for each of their choices its row among them and its token."""
-        at = len(self._state) - self.left
-        cut = self._choices(count)
+        """Return the state of the next `count` rows and their candidates: row indices from 0, and tokens."""
+        first = len(self._state) - self.left
+        candidates = self._candidates(count)
         return (
-            self._state.select(np.arange(at, at + count)),
-            self._call.rows[cut] - at,
-            self._call.tokens[cut],
+            self._state.select(np.arange(first, first + count)),
+            self._call.rows[candidates] - first,
+            self._call.tokens[candidates],
         )
 
     def record(self, count: int, scores: FloatArray) -> None:
-        """The choices of the next so many rows were scored."""
-        self.scores[self._choices(count)] = scores
+        """Store the scores of all candidates of the next `count` rows."""
+        self.scores[self._candidates(count)] = scores
         self.left -= count
 
-    def _choices(self, count: int) -> slice:
-        at = len(self._state) - self.left
-        return slice(*np.searchsorted(self._call.rows, [at, at + count]))
+    def _candidates(self, count: int) -> slice:
+        first = len(self._state) - self.left
+        return slice(*np.searchsorted(self._call.rows, [first, first + count]))
 
 
 def score_choices(
     model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
 ) -> CallGenerator[FloatArray]:
-    """Natural-log probabilities [C] of tokens [C], each as the next of one of R rows.
+    """Score tokens [C], each as the next of one of R rows: natural-log probabilities [C].
 
     Args:
-        model: any.
+        model: any language model.
         state: R rows.
-        rows: of each token, never falling [C].
+        rows: row of each token, in ascending order [C].
         tokens: ids [C].
     """
     return cast("FloatArray", (yield ScoreChoices(model, state, np.asarray(rows), np.asarray(tokens))))

@@ -33,11 +33,11 @@ from service.engine.calls import MAX_ENTRIES, CallGenerator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeState:
-    """Where R rows stand that generate: a value, like a model's state.
+    """Decode state of R rows (immutable).
 
     Attributes:
-        state: a model's.
-        batch: what the rows ask for, and what was generated.
+        state: of the model, R rows.
+        batch: sampling options and generated tokens of the rows.
     """
 
     state: Any
@@ -47,25 +47,25 @@ class DecodeState:
         return len(self.batch)
 
     def select(self, rows: TokenIds) -> "DecodeState":
-        """Some of the rows, which may repeat."""
+        """Select rows, which may repeat."""
         return DecodeState(self.state.select(rows), self.batch.select(rows))
 
-    def concatenate(self, others: Sequence["DecodeState"]) -> "DecodeState":
-        """These rows, then those of each of `others`."""
+    def concatenate(self, states: Sequence["DecodeState"]) -> "DecodeState":
+        """Concatenate these rows and those of each of `states`."""
         return DecodeState(
-            self.state.concatenate([other.state for other in others]),
-            self.batch.concatenate([other.batch for other in others]),
+            self.state.concatenate([decoding.state for decoding in states]),
+            self.batch.concatenate([decoding.batch for decoding in states]),
         )
 
 
 class Generated(NamedTuple):
-    """What was generated of R rows.
+    """Generated tokens of R rows.
 
     Attributes:
-        tokens: of each row [R]; `</s>` is the last where it came.
-        log_probs: the model's own of each token [R].
-        tops: the most probable tokens in the place of each [R], if asked for; else empty.
-        unfinished: of the rows that have not ended, in their order; None if nothing goes on.
+        tokens: of each row [R]; `</s>`, if generated, is the last.
+        log_probs: the model's own log-probability of each token [R].
+        tops: the most probable tokens at each position of each row [R], if requested; else empty.
+        unfinished: states of the rows that have not ended, in order; None if there are none or none are wanted.
     """
 
     tokens: list[list[int]]
@@ -78,19 +78,19 @@ _Mask = npt.NDArray[np.bool_]
 
 
 class DecodeSlot:
-    """A call whose rows generate.
+    """Progress of one decode call.
 
     Args:
-        decoding: a `DecodeState`, or `Rows` of one.
+        decoding: a `DecodeState`, or a `StateView` of one.
         count: tokens wanted of each row.
-        top: how many of the most probable tokens to tell in the place of each.
-        last: whether nothing goes on after them.
+        top: number of most probable tokens to return at each position.
+        last: whether the states after the tokens are not wanted.
 
     Attributes:
-        rows: where those of its rows stand that go on, while it is in no formation.
-        indices: which of its rows they are.
-        left: how many steps they have to take.
-        result: what was generated of each row that has ended or taken all steps.
+        rows: states of its unfinished rows; out of date while the slot is in a batch.
+        indices: indices of the unfinished rows in the call.
+        left: remaining steps.
+        result: output of the rows that have ended or taken all steps.
     """
 
     def __init__(self, decoding: Any, *, count: int, top: int, last: bool) -> None:
@@ -105,41 +105,41 @@ class DecodeSlot:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether all rows have ended or taken all steps."""
         return not (self.left and self.indices)
 
     def add_tops(self, log_probs: FloatArray) -> None:
-        """Note the most probable tokens in the place of the next one, by log-probabilities of its rows [R, V]."""
+        """Record the most probable next tokens, from log-probabilities of the unfinished rows [R, V]."""
         ids, values = top_tokens_of_rows(log_probs, self.top)
-        for place, row_ids, row_values in zip(self.indices, ids, values, strict=True):
-            self.result.tops[place].append(TopTokens(row_ids, row_values))
+        for index, row_ids, row_values in zip(self.indices, ids, values, strict=True):
+            self.result.tops[index].append(TopTokens(row_ids, row_values))
 
     def end_step(
-        self, batch: SequenceBatch, first: int, goes_on: Sequence[bool], stands: StateView | None
+        self, batch: SequenceBatch, first: int, alive: Sequence[bool], unfinished: StateView | None
     ) -> None:
-        """Note what a step brought about in which a row ended, or which was the last.
+        """Record the output of a step in which a row ended, or of the last step.
 
         Args:
-            batch: with a token more.
-            first: where its rows begin in it.
-            goes_on: which of them have not ended.
-            stands: where those stand now.
+            batch: sequences of all rows, including the new tokens.
+            first: index of the slot's first row in the batch.
+            alive: for each of the slot's rows, whether it has not ended.
+            unfinished: states of the rows that have not ended.
         """
-        for row, (place, stays) in enumerate(zip(self.indices, goes_on, strict=True), first):
-            if not stays or not self.left:
-                told = batch.last(row, self.count - self.left)
-                self.result.tokens[place], self.result.log_probs[place] = told
-        self.indices = [place for place, stays in zip(self.indices, goes_on, strict=True) if stays]
+        for row, (index, continues) in enumerate(zip(self.indices, alive, strict=True), first):
+            if not continues or not self.left:
+                output = batch.last(row, self.count - self.left)
+                self.result.tokens[index], self.result.log_probs[index] = output
+        self.indices = [index for index, continues in zip(self.indices, alive, strict=True) if continues]
         if self.indices and not self.left and not self.last:
-            self.result = self.result._replace(unfinished=stands)
+            self.result = self.result._replace(unfinished=unfinished)
 
 
 class StepResult(NamedTuple):
-    """What came of a step.
+    """Outcome of a step.
 
     Attributes:
-        done: members that have left, as they want no more of it.
-        batch: of those that go on together; None if none do, or each for itself.
+        done: finished slots.
+        batch: the batch of all unfinished slots; None if there are none, or they must be batched anew.
     """
 
     done: list[DecodeSlot]
@@ -147,114 +147,114 @@ class StepResult(NamedTuple):
 
 
 class DecodeBatch:
-    """Members whose rows lie one after the other in one `DecodeState`.
+    """Slots whose rows are concatenated in one `DecodeState`.
 
     Args:
         slots: at least one.
-        decoding: of their rows.
+        decoding: state of their rows, in the order of the slots.
     """
 
     def __init__(self, slots: list[DecodeSlot], decoding: DecodeState) -> None:
-        counts = [len(member.indices) for member in slots]
+        counts = [len(slot.indices) for slot in slots]
         self.slots = slots
         self._decoding = decoding
         self._spans = [slice(end - count, end) for count, end in zip(counts, accumulate(counts), strict=True)]
-        self._starts = np.array([span.start for span in self._spans])
-        self._owners = np.repeat(np.arange(len(slots)), counts)
-        self._left = np.array([member.left for member in slots])
-        self._last = np.array([member.last for member in slots])
-        self._with_tops = [number for number, member in enumerate(slots) if member.top]
-        self._wants_tops = np.isin(self._owners, self._with_tops)
+        self._starts = np.array([span.start for span in self._spans])  # first row of each slot [S]
+        self._owners = np.repeat(np.arange(len(slots)), counts)  # slot of each row [R]
+        self._left = np.array([slot.left for slot in slots])  # one array [S]: a step is one subtraction
+        self._last = np.array([slot.last for slot in slots])
+        self._with_tops = [number for number, slot in enumerate(slots) if slot.top]
+        self._wants_tops = np.isin(self._owners, self._with_tops)  # [R]
 
     @classmethod
-    def of(cls, members: Sequence[DecodeSlot]) -> "DecodeBatch":
-        """Members that are in no formation. If their rows are all of one state, nothing is copied."""
-        state = members[0].rows.base
-        order = sorted(members, key=lambda member: (member.rows.base is not state, member.rows.rows[0]))
-        return cls(order, gather_states([member.rows for member in order]))
+    def of(cls, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
+        """Form a batch of slots that are in none; their rows are sorted so that all rows of one state need no copy."""
+        state = slots[0].rows.base
+        order = sorted(slots, key=lambda slot: (slot.rows.base is not state, slot.rows.rows[0]))
+        return cls(order, gather_states([slot.rows for slot in order]))
 
     def __len__(self) -> int:
         return len(self._owners)
 
-    def with_slots(self, members: Sequence[DecodeSlot]) -> "DecodeBatch":
-        """These members and others that are in no formation."""
-        if not members:
+    def with_slots(self, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
+        """Return the batch extended by slots that are in none."""
+        if not slots:
             return self
         self._store_left()
-        decoding = gather_states([view(self._decoding), *(member.rows for member in members)])
-        return DecodeBatch([*self.slots, *members], decoding)
+        decoding = gather_states([view(self._decoding), *(slot.rows for slot in slots)])
+        return DecodeBatch([*self.slots, *slots], decoding)
 
     def dissolve(self) -> None:
-        """Let each member go on by itself, or in another formation."""
+        """Store each slot's progress in the slot, so that it can run alone or in another batch."""
         self._store_left()
-        for member, span in zip(self.slots, self._spans, strict=True):
-            member.rows = StateView(self._decoding, np.arange(span.start, span.stop))
+        for slot, span in zip(self.slots, self._spans, strict=True):
+            slot.rows = StateView(self._decoding, np.arange(span.start, span.stop))
 
     def step(self, model: LanguageModel[Any]) -> StepResult:
-        """Generate a token of each row; if that raises, nothing has changed. Rows that end leave."""
+        """Generate one token of each row and remove rows that end; an exception leaves all unchanged."""
         before = self._decoding
-        told = choose_next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
-        chosen = told.chosen
+        step = choose_next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
+        chosen = step.chosen
         check_no_nan(chosen.log_probs)
-        ended, over = chosen.tokens == EOS, self._left == 1
-        stays = ~(ended | (over & self._last)[self._owners])
-        grown = before.batch.append(*chosen)
-        after = _advance(model, before, chosen, grown, stays)
+        ended, exhausted = chosen.tokens == EOS, self._left == 1
+        keep = ~(ended | (exhausted & self._last)[self._owners])  # rows whose next state is wanted [R]
+        batch = before.batch.append(*chosen)
+        after = _advance(model, before, chosen, batch, keep)
         for number in self._with_tops:
             span = self._spans[number]
-            first = int(np.searchsorted(told.full_rows, span.start))
-            self.slots[number].add_tops(told.log_probs[first : first + span.stop - span.start])
+            first = int(np.searchsorted(step.full_rows, span.start))
+            self.slots[number].add_tops(step.log_probs[first : first + span.stop - span.start])
         self._left -= 1
-        if ended.any() or over.any():
-            return self._end_step(grown, after, ended, stays)
+        if ended.any() or exhausted.any():
+            return self._end_step(batch, after, ended, keep)
         self._decoding = after
         return StepResult([], self)
 
-    def _end_step(self, grown: SequenceBatch, after: DecodeState, ended: _Mask, stays: _Mask) -> StepResult:
-        """What came of a step in which a row ended or a member took its last."""
+    def _end_step(self, batch: SequenceBatch, after: DecodeState, ended: _Mask, keep: _Mask) -> StepResult:
+        """Handle a step in which a row ended or a slot took its last step."""
         self._store_left()
-        stands = np.cumsum(stays)  # one past where a row that stays stands
+        ends = np.cumsum(keep)  # for a kept row: its row in `after`, plus 1
         for number in np.flatnonzero(
             (self._left == 0) | np.logical_or.reduceat(ended, self._starts)
         ).tolist():
-            member, span = self.slots[number], self._spans[number]
-            here = StateView(after, stands[span][stays[span]] - 1)
-            member.end_step(grown, span.start, (~ended[span]).tolist(), here)
-        done = [member for member in self.slots if member.done]
-        on = [number for number, member in enumerate(self.slots) if not member.done]
-        going_on = [self.slots[number] for number in on]
-        if going_on and sum(len(member.indices) for member in going_on) == len(after):
-            return StepResult(done, DecodeBatch(going_on, after))
-        for number, member in zip(on, going_on, strict=True):
+            slot, span = self.slots[number], self._spans[number]
+            unfinished = StateView(after, ends[span][keep[span]] - 1)
+            slot.end_step(batch, span.start, (~ended[span]).tolist(), unfinished)
+        done = [slot for slot in self.slots if slot.done]
+        numbers = [number for number, slot in enumerate(self.slots) if not slot.done]
+        running = [self.slots[number] for number in numbers]
+        if running and sum(len(slot.indices) for slot in running) == len(after):
+            return StepResult(done, DecodeBatch(running, after))
+        for number, slot in zip(numbers, running, strict=True):
             span = self._spans[number]
-            member.rows = StateView(after, stands[span][stays[span]] - 1)
+            slot.rows = StateView(after, ends[span][keep[span]] - 1)
         return StepResult(done, None)
 
     def _store_left(self) -> None:
-        for member, left in zip(self.slots, self._left.tolist(), strict=True):
-            member.left = left
+        for slot, left in zip(self.slots, self._left.tolist(), strict=True):
+            slot.left = left
 
 
 def _advance(
-    model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, grown: SequenceBatch, stays: _Mask
+    model: LanguageModel[Any], before: DecodeState, chosen: ChosenTokens, batch: SequenceBatch, keep: _Mask
 ) -> DecodeState:
-    """What the rows that stay go on from."""
-    if stays.all():
-        return DecodeState(model.advance(before.state, chosen.tokens), grown)
-    rows = np.flatnonzero(stays)
+    """Advance the model by the chosen tokens of the kept rows; their sequences are already extended."""
+    if keep.all():
+        return DecodeState(model.advance(before.state, chosen.tokens), batch)
+    rows = np.flatnonzero(keep)
     if not len(rows):
         return before.select(rows)
-    return DecodeState(model.advance(before.state.select(rows), chosen.tokens[rows]), grown.select(rows))
+    return DecodeState(model.advance(before.state.select(rows), chosen.tokens[rows]), batch.select(rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decode(ModelCall):
-    """Generate tokens of each row, until `</s>` or so many.
+    """Generate up to `count` tokens of each row, or until `</s>`.
 
     Attributes:
         count: tokens of each row; at least 1.
-        top: how many of the most probable tokens to tell in the place of each.
-        last: whether nothing goes on after them.
+        top: number of most probable tokens to return at each position.
+        last: whether the states after the tokens are not wanted.
     """
 
     count: int
@@ -263,22 +263,22 @@ class Decode(ModelCall):
 
     @property
     def size(self) -> int:
-        """Distributions of one step."""
+        """Number of distributions of one step."""
         return len(self.state)
 
     @property
     def urgent(self) -> bool:
-        """Always: a step is short."""
+        """True: a step is short."""
         return True
 
     @staticmethod
     def batch() -> "DecodeCallBatch":
-        """Rows that take their steps together."""
+        """Return an empty batch."""
         return DecodeCallBatch()
 
 
 class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
-    """Rows of any number of calls; a slice is a step of all, or of the oldest calls' if there is no room for all."""
+    """Batch of decode calls; a slice is one step of all rows, or of the oldest calls' rows if not all fit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -289,24 +289,24 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
 
     def _run(self, under_way: Mapping[Decode, DecodeSlot], count: int) -> SliceResult:
         model = next(iter(under_way)).model
-        room = min(count, MAX_ENTRIES // len(model.vocabulary))
-        formation = self._batch = self._form_batch(_fitting_slots(list(under_way.values()), room))
-        num_rows = len(formation)
-        stepped = formation.step(model)
+        max_rows = min(count, MAX_ENTRIES // len(model.vocabulary))
+        batch = self._batch = self._form_batch(_fitting_slots(list(under_way.values()), max_rows))
+        num_rows = len(batch)
+        stepped = batch.step(model)
         self._batch = stepped.batch
         answers = []
         if stepped.done:
-            answers = [(call, member.result) for call, member in under_way.items() if member.done]
+            answers = [(call, slot.result) for call, slot in under_way.items() if slot.done]
         return SliceResult(num_rows, num_rows, answers)
 
-    def _form_batch(self, members: list[DecodeSlot]) -> DecodeBatch:
-        formation = self._batch
-        if formation is None:
-            return DecodeBatch.of(members)
-        if members[: len(formation.slots)] == formation.slots:
-            return formation.with_slots(members[len(formation.slots) :])
-        formation.dissolve()
-        return DecodeBatch.of(members)
+    def _form_batch(self, slots: list[DecodeSlot]) -> DecodeBatch:
+        batch = self._batch
+        if batch is None:
+            return DecodeBatch.of(slots)
+        if slots[: len(batch.slots)] == batch.slots:
+            return batch.with_slots(slots[len(batch.slots) :])
+        batch.dissolve()
+        return DecodeBatch.of(slots)
 
 
 def decode(
@@ -315,16 +315,16 @@ def decode(
     """Generate up to `count` tokens of each row.
 
     Args:
-        model: any.
-        decoding: a `DecodeState`, or `Rows` of one, as `Generated` has it; each row is continued in one way only.
+        model: any language model.
+        decoding: a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
         count: at least 1.
-        top: how many of the most probable tokens to tell in the place of each.
-        last: whether nothing goes on after them.
+        top: number of most probable tokens to return at each position.
+        last: whether the states after the tokens are not wanted.
     """
     return cast("Generated", (yield Decode(model, decoding, count, top, last)))
 
 
-def _fitting_slots(members: Sequence[DecodeSlot], room: int) -> list[DecodeSlot]:
-    """The first of some members, as many rows as there is room for, and at least one member."""
-    ends = accumulate(len(member.indices) for member in members)
-    return [member for member, end in zip(members, ends, strict=True) if end <= room] or [members[0]]
+def _fitting_slots(slots: Sequence[DecodeSlot], max_rows: int) -> list[DecodeSlot]:
+    """Return the first slots with at most `max_rows` rows together, and at least one slot."""
+    ends = accumulate(len(slot.indices) for slot in slots)
+    return [slot for slot, end in zip(slots, ends, strict=True) if end <= max_rows] or [slots[0]]

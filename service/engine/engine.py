@@ -15,18 +15,18 @@ from service.engine.scheduler import Scheduler
 R = TypeVar("R")
 _POLL_S = 0.01
 _TIMER_RESOLUTION_S = 0.005
-"""By less than this may a timer of the event loop, which counts milliseconds, be early."""
+"""Upper bound of how early a timer of the event loop, with its millisecond resolution, may fire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """On what terms a request's work is done.
+    """Scheduling options of a request.
 
     Attributes:
         request_id: for the log.
-        timeout_s: after which it is given up; None for the engine's own.
-        bulk: whether it gives way to interactive requests.
-        tokens: how many it is expected to read and generate.
+        timeout_s: time limit, at most the engine's; None for the engine's.
+        bulk: whether interactive requests take precedence over it.
+        tokens: expected number of tokens to read and generate.
     """
 
     request_id: str = ""
@@ -39,13 +39,13 @@ _DEFAULT_OPTIONS = RequestOptions()
 
 
 class Engine:
-    """Owns the thread on which all model work is done.
+    """Owner of the model thread, which does all model work.
 
     Args:
-        scheduler: whose steps that thread takes.
-        clock: the one the scheduler was given.
-        request_timeout_s: after which a request is given up.
-        hang_timeout_s: after which a turn of that thread, which takes milliseconds, is taken to be endless; 0 is never.
+        scheduler: its turns are run by that thread.
+        clock: the scheduler's clock.
+        request_timeout_s: time limit of a request.
+        hang_timeout_s: duration after which a turn, which should take milliseconds, counts as hung; 0 is never.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Engine:
         self._request_timeout_s = request_timeout_s
         self._hang_timeout_s = hang_timeout_s
         self._turn_began_s: float | None = None
-        # tokens, each of which lets the thread look for work once; much faster than threading.Event
+        # used as a semaphore: each item lets the thread check for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._callbacks = _CallbackBuffer()
@@ -69,7 +69,7 @@ class Engine:
 
     @property
     def is_hung(self) -> bool:
-        """Whether a model computes without end, or the model thread has died: only another process helps."""
+        """Whether the current turn exceeds its time limit or the model thread has died; the process must restart."""
         began_s = self._turn_began_s
         return 0 < self._hang_timeout_s < (0.0 if began_s is None else self._clock() - began_s)
 
@@ -78,58 +78,58 @@ class Engine:
         self._thread.start()
 
     async def close(self, *, drain_timeout_s: float) -> None:
-        """Take no new work, finish what is under way, then stop the thread.
+        """Refuse new work, finish the running requests, then stop the thread.
 
         Args:
-            drain_timeout_s: after so long the requests still under way end with DrainingError.
+            drain_timeout_s: after this time the requests still running end with DrainingError.
         """
         self.scheduler.drain()
-        give_up_s = self._clock() + drain_timeout_s
-        while len(self.scheduler) and self._clock() < give_up_s:  # noqa: ASYNC110 - a synchronous scheduler signals nobody
+        deadline_s = self._clock() + drain_timeout_s
+        while len(self.scheduler) and self._clock() < deadline_s:  # noqa: ASYNC110 - the scheduler has no async signal
             await asyncio.sleep(_POLL_S)
         self._stopping = True
         self._work_arrived.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def run_inline(self, work: Work[Any, R]) -> R:
-        """Do work at once on the caller's thread: for what takes less than handing it over.
+        """Run work on the caller's thread, if it takes less time than a change of threads would.
 
         Raises:
-            OverloadedError, DrainingError: the work is not taken.
+            OverloadedError, DrainingError: the work is not admitted.
             LanguageModelError: the work's own.
         """
         self.scheduler.check_capacity()
         return run_to_completion(work)
 
-    def run(self, work: Work[Any, R], terms: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
-        """Do the work; events are dropped.
+    def run(self, work: Work[Any, R], options: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
+        """Run work on the model thread, dropping its events.
 
         Returns:
-            Its result to come, or a LanguageModelError. Cancelling it cancels the work.
+            Future of its result or LanguageModelError; cancelling it cancels the work.
 
         Raises:
-            OverloadedError, DrainingError: the work is not taken.
+            OverloadedError, DrainingError: the work is not admitted.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        job = self._submit(work, _FutureListener(self._callbacks, future), terms)
+        job = self._submit(work, _FutureListener(self._callbacks, future), options)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
 
     async def stream(
-        self, work: Work[Any, Any], terms: RequestOptions = _DEFAULT_OPTIONS
+        self, work: Work[Any, Any], options: RequestOptions = _DEFAULT_OPTIONS
     ) -> AsyncGenerator[Any, None]:
-        """Do the work and give its events as they come, and last its result unless that is None.
+        """Run work on the model thread; yield its events as they come, then its result unless that is None.
 
-        The work rests while its events are not taken; closing the iterator cancels it.
+        The work is suspended while too many events are pending; closing the iterator cancels it.
 
         Raises:
-            LanguageModelError: the work's own, or the engine cannot do it.
+            LanguageModelError: the work's own, or it is not admitted.
         """
         loop = asyncio.get_running_loop()
         events = _QueueListener(self._callbacks)
-        job = self._submit(work, events, terms)
-        # a resting job takes no steps, so its deadline must be looked at on purpose, and not before it
+        job = self._submit(work, events, options)
+        # a parked job takes no steps, so the scheduler must be woken to end it once its deadline has passed
         timer = loop.call_later(job.deadline_s - self._clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
@@ -147,19 +147,19 @@ class Engine:
             self._cancel(job)
 
     def _submit(
-        self, work: Work[Any, Any], listener: "_FutureListener | _QueueListener", terms: RequestOptions
+        self, work: Work[Any, Any], listener: "_FutureListener | _QueueListener", options: RequestOptions
     ) -> Job:
         self._callbacks.bind(asyncio.get_running_loop())
         timeout_s = self._request_timeout_s
-        if terms.timeout_s is not None:
-            timeout_s = min(timeout_s, terms.timeout_s)
+        if options.timeout_s is not None:
+            timeout_s = min(timeout_s, options.timeout_s)
         job = Job(
             work,
             listener,
             self._clock() + timeout_s,
-            request_id=terms.request_id,
-            bulk=terms.bulk,
-            tokens=terms.tokens,
+            request_id=options.request_id,
+            bulk=options.bulk,
+            tokens=options.tokens,
         )
         self.scheduler.submit(job)
         self._wake()
@@ -176,7 +176,7 @@ class Engine:
         while not self._stopping:
             self._turn_began_s = self._clock()
             interactive = self.scheduler.serve_interactive()
-            self._callbacks.flush()  # before the slice: who has typed waits for no more of it
+            self._callbacks.flush()  # now: interactive answers must not wait for the bulk slice
             bulk = self.scheduler.serve_bulk()
             self._callbacks.flush()
             if not (interactive or bulk):
@@ -193,54 +193,54 @@ class _Callback(NamedTuple):
 
 
 class _CallbackBuffer:
-    """What the model thread has to say to the event loop, sent once a turn: waking the loop costs more than a step."""
+    """Callbacks for the event loop, sent twice a turn at most: waking the loop costs more than a step."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._letters: list[_Callback] = []
+        self._pending: list[_Callback] = []
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop that letters go to."""
+        """Set the event loop that runs the callbacks."""
         self._loop = loop
 
-    def put(self, receive: Callable[[Any], None], content: object) -> None:
-        """Have `receive(content)` called on the loop."""
-        self._letters.append(_Callback(receive, content))
+    def put(self, function: Callable[[Any], None], argument: object) -> None:
+        """Add a call of `function(argument)` on the loop."""
+        self._pending.append(_Callback(function, argument))
 
     def flush(self) -> None:
-        """Send what has gathered."""
-        if self._letters and self._loop is not None:
-            letters, self._letters = self._letters, []
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to hear it
-                self._loop.call_soon_threadsafe(_run_callbacks, letters)
+        """Send all callbacks to the loop."""
+        if self._pending and self._loop is not None:
+            callbacks, self._pending = self._pending, []
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no request waits any more
+                self._loop.call_soon_threadsafe(_run_callbacks, callbacks)
 
 
-def _run_callbacks(letters: list[_Callback]) -> None:
-    for letter in letters:
-        letter.function(letter.argument)
+def _run_callbacks(callbacks: list[_Callback]) -> None:
+    for callback in callbacks:
+        callback.function(callback.argument)
 
 
 class _FutureListener:
-    """Carries one result or error to a future of the event loop."""
+    """Listener that resolves a future of the event loop."""
 
-    def __init__(self, post: _CallbackBuffer, future: asyncio.Future[Any]) -> None:
-        self._callbacks = post
+    def __init__(self, callbacks: _CallbackBuffer, future: asyncio.Future[Any]) -> None:
+        self._callbacks = callbacks
         self._future = future
 
     def event(self, event: object) -> bool:  # noqa: ARG002 - a listener's signature
-        """Drop it."""
+        """Drop the event."""
         return False
 
     def result(self, result: object) -> None:
-        """Settle the future."""
+        """Resolve the future with the result."""
         self._callbacks.put(self._resolve, result)
 
     def error(self, error: Exception) -> None:
-        """Settle the future."""
+        """Resolve the future with the error."""
         self._callbacks.put(self._resolve, error)
 
     def _resolve(self, outcome: object) -> None:
-        if self._future.done():  # cancelled while the outcome was on its way
+        if self._future.done():  # cancelled meanwhile
             return
         if isinstance(outcome, Exception):
             self._future.set_exception(outcome)
@@ -249,21 +249,21 @@ class _FutureListener:
 
 
 class _QueueListener:
-    """Carries events, then the outcome, to a queue of the event loop, as (item, whether it is the last)."""
+    """Listener that queues events, then the outcome, on the event loop, as (item, whether it is the last)."""
 
-    def __init__(self, post: _CallbackBuffer) -> None:
-        self._callbacks = post
+    def __init__(self, callbacks: _CallbackBuffer) -> None:
+        self._callbacks = callbacks
         self.queue: asyncio.Queue[tuple[Any, bool]] = asyncio.Queue()  # bounded by the scheduler
 
     def event(self, event: object) -> bool:
-        """Queue it."""
+        """Queue the event."""
         self._callbacks.put(self.queue.put_nowait, (event, False))
         return True
 
     def result(self, result: object) -> None:
-        """Queue it as the last."""
+        """Queue the result as the last item."""
         self._callbacks.put(self.queue.put_nowait, (result, True))
 
     def error(self, error: Exception) -> None:
-        """Queue it as the last."""
+        """Queue the error as the last item."""
         self._callbacks.put(self.queue.put_nowait, (error, True))

@@ -15,15 +15,15 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
-"""A use case under way: events of type E, then a result of type R."""
+"""A running use case: events of type E, then a result of type R."""
 
 
 class WorkOutput(NamedTuple):
-    """What a work does next: an event, or, as the last, its result.
+    """The next output of a use case: an event, or at the end its result.
 
     Attributes:
-        value: the one or the other.
-        last: which.
+        value: the event or the result.
+        last: whether `value` is the result.
     """
 
     value: Any
@@ -31,21 +31,21 @@ class WorkOutput(NamedTuple):
 
 
 def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
-    """Do a work without an engine, its calls alone: its events as they come, then its result."""
+    """Run a use case without an engine, one call at a time; yield its events as they come, then its result."""
     answer: Any = None
     while True:
         try:
-            told = work.send(answer)
+            output = work.send(answer)
         except StopIteration as stopped:
             yield WorkOutput(stopped.value, last=True)
             return
-        answer = run_single(told) if isinstance(told, ModelCall) else None
-        if told is not None and not isinstance(told, ModelCall):
-            yield WorkOutput(told, last=False)
+        answer = run_single(output) if isinstance(output, ModelCall) else None
+        if output is not None and not isinstance(output, ModelCall):
+            yield WorkOutput(output, last=False)
 
 
 def run_to_completion(work: Work[Any, R]) -> R:
-    """Do a work without an engine; its events are dropped."""
+    """Run a use case without an engine, dropping its events."""
     result: R
     for item in iter_outputs(work):
         result = item.value
@@ -53,38 +53,38 @@ def run_to_completion(work: Work[Any, R]) -> R:
 
 
 class JobListener(Protocol):
-    """Told what becomes of a job, on the model thread; exactly one of the last two, once."""
+    """Callbacks of a job, called on the model thread: events, then exactly one of `result` and `error`."""
 
     def event(self, event: Any) -> bool:
-        """The work yielded something; the answer is whether it is kept until somebody takes it."""
+        """Receive an event; return whether it is pending until a client takes it (False: dropped)."""
         ...
 
     def result(self, result: Any) -> None:
-        """The work is done."""
+        """Receive the result of the finished work."""
         ...
 
     def error(self, error: Exception) -> None:
-        """The work ended otherwise."""
+        """Receive the error that ended the work."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request's work.
+    """Work of one request.
 
     Attributes:
-        work: started and resumed on the model thread alone.
-        listener: told its outcome, unless it is cancelled.
-        deadline_s: when its time is out, by the scheduler's clock.
+        work: generator of the use case, started and resumed on the model thread only.
+        listener: receives events and the outcome, unless the job is cancelled.
+        deadline_s: end of its time limit, by the scheduler's clock.
         request_id: for the log.
-        bulk: whether it gives way to interactive jobs.
-        tokens: how many it is expected to read and generate.
-        submitted_s: when it was submitted, by the scheduler's clock.
-        started: whether it has been given its first step.
-        cancelled: whether nobody waits for it any more.
-        parked: whether it waits for its listener to take events.
+        bulk: whether interactive jobs take precedence over it.
+        tokens: expected number of tokens to read and generate.
+        submitted_s: time of submission, by the scheduler's clock.
+        started: whether it has run its first step.
+        cancelled: whether the client no longer waits for it.
+        parked: whether it is suspended until its listener takes events.
         pending_events: events delivered and not yet taken.
-        answer: what the work is resumed with.
+        answer: result of its last model call, sent to the work when it resumes.
     """
 
     work: Work[Any, Any]
@@ -102,36 +102,36 @@ class Job:
 
 
 class SchedulerObserver(Protocol):
-    """Told what happens, on whatever thread it does."""
+    """Callbacks for metrics of the scheduler, called on the thread of the event."""
 
     def started(self, waited_s: float) -> None:
-        """A job had its first step after so many seconds."""
+        """Record the queue time of a job that has run its first step."""
         ...
 
     def rejected(self, reason: str) -> None:
-        """A job was not admitted: `requests`, `tokens` or `draining`."""
+        """Record a job that was not admitted: `requests`, `tokens` or `draining`."""
         ...
 
     def ended(self, how: str) -> None:
-        """A job ended: `done`, `failed`, `cancelled` or `deadline`."""
+        """Record the end of a job: `done`, `failed`, `cancelled` or `deadline`."""
         ...
 
     def answered(self, kind: str, rows: int) -> None:
-        """So many rows of calls of a kind were answered in one batch."""
+        """Record the number of rows of one kind of call that were computed in one slice."""
         ...
 
 
 class NullSchedulerObserver:
-    """Nobody is told."""
+    """No-op observer."""
 
     def started(self, waited_s: float) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def rejected(self, reason: str) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def ended(self, how: str) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def answered(self, kind: str, rows: int) -> None:
-        """Ignore it."""
+        """Do nothing."""

@@ -23,7 +23,7 @@ from service.engine.prefix_cache import NextTokenCache, PrefixCache
 
 
 class LoadState(StrEnum):
-    """How far a model has come."""
+    """Loading state of a model."""
 
     LOADING = "loading"
     LOADED = "loaded"
@@ -32,36 +32,36 @@ class LoadState(StrEnum):
 
 @dataclass(slots=True)
 class ModelUse:
-    """Who uses a model; written by the event loop alone.
+    """Use of a model by requests; written on the event loop only.
 
     Attributes:
-        in_flight: requests that have it and are not done.
-        last_s: when the last of them began, in seconds since 1970; None before the first.
+        in_flight: number of unfinished requests that use it.
+        last_s: start of the latest request, in seconds since 1970; None before the first.
     """
 
     in_flight: int = 0
     last_s: float | None = None
 
     def begin(self) -> None:
-        """A request takes the model."""
+        """Record the start of a request."""
         self.in_flight += 1
         self.last_s = time.time()
 
     def end(self) -> None:
-        """A request that took it is done."""
+        """Record the end of a request."""
         self.in_flight -= 1
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that can answer. Requests that have it keep it, whatever its address means by then.
+    """A model ready to answer. Requests keep theirs, even if its address leads to another version meanwhile.
 
     Attributes:
         address: `name@number`.
-        checkpoint: what was loaded.
-        prefix_cache: states after texts that were read lately; None where none are kept.
-        next_token_cache: what it said after texts that people are typing after; None where nothing is kept.
-        use: by whom it is used.
+        checkpoint: the loaded checkpoint.
+        prefix_cache: states after recently read texts; None if none are kept.
+        next_token_cache: next-token distributions after recently typed texts; None if none are kept.
+        use: its use by requests.
     """
 
     address: str
@@ -72,27 +72,27 @@ class LoadedModel:
 
     @property
     def model(self) -> LanguageModel[Any]:
-        """The model."""
+        """The checkpoint's model."""
         return self.checkpoint.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
+        """The checkpoint's tokenizer."""
         return self.checkpoint.tokenizer
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """Vocabulary size V."""
         return self.checkpoint.manifest.vocab_size
 
     @cached_property
     def token_texts(self) -> tuple[str, ...]:
-        """How each token is shown [V]."""
+        """Display text of each token [V]."""
         return tuple(self.tokenizer.surface(i) for i in range(self.vocab_size))
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        """Its tokens by what they spell; slow to make, so that it is done when the model is warmed up."""
+        """Trie of the tokens by their spelling; slow to build, so that loading builds it."""
         return TokenTrie(self.tokenizer)
 
     @property
@@ -101,7 +101,7 @@ class LoadedModel:
         return self.checkpoint.manifest.direction == "backward"
 
     def check_ids(self, ids: Sequence[int], *, parameter: str) -> TokenIds:
-        """The ids as an array [T].
+        """Check ids and return them as an array [T].
 
         Raises:
             InvalidInputError: an id is outside [0, V).
@@ -111,17 +111,17 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A version's place among the models of the service. A value: a change makes another.
+    """A hosted model version and its loading state (immutable).
 
     Attributes:
-        address: `name@number`; what was asked for if not even the number could be found out.
-        version: where it lies; None if that could not be found out.
-        aliases: names that lead to it.
-        loaded: the model, once it can answer.
-        failure: why it cannot; beside a loaded model, why its successor cannot.
-        size: what it takes.
-        load_s: how long loading took, warm-up included.
-        warm_up_s: how long the warm-up took.
+        address: `name@number`; the served address if the registry could not resolve it.
+        version: the registry's version; None if the registry could not resolve it.
+        aliases: aliases of the version.
+        loaded: the model, once it is loaded.
+        failure: reason of a failed load; if `loaded` is set, why its successor could not be loaded.
+        size: memory of the loaded model.
+        load_s: loading time in seconds, including warm-up.
+        warm_up_s: warm-up time in seconds.
     """
 
     address: str
@@ -135,25 +135,25 @@ class HostedModel:
 
     @property
     def state(self) -> LoadState:
-        """How far it has come."""
+        """Loading state of the model."""
         if self.loaded is not None:
             return LoadState.LOADED
         return LoadState.LOADING if self.failure is None else LoadState.FAILED
 
     @property
     def name(self) -> str:
-        """The model's, without its version."""
+        """Model name without the version."""
         return self.address.partition("@")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class AddressTable:
-    """What every address means at one moment.
+    """Hosted models by address at one moment (immutable).
 
     Attributes:
-        models: by their own addresses.
+        models: by `name@number`.
         by_address: by every address that leads to them: `name`, `name@7`, `name@champion`.
-        default: meant by requests that name none.
+        default: the model of requests that name none.
     """
 
     models: Mapping[str, HostedModel]
@@ -164,80 +164,80 @@ class AddressTable:
 def build_address_table(
     models: Mapping[str, HostedModel],
     *,
-    followed: Mapping[str, str],
+    served: Mapping[str, str],
     aliases: Mapping[str, Mapping[str, int]],
     default: str,
     before: AddressTable | None,
 ) -> AddressTable:
-    """The table in which every model's aliases are those that lead to it.
+    """Build the address table, with the aliases of each hosted model filled in.
 
     Args:
-        models: by their own addresses.
-        followed: the model's own address for each address that the service was told to serve.
-        aliases: of the registry, by model name; those of other versions than these lead nowhere.
-        default: a followed address.
-        before: the table that this one replaces.
+        models: by `name@number`.
+        served: `name@number` of the model to answer, for each served address.
+        aliases: version numbers by model name and alias in the registry; those of versions not hosted are ignored.
+        default: address of the default model; a key of `served`.
+        before: the table to replace; None for the first.
     """
-    leads = {address: address for address in models}
-    leads |= _alias_targets(models, aliases, before)
-    leads |= followed
+    targets = {address: address for address in models}
+    targets |= _alias_targets(models, aliases, before)
+    targets |= served
     for address in models:
         name = address.partition("@")[0]
-        if name not in leads:
-            leads[name] = leads.get(f"{name}@{CHAMPION}") or _newest_address(name, models)
-    shown = {
-        own: replace(
-            model, aliases=tuple(sorted(_alias(at) for at, to in leads.items() if to == own and _alias(at)))
+        if name not in targets:
+            targets[name] = targets.get(f"{name}@{CHAMPION}") or _newest_address(name, models)
+    hosted = {
+        target: replace(
+            model, aliases=tuple(sorted(_alias(a) for a, t in targets.items() if t == target and _alias(a)))
         )
-        for own, model in models.items()
+        for target, model in models.items()
     }
-    by_address = {address: shown[own] for address, own in leads.items()}
-    return AddressTable(shown, by_address, by_address[default])
+    by_address = {address: hosted[target] for address, target in targets.items()}
+    return AddressTable(hosted, by_address, by_address[default])
 
 
 def _alias_targets(
     models: Mapping[str, HostedModel], aliases: Mapping[str, Mapping[str, int]], before: AddressTable | None
 ) -> dict[str, str]:
-    """Where aliases that nobody asked to follow lead: to what is here anyway."""
-    leads = {}
-    for name, pointing in aliases.items():
-        for alias, number in pointing.items():
-            address, own = f"{name}@{alias}", f"{name}@{number}"
-            if own not in models:
+    """Return `name@number` by `name@alias` for the registry's aliases of hosted versions."""
+    targets = {}
+    for name, numbers in aliases.items():
+        for alias, number in numbers.items():
+            address, target = f"{name}@{alias}", f"{name}@{number}"
+            if target not in models:
                 continue
             old = before.by_address.get(address) if before is not None else None
             if (
-                models[own].loaded is None
+                models[target].loaded is None
                 and old is not None
                 and old.loaded is not None
                 and old.address in models
             ):
-                own = old.address  # until the new one can answer
-            leads[address] = own
-    return leads
+                target = old.address  # the old version answers until the new one is loaded
+            targets[address] = target
+    return targets
 
 
 def _newest_address(name: str, models: Mapping[str, HostedModel]) -> str:
-    """The version with the highest number of those that are here, those that can answer first."""
+    """Return the address of the newest loaded version of a model, or else of the newest hosted one."""
     of_name = [model for model in models.values() if model.name == name]
     best = max(of_name, key=lambda m: (m.loaded is not None, m.version.number if m.version else 0))
     return best.address
 
 
 def _alias(address: str) -> str:
-    """The alias in an address, or nothing."""
-    which = address.partition("@")[2]
-    return "" if which.isdecimal() else which
+    """Return the alias in an address, or the empty string."""
+    selector = address.partition("@")[2]
+    return "" if selector.isdecimal() else selector
 
 
 class UnloadingModel(NamedTuple):
-    """What is left of a model that nothing leads to; the last request that has it frees it.
+    """A model without an address, freed by the last request that uses it.
 
     Attributes:
         address: `name@number`.
-        model: gone once its memory is free.
-        use: by whom it is used.
-        size: what it takes until then.
+        model: weak reference, dead once the memory is free.
+        use: its use by requests.
+        size: memory that it takes until then.
     """
 
     address: str
@@ -247,10 +247,10 @@ class UnloadingModel(NamedTuple):
 
     @classmethod
     def of(cls, loaded: LoadedModel, size: ModelBytes) -> Self:
-        """What is left of a model from now on."""
+        """Make a weak reference to a model that has lost its last address."""
         return cls(loaded.address, weakref.ref(loaded.model), loaded.use, size)
 
     @property
     def in_memory(self) -> bool:
-        """Whether it is still in memory."""
+        """Whether the model is still in memory."""
         return self.model() is not None

@@ -31,25 +31,25 @@ from service.engine.prefix_cache import NextTokenCache, PrefixCache
 
 
 class Precisions(NamedTuple):
-    """One precision for all models, and others for some.
+    """Precision by model or version, with a default.
 
     Attributes:
-        common: of models that are not named.
-        named: of some, by name or by `name@number`.
+        common: precision of all models not named.
+        named: precision by model name or `name@number`.
     """
 
     common: Precision
     named: Mapping[str, Precision]
 
     def of(self, version: Version) -> Precision:
-        """That of one version; what is said of the version goes before what is said of the model."""
+        """Return the precision of a version: that of its address, else of its model name, else the default."""
         return self.named.get(version.address, self.named.get(version.name, self.common))
 
     def check_names(self, registry: Registry) -> None:
-        """Refuse a precision of a model that is not there, as it is misspelt, and of an alias, which counts for none.
+        """Reject precisions of models that are not in the registry, and of aliases, which `of` would ignore.
 
         Raises:
-            InvalidInputError: it is of the one or the other.
+            InvalidInputError: a name is unknown or an alias.
             RegistryError: the registry cannot be read.
         """
         for address in self.named:
@@ -60,7 +60,7 @@ class Precisions(NamedTuple):
                     f"precision names {address!r}: {error}", parameter="precision"
                 ) from None
             except CheckpointError:
-                continue  # it is there; what is wrong with it is told when it is to be loaded
+                continue  # the model exists; loading it will report what is wrong
             if address not in {version.name, version.address}:
                 raise InvalidInputError(
                     f"precision names {address!r}; name the model, {version.name}, or a version of it by its number, "
@@ -70,10 +70,10 @@ class Precisions(NamedTuple):
 
 
 def read_precisions(text: str) -> Precisions:
-    """Read `int8`, or `lstm=int8,gru@3=float32`, or `int8,gru=float32`; models not named are `auto`, or the first.
+    """Parse `int8`, `lstm=int8,gru@3=float32` or `int8,gru=float32`; the default is `auto` unless given.
 
     Raises:
-        InvalidInputError: a part is no precision, or two parts speak of the same models.
+        InvalidInputError: a part is no precision, or two parts are for the same models.
     """
     common: Precision | None = None
     named: dict[str, Precision] = {}
@@ -93,18 +93,14 @@ def read_precisions(text: str) -> Precisions:
 
 
 BATCHES = (1, 2, 17, 64)
-"""Rows: alone; fewest together; an odd number past a vector's width; many."""
+"""Batch sizes: single; smallest batch; an odd number above a vector's width; large."""
 
 _WIDTH = 5
 _TOP = 10
 
 
 def warm_up(model: LanguageModel[Any]) -> None:
-    """Let a model do all that requests will ask of it, at several batch sizes.
-
-    Raises:
-        Whatever the model raises.
-    """
+    """Run all operations of a model at several batch sizes; errors of the model propagate."""
     vocab_size = len(model.vocabulary)
     for batch in BATCHES:
         tokens = _tokens(batch * _WIDTH, vocab_size).reshape(batch, _WIDTH)
@@ -120,11 +116,11 @@ def warm_up(model: LanguageModel[Any]) -> None:
         prefill_sequences(model, state.select(np.arange(batch)[::-1].copy()), tokens, lengths)
     model.next_log_probs(model.empty_state(1))
     for name in ("models.decoding.beam_search", "models.decoding.sampling"):
-        import_module(name)  # and with them all kernels that choose tokens
+        import_module(name)  # compiles or loads the kernels that choose tokens
 
 
 def _tokens(count: int, vocab_size: int) -> Any:
-    """Ordinary ids [count] from across the vocabulary; `</s>` where it has none."""
+    """Return ordinary ids [count] spread over the vocabulary, or `</s>` if it has no ordinary tokens."""
     ordinary = vocab_size - EOS - 1
     if ordinary == 0:
         return np.full(count, EOS, dtype=np.int64)
@@ -132,31 +128,31 @@ def _tokens(count: int, vocab_size: int) -> Any:
 
 
 _NEXT_TOKEN_CACHE_DIVISOR = 4
-"""Of the memory for what was read before, the fourth part is for what models said while people typed."""
+"""The next-token cache gets this fraction (1/4) of the memory for caches, the prefix cache the rest."""
 
 LOAD_ERRORS = (
     LanguageModelError,
     ImportError,
     OSError,
     MemoryError,
-    RuntimeError,  # among them those of torch, a device's memory that ran out included
+    RuntimeError,  # includes torch's errors, such as a device out of memory
     ArithmeticError,
     LookupError,
     AttributeError,
     TypeError,
     ValueError,
 )
-"""What a damaged or strange version may raise while it is loaded and warmed up."""
+"""Errors that a damaged or unsupported version may raise while it is loaded and warmed up."""
 
 
 class LoadResult(NamedTuple):
-    """A version that has been loaded.
+    """Result of loading a version.
 
     Attributes:
-        loaded: it.
-        size: what it takes.
-        load_s: how long it took, warm-up included.
-        warm_up_s: how long the warm-up took.
+        loaded: the model.
+        size: memory that it takes.
+        load_s: loading time in seconds, including warm-up.
+        warm_up_s: warm-up time in seconds.
     """
 
     loaded: LoadedModel
@@ -166,31 +162,31 @@ class LoadResult(NamedTuple):
 
 
 class LoadObserver(Protocol):
-    """Told how loads go."""
+    """Callback for metrics of model loads."""
 
     def model_load(self, outcome: str, seconds: float) -> None:
-        """A load has ended: `loaded`, `failed`, or `refused` for want of memory."""
+        """Record the end of a load: `loaded`, `failed`, or `refused` for lack of memory."""
         ...
 
 
 class NullLoadObserver:
-    """For a host whose loads nobody counts."""
+    """No-op observer."""
 
     def model_load(self, outcome: str, seconds: float) -> None:
         """Do nothing."""
 
 
 class Loader:
-    """Loads versions on one device.
+    """Loader of model versions on one device.
 
     Args:
-        registry: where they are published.
-        load: reads a checkpoint.
+        registry: source of the versions.
+        load: function that reads a checkpoint.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
-        precisions: what each computes in.
-        budget: bytes that all models together may take; None is no bound.
-        num_threads: of torch, if a model has brought it in; None leaves its choice.
-        prefix_cache_bytes: what each model may keep of states after texts it has read; 0 is none.
+        precisions: precision of each model.
+        budget: maximum bytes of all models together; None is no bound.
+        num_threads: of torch, if a model has imported it; None leaves torch's default.
+        prefix_cache_bytes: maximum bytes of the caches of each model; 0 is no caches.
         clock: seconds, monotonic.
     """
 
@@ -215,49 +211,49 @@ class Loader:
         self._prefix_cache_bytes = prefix_cache_bytes
         self._clock = clock
 
-    def load(self, version: Version, *, in_use: int, others: Iterable[UnloadableModel]) -> LoadResult:
-        """Load a version until it can answer.
+    def load(self, version: Version, *, in_use: int, unloadable: Iterable[UnloadableModel]) -> LoadResult:
+        """Load a version and warm it up.
 
         Args:
             version: to load.
             in_use: bytes that other models take.
-            others: models that could be unloaded, for the message.
+            unloadable: models that could be unloaded, for the message.
 
         Raises:
-            MemoryBudgetError: there is no room for it.
-            One of FAILURES: it cannot be loaded, fails its golden test, or cannot answer.
+            MemoryBudgetError: it does not fit into the budget.
+            One of LOAD_ERRORS: it cannot be loaded, fails its golden test, or fails in the warm-up.
         """
         started_s = self._clock()
-        others = list(others)
+        unloadable = list(unloadable)
 
         def check(size: ModelBytes) -> None:
-            check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=others)
+            check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
 
         check(estimate_bytes(self._registry.manifest(version)))  # before its files are fetched
         directory = self._registry.fetch(version)
         checkpoint = self._read(directory, device=self._device, precision=self._precisions.of(version))
         size = measure_bytes(checkpoint.model, checkpoint.tokenizer)
         check(size)
-        _limit_threads(self._num_threads)  # first: a thread that has computed before keeps its number
+        _limit_threads(self._num_threads)  # before the warm-up: a thread that has computed keeps its setting
         loaded = self._with_caches(version, checkpoint)
         loaded_s = self._clock()
         warm_up(checkpoint.model)
-        loaded.token_trie.folded  # noqa: B018 - made now, not when somebody types
+        loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request
         ready_s = self._clock()
         return LoadResult(loaded, size, ready_s - started_s, ready_s - loaded_s)
 
     def _with_caches(self, version: Version, checkpoint: Checkpoint) -> LoadedModel:
-        """A model with empty caches: of states after texts, and of what it said while people typed."""
-        looks_bytes = self._prefix_cache_bytes // _NEXT_TOKEN_CACHE_DIVISOR
-        states_bytes = self._prefix_cache_bytes - looks_bytes
-        reads_fast = checkpoint.model.family == "ngram"  # sooner than it is asked what was read
-        prefixes = PrefixCache(states_bytes) if states_bytes and not reads_fast else None
-        looks = NextTokenCache(looks_bytes) if looks_bytes else None
-        return LoadedModel(version.address, checkpoint, prefixes, looks)
+        """Return the model with empty prefix and next-token caches."""
+        next_token_bytes = self._prefix_cache_bytes // _NEXT_TOKEN_CACHE_DIVISOR
+        prefix_bytes = self._prefix_cache_bytes - next_token_bytes
+        reads_fast = checkpoint.model.family == "ngram"  # reading again is faster than a cache lookup
+        prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
+        next_token_cache = NextTokenCache(next_token_bytes) if next_token_bytes else None
+        return LoadedModel(version.address, checkpoint, prefix_cache, next_token_cache)
 
 
 def _limit_threads(num_threads: int | None) -> None:
-    """Tell torch; an n-gram server never imports it, and is not made to for the sake of a limit."""
+    """Set torch's number of threads if torch is imported; an n-gram server does not import it."""
     torch = sys.modules.get("torch")
     if torch is not None and num_threads is not None:
         torch.set_num_threads(num_threads)

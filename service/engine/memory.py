@@ -26,18 +26,18 @@ from models.errors import MemoryBudgetError
 _MAPPED_SUFFIXES = (".bin", ".safetensors")
 _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
-"""Lists of words take so many times the room of their file: every word is an object, in several tables."""
+"""Memory of a tokenizer relative to its file: every word is an object, in several tables."""
 _GC_THRESHOLD = 10_000
-"""That are made and not freed again before those that refer to themselves are looked for."""
+"""Allocations minus deallocations after which the collector looks for reference cycles."""
 
 
 class ModelBytes(NamedTuple):
-    """Bytes that a model takes.
+    """Memory of a model in bytes.
 
     Attributes:
-        own: of this process's memory.
-        mapped: of files mapped into memory, whose pages processes share: each counts all of them.
-        device: of a device's memory.
+        own: private memory of this process.
+        mapped: files mapped into memory; processes share their pages, but each counts all of them.
+        device: memory of a device.
     """
 
     own: int = 0
@@ -46,19 +46,19 @@ class ModelBytes(NamedTuple):
 
     @property
     def host(self) -> int:
-        """What a budget counts: mapped pages too, for a model is fast only while they stay."""
+        """Bytes that count towards the budget; mapped pages do, as a model is fast only while they are resident."""
         return self.own + self.mapped
 
 
 class UnloadableModel(NamedTuple):
-    """A model in memory, and what unloading it would give back."""
+    """A model that can be unloaded, and the bytes that this would free."""
 
     address: str
     bytes: int
 
 
 def estimate_bytes(manifest: Manifest) -> ModelBytes:
-    """What a checkpoint will take once it is loaded, by the sizes of its files."""
+    """Estimate the memory of a loaded checkpoint from the sizes of its files."""
     own = mapped = 0
     for name, entry in manifest.files.items():
         path = PurePosixPath(name)
@@ -72,22 +72,22 @@ def estimate_bytes(manifest: Manifest) -> ModelBytes:
 def check_budget(
     address: str, needed: int, *, budget: int | None, in_use: int, others: Iterable[UnloadableModel]
 ) -> None:
-    """Refuse a model that does not fit.
+    """Reject a model that does not fit into the budget.
 
     Args:
         address: the model.
-        needed: bytes it takes.
-        budget: bytes that all models may take; None is no bound.
-        in_use: bytes that are taken.
-        others: models that could be unloaded.
+        needed: bytes that it takes.
+        budget: maximum bytes of all models together; None is no bound.
+        in_use: bytes that are in use.
+        others: models that could be unloaded, for the message.
 
     Raises:
-        MemoryBudgetError: it does not fit; nothing is unloaded to make room.
+        MemoryBudgetError: it does not fit; nothing is unloaded.
     """
     if budget is None or in_use + needed <= budget:
         return
-    largest = sorted(others, key=lambda room: -room.bytes)
-    could = ", ".join(f"{room.address} ({format_bytes(room.bytes)})" for room in largest)
+    largest = sorted(others, key=lambda model: -model.bytes)
+    could = ", ".join(f"{model.address} ({format_bytes(model.bytes)})" for model in largest)
     raise MemoryBudgetError(
         f"{address} needs about {format_bytes(needed)}, but of the budget of {format_bytes(budget)} "
         f"{format_bytes(in_use)} are in use; "
@@ -96,16 +96,15 @@ def check_budget(
 
 
 def format_bytes(size: int) -> str:
-    """A number of bytes as people read it."""
+    """Format a number of bytes for people, such as `1.5 GiB`."""
     return ByteSize(size).human_readable(separator=" ")
 
 
 def freeze_garbage_collector() -> None:
-    """Let later collections of garbage pass over all that is in memory now.
+    """Exclude all present objects from garbage collection, and collect less often.
 
-    With torch there are so many objects that looking at all of them holds every request up for 0.3 s. They are
-    freed as before, by their last reference. So is nearly all that requests make: what refers to itself is looked
-    for after so many objects that it costs nobody time.
+    With torch there are so many objects that a full collection delays every request by 0.3 s. Reference counts
+    still free them, as they free nearly all objects of requests: cycles are rare.
     """
     gc.collect()
     gc.freeze()
@@ -113,7 +112,7 @@ def freeze_garbage_collector() -> None:
 
 
 def trim_heap() -> None:
-    """Return what was freed to the system; the allocator would keep it for what is allocated next."""
+    """Return freed memory to the system, which the allocator would keep for later allocations."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)
@@ -124,15 +123,15 @@ _SKIPPED_TYPES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunct
 
 
 def measure_bytes(*objects: object) -> ModelBytes:
-    """Bytes of everything that can be reached from objects, each counted once.
+    """Measure the memory of everything reachable from objects, each object counted once.
 
-    Arrays and tensors count with all they are views of; what lies in a mapped file counts as mapped, however many
-    processes share its pages. Classes, functions and modules, which all models share, and what libraries hide
-    in compiled code do not count.
+    A view counts as the whole array or storage behind it; data in a mapped file counts as mapped, however many
+    processes share its pages. Not counted: classes, functions and modules, which all models share, and memory
+    that libraries hold in compiled code.
     """
-    survey = _MemoryWalk()
-    survey.walk(objects)
-    return ModelBytes(survey.own, survey.mapped, survey.device)
+    walk = _MemoryWalk()
+    walk.walk(objects)
+    return ModelBytes(walk.own, walk.mapped, walk.device)
 
 
 class _MemoryWalk:
@@ -140,58 +139,58 @@ class _MemoryWalk:
         self.own = self.mapped = self.device = 0
         self._seen: set[int] = set()
         self._blocks: set[int] = set()
-        self._left: list[Any] = []
+        self._pending: list[Any] = []
         self._files = _MappedFiles()
         torch: Any = sys.modules.get("torch")
         self._tensor: type = torch.Tensor if torch is not None else _NoTensor
 
     def walk(self, objects: tuple[object, ...]) -> None:
-        self._left.extend(objects)
-        while self._left:
-            one = self._left.pop()
-            if id(one) in self._seen or one is None or isinstance(one, (bool, *_SKIPPED_TYPES)):
+        self._pending.extend(objects)
+        while self._pending:
+            item = self._pending.pop()
+            if id(item) in self._seen or item is None or isinstance(item, (bool, *_SKIPPED_TYPES)):
                 continue
-            self._seen.add(id(one))
-            self._count(one)
+            self._seen.add(id(item))
+            self._count(item)
 
-    def _count(self, one: Any) -> None:
-        if isinstance(one, np.ndarray):
-            self._array(one)
-        elif isinstance(one, self._tensor):
-            self._storage(one)
-        elif isinstance(one, dict):
-            self.own += sys.getsizeof(one)
-            self._left.extend(one.keys())
-            self._left.extend(one.values())
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            self.own += sys.getsizeof(one)
-            self._left.extend(one)
-        elif not type(one).__module__.startswith(_SKIPPED_MODULES):
-            self.own += sys.getsizeof(one)
-            self._left.append(getattr(one, "__dict__", None))
-            for kind in type(one).__mro__:
+    def _count(self, item: Any) -> None:
+        if isinstance(item, np.ndarray):
+            self._count_array(item)
+        elif isinstance(item, self._tensor):
+            self._count_storage(item)
+        elif isinstance(item, dict):
+            self.own += sys.getsizeof(item)
+            self._pending.extend(item.keys())
+            self._pending.extend(item.values())
+        elif isinstance(item, (list, tuple, set, frozenset)):
+            self.own += sys.getsizeof(item)
+            self._pending.extend(item)
+        elif not type(item).__module__.startswith(_SKIPPED_MODULES):
+            self.own += sys.getsizeof(item)
+            self._pending.append(getattr(item, "__dict__", None))
+            for kind in type(item).__mro__:
                 slots = kind.__dict__.get("__slots__", ())
                 names = (slots,) if isinstance(slots, str) else slots
-                self._left.extend(getattr(one, name, None) for name in names)
+                self._pending.extend(getattr(item, name, None) for name in names)
 
-    def _array(self, array: npt.NDArray[Any]) -> None:
-        whole: Any = array
-        while isinstance(whole, np.ndarray) and whole.base is not None:
-            whole = whole.base
-        if isinstance(whole, memoryview):
-            whole = whole.obj
-        if isinstance(whole, mmap.mmap):
-            if self._is_new(id(whole)):
-                self.mapped += len(whole)
-        elif isinstance(whole, self._tensor):
-            self._left.append(whole)
-        elif isinstance(whole, np.ndarray):
-            if self._is_new(whole.ctypes.data):
-                self.own += whole.nbytes
+    def _count_array(self, array: npt.NDArray[Any]) -> None:
+        base: Any = array
+        while isinstance(base, np.ndarray) and base.base is not None:
+            base = base.base
+        if isinstance(base, memoryview):
+            base = base.obj
+        if isinstance(base, mmap.mmap):
+            if self._is_new(id(base)):
+                self.mapped += len(base)
+        elif isinstance(base, self._tensor):
+            self._pending.append(base)
+        elif isinstance(base, np.ndarray):
+            if self._is_new(base.ctypes.data):
+                self.own += base.nbytes
         else:
-            self.own += array.nbytes if self._is_new(id(whole)) else 0
+            self.own += array.nbytes if self._is_new(id(base)) else 0
 
-    def _storage(self, tensor: Any) -> None:
+    def _count_storage(self, tensor: Any) -> None:
         storage = tensor.untyped_storage()
         if self._is_new(storage.data_ptr()):
             if tensor.device.type != "cpu":
@@ -208,7 +207,7 @@ class _MemoryWalk:
 
 
 class _MappedFiles:
-    """The addresses at which this process has files; none where the system does not tell. A tensor cannot say it."""
+    """Address ranges of files mapped into this process, which tensors do not record; empty without /proc."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
@@ -217,7 +216,7 @@ class _MappedFiles:
             lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return
-        for line in lines:  # begin-end permissions offset device inode path, by rising address
+        for line in lines:  # begin-end permissions offset device inode path, in ascending order
             addresses, _, _, _, inode, *_ = line.split(maxsplit=5)
             if inode != "0":
                 begin, end = addresses.split("-")
@@ -225,12 +224,12 @@ class _MappedFiles:
                 self._ends.append(int(end, 16))
 
     def __contains__(self, address: int) -> bool:
-        place = bisect_right(self._begins, address) - 1
-        return place >= 0 and address < self._ends[place]
+        index = bisect_right(self._begins, address) - 1
+        return index >= 0 and address < self._ends[index]
 
 
 class _NoTensor:
-    """Where torch was never imported."""
+    """Placeholder of the tensor type if torch is not imported."""
 
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -238,23 +237,23 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class SystemMemory(NamedTuple):
-    """Bytes in use, without what is cached of files and can be dropped, and bytes there are."""
+    """Memory in use in bytes, without page cache that can be dropped, and its limit."""
 
     used: int
     limit: int
 
 
 def reports_memory(meminfo: Path = _MEMINFO) -> bool:
-    """Whether the system tells of its memory, as Linux does."""
+    """Return whether the system reports its memory in `meminfo`, as Linux does."""
     return meminfo.exists()
 
 
 def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMemory:
-    """What is in use where this process runs, by all processes there together; only where it `reports_memory`.
+    """Return the memory use of the container, or of the machine; requires `reports_memory`.
 
     Args:
-        cgroup: where Linux shows the control group that a container sees as its own, of version 2 or 1.
-        meminfo: where it tells of the machine, which counts where no group sets a limit.
+        cgroup: mount point of the control group that a container sees as its own, of version 2 or 1.
+        meminfo: memory statistics of the machine, used if no group sets a lower limit.
     """
     machine = {
         name: int(value.split()[0]) * 1024
@@ -275,7 +274,7 @@ def _cgroup_v2(group: Path) -> SystemMemory | None:
 
 
 def _cgroup_v1(group: Path) -> SystemMemory | None:
-    limit = _read(group / "memory.limit_in_bytes")  # astronomical where there is none
+    limit = _read(group / "memory.limit_in_bytes")  # a huge number if there is no limit
     if limit is None:
         return None
     return _in_use(group, "memory.usage_in_bytes", "total_inactive_file", int(limit))
@@ -290,7 +289,7 @@ def _in_use(group: Path, usage: str, droppable: str, limit: int) -> SystemMemory
 
 
 def _read(path: Path) -> str | None:
-    """A file of the group; None where the kernel does not show it."""
+    """Read a file of the group; None if the kernel does not provide it."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -15,7 +15,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# model requests take from a quarter of a millisecond: the usual buckets would hold them all in the first
+# model requests take a quarter of a millisecond and more: the default buckets would put most into the first
 _SECONDS = (
     0.00025,
     0.0005,
@@ -43,10 +43,10 @@ _JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
 
 
 class Metrics:
-    """One application's instruments, in a collector registry of their own.
+    """Metrics of one application, in a collector registry of their own.
 
     Args:
-        worker: which of several processes this is, a label of every sample; None of a lone one, which has no label.
+        worker: index of this worker process, a label of every sample; None for a single process without a label.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -98,54 +98,54 @@ class Metrics:
             (self.model_loads, _LOAD_OUTCOMES),
             (self.ended_jobs, _JOB_OUTCOMES),
         ):
-            for value in values:  # nought from the start: of a series that begins with 1 no increase is seen
+            for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
                 counter.labels(value)
 
     def started(self, waited_s: float) -> None:
-        """A job had its first step after so many seconds."""
+        """Record the queue time of a job that has run its first step."""
         self.queue_time.observe(waited_s)
 
     def rejected(self, reason: str) -> None:
-        """A job was not admitted."""
+        """Record a job that was not admitted."""
         self.rejected_requests.labels(reason).inc()
 
     def ended(self, how: str) -> None:
-        """A job ended."""
+        """Record the end of a job."""
         self.ended_jobs.labels(how).inc()
 
     def answered(self, kind: str, rows: int) -> None:
-        """So many rows of calls of a kind were answered in one batch."""
+        """Record the number of rows of one kind of call that were computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
     def generation(
         self, model: str, prompt_tokens: int, generated_tokens: int, finish_reasons: Iterable[str]
     ) -> None:
-        """A request for continuations has ended well: tokens read and generated, how each choice ended."""
+        """Record a successful generation request: tokens read and generated, finish reason of each choice."""
         self.prompt_tokens.labels(model).inc(prompt_tokens)
         self.generation_tokens.labels(model).inc(generated_tokens)
         for reason in finish_reasons:
             self.generated.labels(model, reason).inc()
 
     def model_load(self, outcome: str, seconds: float) -> None:
-        """A load has ended: `loaded`, `failed` or `refused`."""
+        """Record the end of a load: `loaded`, `failed` or `refused`."""
         self.model_loads.labels(outcome).inc()
         self.load_seconds.observe(seconds)
 
     def add_model_gauge(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
-        """Add a gauge by model that is read when it is asked for; models that are gone have none."""
+        """Add a gauge with one sample per model, read at each scrape; models no longer hosted have none."""
         self._registry.register(_ModelGaugeCollector(f"gramophone_{name}", description, read))
 
     def add_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
-        """Add a gauge that is read when it is asked for."""
+        """Add a gauge that is read at each scrape."""
         gauge = Gauge(name, description, namespace="gramophone", registry=self._registry)
         gauge.set_function(read)
 
     def describe(self, **facts: str) -> None:
-        """What is running, as labels of `gramophone_build_info`."""
+        """Set the labels of `gramophone_build_info`, which describe the running service."""
         Info("build", "what is running", namespace="gramophone", registry=self._registry).info(facts)
 
     def exposition(self) -> bytes:
-        """All values in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         if self._worker is None:
             return generate_latest(self._registry)
         labelled = CollectorRegistry(auto_describe=False)
@@ -154,7 +154,7 @@ class Metrics:
 
     @cached_property
     def relayed_requests(self) -> Counter:
-        """Requests that belonged to another worker; a lone process has no such counter."""
+        """Counter of requests passed on to another worker, created on first use; a single process has none."""
         return Counter(
             "relayed_requests",
             "requests that were passed on to the worker that remembers what they are about",
@@ -172,13 +172,13 @@ class Metrics:
 
 
 class _WorkerLabelCollector(Collector):
-    """The same samples, each with the label `worker`."""
+    """Collector of another registry's samples with the label `worker`."""
 
     def __init__(self, registry: CollectorRegistry, worker: str) -> None:
         self._registry, self._worker = registry, worker
 
     def collect(self) -> Iterator[Metric]:
-        """What there is now."""
+        """Yield the current samples of the registry, labelled."""
         for family in self._registry.collect():
             labelled = Metric(family.name, family.documentation, family.type, family.unit)
             labelled.samples = [
@@ -188,13 +188,13 @@ class _WorkerLabelCollector(Collector):
 
 
 class _ModelGaugeCollector(Collector):
-    """A gauge whose models come and go."""
+    """Gauge with one sample per model, of the models present at each scrape."""
 
     def __init__(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
         self._name, self._description, self._read = name, description, read
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What each model has now."""
+        """Yield the current value of each model."""
         family = GaugeMetricFamily(self._name, self._description, labels=["model_name"])
         for model, value in self._read().items():
             family.add_metric([model], value)

@@ -42,26 +42,26 @@ _log = structlog.get_logger(__name__)
 
 
 class ModelHost:
-    """Loads models, hands them out, and follows addresses to new versions.
+    """Host of the served models: loads them, resolves addresses, and follows addresses to new versions.
 
     Args:
-        registry: where models are published.
-        addresses: which to serve; none means every model of the registry.
-        default: the address meant by a request that names none; None means what the registry remembers, if that
-            is served, else as `models.checkpoint.manifest` chooses.
+        registry: source of the models.
+        addresses: addresses to serve; none means every model of the registry.
+        default: address of the model for requests that name none; None means the registry's default if it is
+            served, else the choice of `models.checkpoint.manifest.choose_default`.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
-        precision: as `read_precisions` reads it.
-        num_threads: of torch; None leaves its choice.
-        memory_budget: bytes that all models together may take; None is no bound.
-        prefix_cache_bytes: what each model may keep of states after texts it has read, beside; 0 is none.
-        load: reads a checkpoint.
+        precision: in the syntax of `read_precisions`.
+        num_threads: of torch; None leaves torch's default.
+        memory_budget: maximum bytes of all models together; None is no bound.
+        prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 is no caches.
+        load: function that reads a checkpoint.
         clock: seconds, monotonic.
-        observer: told how loads go.
+        observer: receives outcomes and times of loads.
 
     Raises:
         RegistryError: the registry holds no model.
-        ModelNotFoundError: an address is not in the registry, or the default is not to be loaded.
-        InvalidInputError: the precision is none, or of a model that the registry does not hold.
+        ModelNotFoundError: an address is not in the registry, or the default is not served.
+        InvalidInputError: the precision is invalid, or names a model that the registry does not hold.
     """
 
     def __init__(
@@ -107,78 +107,78 @@ class ModelHost:
         self.default_model.choose(self.find)
         self._reconcile()
 
-    # --- what any thread may ask --------------------------------------------------------------------
+    # --- for any thread -----------------------------------------------------------------------------
 
     @property
     def address_table(self) -> AddressTable:
-        """What addresses mean now."""
-        assert self._address_table is not None  # noqa: S101 - made with the host
+        """The current address table."""
+        assert self._address_table is not None  # noqa: S101 - set by __init__
         return self._address_table
 
     @property
     def models(self) -> Mapping[str, HostedModel]:
-        """All that is hosted, by `name@number`."""
+        """The hosted models by `name@number`."""
         return self.address_table.models
 
     @property
     def default(self) -> HostedModel:
-        """The one meant by a request that names none."""
+        """The model of requests that name none."""
         return self.address_table.default
 
     @property
     def num_loaded(self) -> int:
-        """Models that can answer."""
+        """Number of loaded models."""
         return sum(model.loaded is not None for model in self.models.values())
 
     @property
     def budget(self) -> int | None:
-        """Bytes that all models together may take; None is no bound."""
+        """Maximum bytes of all models together; None is no bound."""
         return self._loader.budget
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes of the host's memory that models take, those that are leaving included."""
+        """Bytes of host memory that models take, models being unloaded included."""
         hosted = sum(model.size.host for model in self.models.values() if model.size is not None)
-        return hosted + sum(leaving.size.host for leaving in self.unloading)
+        return hosted + sum(model.size.host for model in self.unloading)
 
     @property
     def unloading(self) -> list[UnloadingModel]:
-        """Models that were unloaded while requests still had them."""
-        return [leaving for leaving in self._unloading if leaving.in_memory]
+        """Unloaded models that are still in memory, because requests use them."""
+        return [model for model in self._unloading if model.in_memory]
 
     @property
     def needs_reaping(self) -> bool:
-        """Whether models were unloaded whose memory has not been given back."""
+        """Whether `reap` has memory of unloaded models to return to the system, now or later."""
         return bool(self._unloading)
 
     @property
     def registry_look_age_s(self) -> float:
-        """How long ago the registry could last be read; it grows while that is out of reach, or does not answer."""
+        """Seconds since the registry could last be read; grows while it is unreachable."""
         return self._clock() - self._last_read_s
 
     def prefix_cache_figures(self) -> dict[str, tuple[int, int, int]]:
-        """Of each loaded model that keeps states of texts: how often it was asked, how often it knew one, and bytes."""
-        kept = {m.address: m.loaded.prefix_cache for m in self.models.values() if m.loaded is not None}
+        """Return queries, hits and bytes of the prefix cache of each loaded model that has one."""
+        caches = {m.address: m.loaded.prefix_cache for m in self.models.values() if m.loaded is not None}
         return {
-            name: (prefixes.queries, prefixes.hits, prefixes.num_bytes)
-            for name, prefixes in kept.items()
-            if prefixes is not None
+            name: (cache.queries, cache.hits, cache.num_bytes)
+            for name, cache in caches.items()
+            if cache is not None
         }
 
     def bytes_by_model(self) -> dict[str, float]:
-        """Bytes that each loaded model takes, of the host's memory and of a device's."""
-        sizes = {own: model.size for own, model in self.models.items()}
-        return {own: size.host + size.device for own, size in sizes.items() if size is not None}
+        """Return the bytes of each loaded model, host and device memory together."""
+        sizes = {address: model.size for address, model in self.models.items()}
+        return {address: size.host + size.device for address, size in sizes.items() if size is not None}
 
     def resolve(self, address: str | None) -> LoadedModel:
-        """The loaded model that an address means.
+        """Return the loaded model of an address.
 
         Args:
             address: `name`, `name@7`, `name@champion`; None for the default.
 
         Raises:
-            ModelNotFoundError: it is not loaded, and was not to be.
-            NotReadyError: it is still being loaded, or could not be.
+            ModelNotFoundError: the address is not served.
+            NotReadyError: the model is still being loaded, or could not be loaded.
         """
         hosted = self.default if address is None else self.find(address)
         if hosted.loaded is not None:
@@ -188,19 +188,19 @@ class ModelHost:
         raise NotReadyError(f"model {hosted.address} could not be loaded: {hosted.failure}")
 
     def find(self, address: str) -> HostedModel:
-        """The place of the model that an address means, loaded or not.
+        """Return the hosted model of an address, loaded or not.
 
         Raises:
-            ModelNotFoundError: there is none.
-            RegistryError: it is not here, and the registry cannot be asked.
+            ModelNotFoundError: no hosted model has this address.
+            RegistryError: no hosted model has this address, and the registry cannot be read.
         """
-        now = self.address_table
-        hosted = now.by_address.get(address)
+        table = self.address_table
+        hosted = table.by_address.get(address)
         if hosted is not None:
             return hosted
-        here = ", ".join(sorted(now.models))
+        here = ", ".join(sorted(table.models))
         try:
-            published = self.registry.resolve_cached(address)  # on the event loop: no time to ask far away
+            published = self.registry.resolve_cached(address)  # no network access: runs on the event loop
         except RegistryError:
             raise
         except LanguageModelError:
@@ -210,50 +210,50 @@ class ModelHost:
         raise ModelNotFoundError(f"{published.address} is published but not loaded; this service has: {here}")
 
     def followed_addresses(self, model: HostedModel) -> list[str]:
-        """The addresses that the service was told to serve and for which a model answers."""
+        """Return the served addresses that lead to a model."""
         return self._watcher.addresses_of(model.address)
 
     def redact_root(self, error: BaseException) -> str:
-        """A reason as clients may see it: where the registry lies is no business of theirs."""
+        """Return an error message for clients, without the location of the registry."""
         return self._watcher.redact_root(error)
 
     def stop(self) -> None:
-        """Load nothing more."""
+        """Start no more loads."""
         self._stopping = True
 
-    # --- what the loading thread does ---------------------------------------------------------------
+    # --- for the loader thread only -----------------------------------------------------------------
 
     def load_all(self) -> None:
-        """Load every model, the default first; what cannot be loaded is logged and kept as failed."""
+        """Load every model, the default first; failed loads are logged, and the models stay hosted as failed."""
         first = self.default.address
-        for own in sorted(self._models, key=lambda address: address != first):
-            model = self._models.get(own)  # one that was loaded may have made it superfluous
+        for address in sorted(self._models, key=lambda address: address != first):
+            model = self._models.get(address)  # None if an earlier load has made it superfluous
             if model is not None and model.state is LoadState.LOADING:
                 self._load(model)
 
     def load(self, address: str) -> HostedModel:
-        """Serve an address from now on; nothing happens if it is served already.
+        """Serve an address from now on, loading its model unless it is loaded already.
 
         Returns:
-            What it means in the registry, loaded or failed. A load that fails is not tried again by itself,
-            unless the address was served before.
+            The address's model in the registry, loaded or failed. A failed load is retried automatically only
+            if the address was served before.
 
         Raises:
-            ModelNotFoundError: the registry does not hold it.
-            CheckpointError: the registry cannot say what it means.
+            ModelNotFoundError: the address is not in the registry.
+            CheckpointError: the registry cannot resolve the address.
         """
         known = address in self._watcher.watched
-        followed = self._watcher.watch(address)
-        target = followed.target
+        watched = self._watcher.watch(address)
+        target = watched.target
         self._reconcile()
         if self._models[target].loaded is None:
             self._load(self._models[target])
             if not known and self._models[target].loaded is None:
-                followed.failed_target = target
+                watched.failed_target = target
         return self.models[target]
 
     def unload(self, address: str) -> HostedModel:
-        """Serve a model no longer, by whatever address; requests that have it keep it until they end.
+        """Stop serving a model under all its addresses; requests that use it keep it until they end.
 
         Raises:
             ModelNotFoundError: it is not hosted.
@@ -268,104 +268,103 @@ class ModelHost:
             )
         ending = self.followed_addresses(model)
         if not ending:
-            followed = self._watcher.watched.values()
-            moving = next((one.address for one in followed if one.target == model.address), address)
+            watched = self._watcher.watched.values()
+            moving = next((item.address for item in watched if item.target == model.address), address)
             raise InvalidInputError(
                 f"{model.address} is what {moving} is to mean: point the alias elsewhere, or unload {moving}",
                 parameter="model",
             )
-        for gone in ending:
-            del self._watcher.watched[gone]
+        for ended in ending:
+            del self._watcher.watched[ended]
         self._reconcile()
         return model
 
     def refresh(self) -> None:
-        """Look at the registry, and load what the served addresses mean by now.
+        """Poll the registry, and load the current versions of the served addresses.
 
-        What answered before goes on answering until the new version can. Loads that failed are tried again,
-        less and less often.
+        The old version answers until the new one is loaded. Failed loads are retried after growing delays.
         """
-        reached = self._watcher.poll()
-        if reached:
+        reachable = self._watcher.poll()
+        if reachable:
             self._last_read_s = self._clock()
             if not self._was_reachable:
-                self._retries.make_all_due()  # its absence may be what they failed for
-        self._was_reachable = reached
+                self._retries.make_all_due()  # the outage may have caused the failures
+        self._was_reachable = reachable
         self._reconcile()
-        followed = self._watcher.watched.values()
-        for own in {one.target for one in followed if one.target != one.failed_target}:
-            model = self._models[own]
-            if model.version is not None and model.loaded is None and self._retries.is_due(own):
+        watched = self._watcher.watched.values()
+        for target in {item.target for item in watched if item.target != item.failed_target}:
+            model = self._models[target]
+            if model.version is not None and model.loaded is None and self._retries.is_due(target):
                 self._load(model)
         if self.default_model.update(self.find):
             self._publish()
             _log.info("default model changed", model=self.default.address, reason=self.default_model.reason)
 
     def reap(self) -> bool:
-        """Give the memory of models back that no request has any more.
+        """Return the memory of unloaded models that no request uses any more to the system.
 
         Returns:
-            Whether some are still leaving.
+            Whether requests still use unloaded models.
         """
-        staying = tuple(self.unloading)
-        if len(staying) < len(self._unloading):
-            self._unloading = staying
+        in_use = tuple(self.unloading)
+        if len(in_use) < len(self._unloading):
+            self._unloading = in_use
             trim_heap()
-        return bool(staying)
+        return bool(in_use)
 
     # ------------------------------------------------------------------------------------------------
 
     def _load(self, model: HostedModel) -> None:
         if self._stopping or model.version is None:
             return
-        own = model.address
-        self._models[own] = replace(model, failure=None)
+        address = model.address
+        self._models[address] = replace(model, failure=None)
         self._publish()
         started_s = self._clock()
         try:
-            arrival = self._loader.load(model.version, in_use=self.bytes_in_use, others=self._unloadable())
+            result = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=self._unloadable())
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
-            self._models[own] = replace(model, failure=self.redact_root(error))
-            self._retries.record_failure(own)
-            _log.error("model failed", model=own, reason=self.redact_root(error))
+            self._models[address] = replace(model, failure=self.redact_root(error))
+            self._retries.record_failure(address)
+            _log.error("model failed", model=address, reason=self.redact_root(error))
         else:
             outcome = "loaded"
-            self._models[own] = replace(
+            self._models[address] = replace(
                 model,
-                loaded=arrival.loaded,
+                loaded=result.loaded,
                 failure=None,
-                size=arrival.size,
-                load_s=arrival.load_s,
-                warm_up_s=arrival.warm_up_s,
+                size=result.size,
+                load_s=result.load_s,
+                warm_up_s=result.warm_up_s,
             )
-            self._retries.forget(own)
+            self._retries.forget(address)
             _log.info(
                 "model loaded",
-                model=own,
-                family=arrival.loaded.checkpoint.manifest.family,
-                precision=arrival.loaded.checkpoint.precision,
-                seconds=round(arrival.load_s, 3),
-                warm_up_s=round(arrival.warm_up_s, 3),
-                bytes=arrival.size.host,
+                model=address,
+                family=result.loaded.checkpoint.manifest.family,
+                precision=result.loaded.checkpoint.precision,
+                seconds=round(result.load_s, 3),
+                warm_up_s=round(result.warm_up_s, 3),
+                bytes=result.size.host,
             )
         self._observer.model_load(outcome, self._clock() - started_s)
         self._reconcile()
 
     def _reconcile(self) -> None:
-        """Let addresses lead to what is there by now, drop what none leads to any more, and publish that."""
+        """Move addresses to newly loaded versions, unload models without an address, and publish the table."""
         needed = set()
-        for followed in self._watcher.watched.values():
-            if followed.version is not None:
-                place = HostedModel(followed.target, followed.version)
-                if self._models.setdefault(followed.target, place).loaded is not None:
-                    followed.serving, followed.failed_target = followed.target, None
-            elif followed.serving is None:
-                self._models[followed.address] = HostedModel(followed.address, None, failure=followed.problem)
-            needed |= {followed.target, followed.serving_or_target}
-        gone = [self._models.pop(own) for own in list(self._models) if own not in needed]
+        for watched in self._watcher.watched.values():
+            if watched.version is not None:
+                hosted = HostedModel(watched.target, watched.version)
+                if self._models.setdefault(watched.target, hosted).loaded is not None:
+                    watched.serving, watched.failed_target = watched.target, None
+            elif watched.serving is None:
+                self._models[watched.address] = HostedModel(watched.address, None, failure=watched.problem)
+            needed |= {watched.target, watched.serving_or_target}
+        unloaded = [self._models.pop(address) for address in list(self._models) if address not in needed]
         self._publish()
-        for model in gone:
+        for model in unloaded:
             self._retries.forget(model.address)
             if model.loaded is not None and model.size is not None:
                 self._unloading = (*self._unloading, UnloadingModel.of(model.loaded, model.size))
@@ -373,24 +372,29 @@ class ModelHost:
 
     def _publish(self) -> None:
         self._address_table = build_address_table(
-            {own: replace(model, failure=self._problem(model)) for own, model in self._models.items()},
-            followed=self._watcher.targets(),
+            {
+                address: replace(model, failure=self._problem(model))
+                for address, model in self._models.items()
+            },
+            served=self._watcher.targets(),
             aliases=self._watcher.aliases,
             default=self.default_model.address,
             before=self._address_table,
         )
 
     def _problem(self, model: HostedModel) -> str | None:
-        """Why a model cannot answer, or, of one that does, why it is not another that does."""
+        """Return why a model cannot answer, or why a loaded one has not been replaced by its successor."""
         if model.loaded is None:
             return model.failure
-        for followed in self._watcher.watched.values():
-            if followed.serving == model.address:
-                after = self._models.get(followed.target)
-                if followed.problem is not None:
-                    return followed.problem
+        for watched in self._watcher.watched.values():
+            if watched.serving == model.address:
+                after = self._models.get(watched.target)
+                if watched.problem is not None:
+                    return watched.problem
                 if after is not None and after.loaded is None and after.failure is not None:
-                    return f"{followed.address} means {after.address}, which could not be loaded: {after.failure}"
+                    return (
+                        f"{watched.address} means {after.address}, which could not be loaded: {after.failure}"
+                    )
         return None
 
     def _unloadable(self) -> Iterator[UnloadableModel]:
@@ -404,40 +408,40 @@ _REAP_S = 0.1
 
 
 class ModelReloader:
-    """Has the host's changes made on one thread of its own: never the event loop's, never the model's.
+    """Runner of the host's changes on a loader thread, apart from the event loop and the model thread.
 
     Args:
-        host: what it keeps.
-        interval_s: how often it looks at the registry; 0 is never.
-        peers_started: whether the same can be said of all other processes that serve on the same port.
+        host: the model host.
+        interval_s: time between polls of the registry; 0 is never.
+        peers_started: returns whether all other processes on the same port have finished their initial loads.
     """
 
     def __init__(
         self, host: ModelHost, *, interval_s: float, peers_started: Callable[[], bool] = lambda: True
     ) -> None:
         self._host = host
-        self._others_started = peers_started
+        self._peers_started = peers_started
         self._interval_s = interval_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaping = False
         self._closing = False
         self.queued: tuple[str, ...] = ()
-        """Addresses that are to be loaded and were not yet begun with, or are being loaded."""
+        """Addresses requested by `load` whose loads have not finished."""
         self.initial_load_done = False
-        """Whether every model that was named at start has been loaded here, or has failed to."""
+        """Whether this process has loaded, or failed to load, every model named at start."""
 
     @property
     def started(self) -> bool:
-        """Whether that is so in every process that serves on the same port."""
-        return self.initial_load_done and self._others_started()
+        """Whether `initial_load_done` holds in every process on the same port."""
+        return self.initial_load_done and self._peers_started()
 
     def start(self) -> None:
-        """Load all models, then watch."""
+        """Load all models, then poll the registry."""
         self._spawn(self._watch())
 
     async def close(self, *, timeout_s: float) -> None:
-        """Stop watching; a load under way is waited for, no longer than this."""
+        """Stop polling, and wait up to `timeout_s` for a running load."""
         self._host.stop()
         self._closing = True
         for task in self._tasks:
@@ -446,30 +450,30 @@ class ModelReloader:
         await asyncio.wait([asyncio.create_task(ended)], timeout=timeout_s)
 
     def load(self, address: str) -> asyncio.Future[HostedModel]:
-        """Serve an address from now on.
+        """Serve an address from now on; see `ModelHost.load`.
 
         Returns:
-            What it means, loaded or failed, to come; or the errors of `ModelHost.load`. Nobody need wait.
+            Future of the model, loaded or failed, or of the errors of `ModelHost.load`; it need not be awaited.
         """
         self.queued = (*self.queued, address)
         future = self._submit(partial(self._host.load, address))
 
-        def forget(ended: asyncio.Future[HostedModel]) -> None:
-            left = list(self.queued)
-            left.remove(address)
-            self.queued = tuple(left)
+        def dequeue(ended: asyncio.Future[HostedModel]) -> None:
+            queued = list(self.queued)
+            queued.remove(address)
+            self.queued = tuple(queued)
             if not ended.cancelled():
-                ended.exception()  # seen: whoever did not wait did not want to know
+                ended.exception()  # mark as retrieved, so that asyncio does not warn if no caller awaits
 
-        future.add_done_callback(forget)
+        future.add_done_callback(dequeue)
         return future
 
     def unload(self, address: str) -> asyncio.Future[HostedModel]:
-        """Serve a model no longer; see `ModelHost.unload`."""
+        """Stop serving a model; see `ModelHost.unload`."""
         return self._submit(partial(self._host.unload, address))
 
     def refresh(self) -> asyncio.Future[None]:
-        """Look at the registry now; see `ModelHost.refresh`."""
+        """Poll the registry now; see `ModelHost.refresh`."""
         return self._submit(self._host.refresh)
 
     def _submit(self, change: Callable[[], R]) -> asyncio.Future[R]:
@@ -484,7 +488,7 @@ class ModelReloader:
             await self._log_failure(self.refresh())
 
     async def _log_failure(self, change: asyncio.Future[None]) -> None:
-        """Wait for a change; a fault of ours in one is told, and the next may go well."""
+        """Wait for a change and log its error, so that polling continues."""
         await asyncio.wait([change])
         error = change.exception()
         if error is not None:
@@ -502,7 +506,7 @@ class ModelReloader:
     async def _reap_all(self) -> None:
         self._reaping = True
         try:
-            while await asyncio.wrap_future(self._thread.submit(self._host.reap)):  # noqa: ASYNC110 - nobody tells when memory is freed
+            while await asyncio.wrap_future(self._thread.submit(self._host.reap)):  # noqa: ASYNC110 - freed memory sends no signal
                 await asyncio.sleep(_REAP_S)
         finally:
             self._reaping = False
@@ -516,15 +520,15 @@ class ModelReloader:
 READY = "ok"
 
 
-def readiness(host: ModelHost, keeper: ModelReloader, scheduler: Scheduler) -> str:
-    """READY; or else why not: `loading`, `failed` (of the default model) or `draining`.
+def readiness(host: ModelHost, reloader: ModelReloader, scheduler: Scheduler) -> str:
+    """Return READY, or the reason why not: `loading`, `failed` (of the default model) or `draining`.
 
-    It is READY once every model named at start is loaded or has failed, and the default is loaded, until shutting
-    down. Later versions that are loaded, or fail to, change nothing: the old ones answer.
+    The service is ready once every model named at start is loaded or has failed, and the default is loaded, until
+    shutdown. Later loads and failures change nothing: the old versions answer.
     """
     state = host.default.state
     if scheduler.draining:
         return "draining"
     if state is not LoadState.LOADED:
         return state.value
-    return READY if keeper.started else LoadState.LOADING.value
+    return READY if reloader.started else LoadState.LOADING.value

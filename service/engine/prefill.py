@@ -39,17 +39,17 @@ Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], Floa
 """Log-probabilities [R, T] of tokens [R, T] with lengths [R] after a state, as `score_sequences`."""
 
 STRIDE_TOKENS = 8
-"""That each text of a slice goes on by, roughly: with fewer, more texts than help the model would be half done."""
+"""Approximate tokens of each text per slice: fewer would leave more texts half done than help the model."""
 
 
 class Segment(NamedTuple):
     """Texts of one call that were read up to the same column.
 
     Attributes:
-        rows: their numbers [N], the shortest first.
-        left: tokens of each that are to be read [N].
-        state: after the columns before `at`.
-        column: the next column.
+        rows: indices of the texts in the call [N], the shortest first.
+        left: remaining tokens of each text [N].
+        state: state after the columns before `column`, N rows.
+        column: the next column to read.
     """
 
     rows: TokenIds
@@ -57,26 +57,26 @@ class Segment(NamedTuple):
     state: StateView
     column: int
 
-    def cut(self, some: slice) -> "Segment":
-        """Some of the texts."""
-        return Segment(self.rows[some], self.left[some], self.state.select(some), self.column)
+    def cut(self, part: slice) -> "Segment":
+        """Return a segment of a slice of the texts."""
+        return Segment(self.rows[part], self.left[part], self.state.select(part), self.column)
 
 
 class PrefillProgress:
-    """R texts, each after a state of its own.
+    """Progress of one call: R texts, each read after a row of its state.
 
     Args:
         state: R rows.
-        tokens: of the texts [R, T].
+        tokens: ids of the texts [R, T].
         lengths: of the texts [R].
-        scored: whether their log-probabilities are wanted.
-        keep: whether the state after them is wanted.
+        scored: whether log-probabilities are wanted.
+        keep: whether the state after the texts is wanted.
 
     Attributes:
-        tokens: of the texts [R, T].
+        tokens: ids of the texts [R, T].
         lengths: of the texts [R].
-        left: tokens that are still to be read.
-        scores: log-probabilities [R, T], as far as they are read; None where they are not wanted.
+        left: number of tokens not read yet.
+        scores: log-probabilities [R, T], 0 where not read yet; None if they are not wanted.
     """
 
     def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, *, scored: bool, keep: bool) -> None:
@@ -84,9 +84,9 @@ class PrefillProgress:
         self.left = int(lengths.sum())
         self.scores = np.zeros(tokens.shape, dtype=np.float32) if scored else None
         self._keep = keep
-        shared = state if isinstance(state, StateView) else view(state)
+        rows = state if isinstance(state, StateView) else view(state)
         order = np.argsort(lengths, kind="stable")
-        texts = Segment(order, lengths[order], shared.select(order), 0)
+        texts = Segment(order, lengths[order], rows.select(order), 0)
         self._num_left = int(np.count_nonzero(lengths))
         num_empty = len(lengths) - self._num_left
         self._pending = [texts.cut(slice(num_empty, None))] if self._num_left else []
@@ -95,30 +95,26 @@ class PrefillProgress:
 
     @property
     def done(self) -> bool:
-        """Whether all is read."""
+        """Whether all texts are read."""
         return not self._pending
 
     @property
     def wanted(self) -> int:
-        """Tokens of a slice that it can use, at most."""
+        """Maximum number of tokens that the call can use in a slice."""
         return min(self.left, STRIDE_TOKENS * self._num_left)
 
     def next_segments(self, share: int) -> list[Segment]:
-        """The texts that go on next: so many that a share of a slice lets each make its stride, and at least one.
-
-        Args:
-            share: tokens.
-        """
+        """Select the texts of the next slice: as many as `share` tokens give a stride each, at least one."""
         if share >= self.wanted:
             self._next = self._pending
             return self._next
         self._next = []
-        for block in self._pending:
-            strides = np.minimum(block.left, STRIDE_TOKENS).cumsum()
+        for segment in self._pending:
+            strides = np.minimum(segment.left, STRIDE_TOKENS).cumsum()
             count = int(strides.searchsorted(share, side="right"))
             if not count and self._next:
                 break
-            self._next.append(block.cut(slice(max(count, 1))))
+            self._next.append(segment.cut(slice(max(count, 1))))
             if count < len(strides):
                 break
             share -= int(strides[-1])
@@ -127,72 +123,74 @@ class PrefillProgress:
     def record(
         self, columns: int, states: Sequence[StateView | None], scores: Sequence[FloatArray | None]
     ) -> None:
-        """The next blocks were read, so many columns further or to their ends.
+        """Record that the next segments were read by `columns` columns, or to the ends of their texts.
 
         Args:
             columns: at least one.
-            states: after them, a block; None where all have ended and none is wanted.
-            scores: of what was read, a block [N, columns]; None where none are wanted.
+            states: state of each segment afterwards; None if all texts have ended and no state is wanted.
+            scores: log-probabilities of each segment [N, columns]; None if not wanted.
         """
-        rest = self._remaining()
+        remaining = self._remaining()
         self._pending = []
-        for block, state, told in zip(self._next, states, scores, strict=True):
-            width = min(columns, int(block.left[-1]))
-            if self.scores is not None and told is not None:
-                self.scores[block.rows, block.column : block.column + width] = told[:, :width]
-            self.left -= int(np.minimum(block.left, columns).sum())
+        for segment, state, log_probs in zip(self._next, states, scores, strict=True):
+            width = min(columns, int(segment.left[-1]))
+            if self.scores is not None and log_probs is not None:
+                self.scores[segment.rows, segment.column : segment.column + width] = log_probs[:, :width]
+            self.left -= int(np.minimum(segment.left, columns).sum())
             if state is not None:
-                self._sort_in(Segment(block.rows, block.left - columns, state, block.column + width))
-        self._pending += rest
+                self._add_read(Segment(segment.rows, segment.left - columns, state, segment.column + width))
+        self._pending += remaining
         self._next = []
-        self._num_left = sum(len(block.rows) for block in self._pending)
+        self._num_left = sum(len(segment.rows) for segment in self._pending)
 
     def detach(self, state: Any) -> None:
-        """Keep alive no other rows of a state than those of these texts."""
-        self._pending = [_detached(block, state) for block in self._pending]
-        self._read = [_detached(block, state) for block in self._read]
+        """Copy this call's rows of a joint state, so that the rows of other calls can be freed."""
+        self._pending = [_detached(segment, state) for segment in self._pending]
+        self._read = [_detached(segment, state) for segment in self._read]
 
     def state(self) -> StateView:
-        """The state after everything, rows in the order they came in; all is read, and states are kept."""
-        parts = [block for block in self._read if len(block.rows)] or self._read
-        rows = np.concatenate([block.rows for block in parts])
-        state = concatenate_states([block.state for block in parts])
+        """Return the state after all texts, rows in the call's order; requires `done` and `keep`."""
+        segments = [segment for segment in self._read if len(segment.rows)] or self._read
+        rows = np.concatenate([segment.rows for segment in segments])
+        state = concatenate_states([segment.state for segment in segments])
         return state if is_range(rows, len(rows)) else state.select(np.argsort(rows))
 
     def _remaining(self) -> list[Segment]:
-        """The blocks that do not go on next."""
+        """Return the pending segments without the texts of the next slice."""
         last, taken = self._pending[len(self._next) - 1], len(self._next[-1].rows)
         cut = [last.cut(slice(taken, None))] if taken < len(last.rows) else []
         return cut + self._pending[len(self._next) :]
 
-    def _sort_in(self, block: Segment) -> None:
-        """Put the texts of a block that was read where they belong."""
-        num_ended = int(block.left.searchsorted(0, side="right"))
+    def _add_read(self, segment: Segment) -> None:
+        """Split a segment into ended texts, stored if states are wanted, and pending ones."""
+        num_ended = int(segment.left.searchsorted(0, side="right"))
         if num_ended and self._keep:
-            self._read.append(block.cut(slice(num_ended)))
-        if num_ended < len(block.rows):
-            self._pending.append(block.cut(slice(num_ended, None)) if num_ended else block)
+            self._read.append(segment.cut(slice(num_ended)))
+        if num_ended < len(segment.rows):
+            self._pending.append(segment.cut(slice(num_ended, None)) if num_ended else segment)
 
 
-def _detached(block: Segment, state: Any) -> Segment:
-    return block._replace(state=view(block.state.materialized)) if block.state.base is state else block
+def _detached(segment: Segment, state: Any) -> Segment:
+    return (
+        segment._replace(state=view(segment.state.materialized)) if segment.state.base is state else segment
+    )
 
 
 SHORT_READ_TOKENS = 8
-"""As many as a key stroke or a word brings; they are not worth waiting for others."""
+"""Maximum size of an urgent read of a network: about the tokens of a key stroke or a word."""
 _SHORT_LOOKUP_TOKENS = 4096
-"""Tokens that a table tells of in a few milliseconds."""
+"""Maximum size of an urgent read of an n-gram model, which scores so many in a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read(ModelCall):
-    """Read tokens [R, T], of which row r has lengths[r]; tell how probable they are, or what is then remembered.
+    """Read tokens [R, T] with row lengths [R] for log-probabilities, the state after them, or both.
 
     Attributes:
-        tokens: ids.
-        lengths: of the rows.
-        scorer: what scores them; None where only the state after them is wanted.
-        keep: whether the state is wanted too.
+        tokens: ids [R, T].
+        lengths: of the rows [R].
+        scorer: computes log-probabilities; None if only the state is wanted.
+        keep: whether the state is wanted beside log-probabilities.
     """
 
     tokens: TokenIds
@@ -202,17 +200,17 @@ class Read(ModelCall):
 
     @property
     def kind(self) -> Hashable:
-        """Together with calls that want the same."""
+        """Batch key: calls with the same scorer and `keep`."""
         return type(self), id(self.model), self.scorer, self.keep
 
     @property
     def size(self) -> int:
-        """Tokens, padding aside."""
+        """Number of tokens without padding."""
         return int(self.lengths.sum())
 
     @property
     def urgent(self) -> bool:
-        """Whether it is short for its model; so are two short rows, which take a network no longer than one."""
+        """Whether the call is short for its model, or two short rows, which take a network no longer than one."""
         if not self.merges:
             return self.size <= _SHORT_LOOKUP_TOKENS
         rows, longest = len(self.lengths), int(self.lengths.max(initial=0))
@@ -220,12 +218,12 @@ class Read(ModelCall):
 
     @staticmethod
     def batch() -> "ReadBatch":
-        """Texts that are read side by side."""
+        """Return an empty batch."""
         return ReadBatch()
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):
-    """Texts that are read side by side; those of a slice alone are brought together in memory."""
+    """Batch of texts read side by side; only the states of a slice's texts are gathered in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,58 +236,59 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
 
     def _run(self, under_way: Mapping[Read, PrefillProgress], count: int) -> SliceResult:
         readings = list(under_way.values())
-        shares = split_budget([some.wanted for some in readings], [some.left for some in readings], count)
+        shares = split_budget([text.wanted for text in readings], [text.left for text in readings], count)
         chosen = [
-            (some, some.next_segments(share)) for some, share in zip(readings, shares, strict=True) if share
+            (text, text.next_segments(share)) for text, share in zip(readings, shares, strict=True) if share
         ]
         rows = tokens = 0
         if chosen:
             rows, tokens = self._read(next(iter(under_way)), chosen, count)
-        done = [(call, _result_of(call, some)) for call, some in under_way.items() if some.done]
+        done = [(call, _result_of(call, reading)) for call, reading in under_way.items() if reading.done]
         return SliceResult(rows, tokens, done)
 
     def _read(
         self, like: Read, chosen: Sequence[tuple[PrefillProgress, list[Segment]]], count: int
     ) -> tuple[int, int]:
-        """Read some blocks side by side, as the calls of a kind want it; how many rows and tokens it were."""
-        blocks = [block for _, some in chosen for block in some]
-        left = np.concatenate([block.left for block in blocks])
+        """Read the selected segments of each call side by side; return the numbers of rows and tokens."""
+        segments = [segment for _, selected in chosen for segment in selected]
+        left = np.concatenate([segment.left for segment in segments])
         width = slice_width(left, count)
         lengths = np.minimum(left, width)
         tokens = _stack_tokens(chosen, width, len(left))
-        state = gather_states([block.state for block in blocks])
+        state = gather_states([segment.state for segment in segments])
         scores, after = _compute(like, state, tokens, lengths, last=width >= left.max())
         if scores is not None:
             check_no_nan(scores)
-        counts = [len(block.rows) for block in blocks]
-        states = [None] * len(blocks) if after is None else split_rows(after, counts)
+        counts = [len(segment.rows) for segment in segments]
+        states = [None] * len(segments) if after is None else split_rows(after, counts)
         ends = np.cumsum([0, *counts]).tolist()
-        told = [None if scores is None else scores[begin:end] for begin, end in pairwise(ends)]
+        log_probs = [None if scores is None else scores[begin:end] for begin, end in pairwise(ends)]
         first = 0
-        for reading, some in chosen:
-            cut = slice(first, first + len(some))
-            reading.record(width, states[cut], told[cut])
+        for reading, selected in chosen:
+            cut = slice(first, first + len(selected))
+            reading.record(width, states[cut], log_probs[cut])
             first = cut.stop
-        for reading in self._last:  # those who did not go on now rest, and keep no others' rows alive
+        # calls of the last slice that were not advanced now must not keep the whole joint state alive
+        for reading in self._last:
             reading.detach(self._joint)
         self._last, self._joint = [reading for reading, _ in chosen if not reading.done], after
         return len(left), int(lengths.sum())
 
 
 def slice_width(left: TokenIds, count: int) -> int:
-    """How many columns of texts are read in a slice, at least one.
+    """Return the number of columns to read in a slice, at least one.
 
-    As many as a number of tokens allows. Where not all can be read to their ends, not much more than half of them need:
-    a long text among short ones does not keep their answers back.
+    It is the largest within the token budget; if not all texts can be finished, at most twice the median
+    remaining length, so that a long text among short ones does not delay their answers.
 
     Args:
-        left: tokens of each text, at least one each [R].
+        left: remaining tokens of each text, at least one each [R].
         count: tokens of the slice.
     """
     if left.sum() <= count:
         return int(left.max())
     ordered = np.sort(left)
-    shorter = ordered.cumsum() - ordered  # tokens of those before each
+    shorter = ordered.cumsum() - ordered  # tokens of all shorter texts
     longer = np.arange(len(left), 0, -1)
     ended = int(np.count_nonzero(shorter + ordered * longer <= count))
     even = (count - int(shorter[ended])) // int(longer[ended])
@@ -299,12 +298,12 @@ def slice_width(left: TokenIds, count: int) -> int:
 def _stack_tokens(
     chosen: Sequence[tuple[PrefillProgress, list[Segment]]], width: int, num_rows: int
 ) -> TokenIds:
-    """The next tokens of some blocks, one below the other [R, width]."""
+    """Stack the next tokens of all selected segments [R, width], padded with `</s>`."""
     tokens = np.full((num_rows, width), EOS, dtype=np.int64)
     row = 0
-    for reading, blocks in chosen:
-        for block in blocks:
-            part = reading.tokens[block.rows, block.column : block.column + width]
+    for reading, segments in chosen:
+        for segment in segments:
+            part = reading.tokens[segment.rows, segment.column : segment.column + width]
             tokens[row : row + len(part), : part.shape[1]] = part
             row += len(part)
     return tokens
@@ -313,7 +312,7 @@ def _stack_tokens(
 def _compute(
     like: Read, state: Any, tokens: TokenIds, lengths: TokenIds, *, last: bool
 ) -> tuple[FloatArray | None, Any]:
-    """Log-probabilities of tokens [R, T] and the state after them, each if a call of this kind wants it.
+    """Compute log-probabilities of tokens [R, T] and the state after them, each if the calls want it.
 
     Args:
         like: any call of the kind.
@@ -333,7 +332,7 @@ def _compute(
 
 
 def _result_of(call: Read, reading: PrefillProgress) -> Any:
-    """What a call wanted: log-probabilities [R, T], a state of R rows, or both."""
+    """Return the answer to a call: log-probabilities [R, T], a state of R rows, or both."""
     if reading.scores is None:
         return reading.state()
     return ReadScores(reading.scores, reading.state()) if call.keep else reading.scores

@@ -18,17 +18,17 @@ from models.arrays import FloatArray, TokenIds
 from service.engine.batching import materialize
 
 _OVERHEAD_BYTES = 500
-"""Of an entry, beside its state and ids."""
+"""Estimated memory of an entry beside its state and ids."""
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 class PrefixMatch(NamedTuple):
-    """The longest beginning of a text whose state is known.
+    """The longest cached prefix of a text.
 
     Attributes:
-        length: tokens of it; 0 if none is known.
-        state: one row; None if none is known.
+        length: its number of tokens; 0 if none is cached.
+        state: one row; None if none is cached.
     """
 
     length: int
@@ -42,12 +42,12 @@ class _PrefixEntry(NamedTuple):
 
 
 class PrefixCache:
-    """One row of state a text, of one version of one model; least recently used first out.
+    """LRU cache of states after token prefixes, of one model version; for one thread at a time.
 
-    Exact: a text is found by its ids and by nothing else. For one thread at a time.
+    Exact: a hit requires equal ids.
 
     Args:
-        max_bytes: what entries take at most, all together.
+        max_bytes: maximum size of all entries together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -61,39 +61,39 @@ class PrefixCache:
         return len(self._entries)
 
     def longest_match(self, ids: TokenIds) -> PrefixMatch:
-        """The longest beginning of ids [T] that is known."""
+        """Find the longest cached prefix of ids [T]."""
         self.queries += 1
         hashes = _prefix_hashes(ids)
         for count in range(len(ids), 0, -1):
-            found = hashes[count - 1]
-            entry = self._entries.get(found)
+            key = hashes[count - 1]
+            entry = self._entries.get(key)
             if entry is not None and np.array_equal(entry.ids, ids[:count]):
-                self._entries.move_to_end(found)
+                self._entries.move_to_end(key)
                 self.hits += 1
                 return PrefixMatch(count, entry.state)
         return PrefixMatch(0, None)
 
     def put(self, ids: TokenIds, state: Any) -> None:
-        """Remember the state after ids [T], one row; T is at least 1."""
+        """Cache the state after ids [T], one row; T is at least 1. An entry above `max_bytes` is not cached."""
         state = materialize(state)
         size = state_bytes(state) + ids.nbytes + _OVERHEAD_BYTES
         if size > self._max_bytes:
             return
-        place = _prefix_hashes(ids)[-1]
-        self._drop(place)
-        self._entries[place] = _PrefixEntry(ids.copy(), state, size)
+        key = _prefix_hashes(ids)[-1]
+        self._drop(key)
+        self._entries[key] = _PrefixEntry(ids.copy(), state, size)
         self.num_bytes += size
         while self.num_bytes > self._max_bytes:
             self._drop(next(iter(self._entries)))
 
-    def _drop(self, place: int) -> None:
-        entry = self._entries.pop(place, None)
+    def _drop(self, key: int) -> None:
+        entry = self._entries.pop(key, None)
         if entry is not None:
             self.num_bytes -= entry.num_bytes
 
 
 def state_bytes(state: Any) -> int:
-    """What the arrays and tensors of a state take."""
+    """Return the size of the arrays and tensors of a state in bytes."""
     size = getattr(state, "nbytes", None)
     if isinstance(size, int):
         return size
@@ -105,7 +105,7 @@ def state_bytes(state: Any) -> int:
 
 
 def _prefix_hashes(ids: TokenIds) -> list[int]:
-    """A hash of each beginning of ids [T]: Σ (id + 1) · m^place, wrapping around."""
+    """Compute the hash of each prefix of ids [T]: Σ (id + 1) · m^position modulo 2^64, position from 1."""
     with np.errstate(over="ignore"):
         powers = np.cumprod(np.full(len(ids), _MULTIPLIER, dtype=np.uint64))
         sums: npt.NDArray[np.uint64] = np.cumsum((ids.astype(np.uint64) + np.uint64(1)) * powers)
@@ -113,13 +113,12 @@ def _prefix_hashes(ids: TokenIds) -> list[int]:
 
 
 class NextTokenEntry(NamedTuple):
-    """A text before the caret, and what may come next.
+    """Next-token distribution after a text before the caret.
 
     Attributes:
         num_tokens: of the text.
-        state: after it, one row that shares no memory with others; None of a text too long to be read.
-        log_probs: natural-log probabilities of the next token [1, V], likewise, not to be written; [1, 0] of one
-            too long.
+        state: one row after the text, sharing no memory with others; None if the text was too long to be read.
+        log_probs: natural-log probabilities of the next token [1, V], unshared and read-only; [1, 0] if too long.
     """
 
     num_tokens: int
@@ -128,10 +127,10 @@ class NextTokenEntry(NamedTuple):
 
 
 class NextTokenCache:
-    """Looks by the very text before them; least recently used first out. Any thread may call.
+    """LRU cache of next-token distributions by text; thread-safe.
 
     Args:
-        max_bytes: what they take at most, all together.
+        max_bytes: maximum size of all entries together.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -144,7 +143,7 @@ class NextTokenCache:
         return len(self._entries)
 
     def find(self, text: str) -> NextTokenEntry | None:
-        """The look after a text; None if it is not known."""
+        """Return the entry of a text, or None if it is not cached."""
         with self._lock:
             found = self._entries.get(text)
             if found is None:
@@ -152,15 +151,15 @@ class NextTokenCache:
             self._entries.move_to_end(text)
             return found[0]
 
-    def put(self, text: str, look: NextTokenEntry) -> None:
-        """Remember a look, unless it is larger than all of them may be."""
-        size = 4 * len(text) + state_bytes(look.state) + look.log_probs.nbytes + _OVERHEAD_BYTES
+    def put(self, text: str, entry: NextTokenEntry) -> None:
+        """Cache an entry, unless it alone exceeds `max_bytes`."""
+        size = 4 * len(text) + state_bytes(entry.state) + entry.log_probs.nbytes + _OVERHEAD_BYTES
         if size > self._max_bytes:
             return
         with self._lock:
             if (before := self._entries.pop(text, None)) is not None:
                 self.num_bytes -= before[1]
-            self._entries[text] = (look, size)
+            self._entries[text] = (entry, size)
             self.num_bytes += size
             while self.num_bytes > self._max_bytes:
                 _, (_, dropped) = self._entries.popitem(last=False)

@@ -21,14 +21,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class WatchedAddress:
-    """An address that the service was told to serve.
+    """A served address.
 
     Attributes:
         address: `name`, `name@7`, `name@champion`.
-        version: what it means in the registry; None as long as that could never be found out.
-        serving: the own address of the model that answers for it; None until one does.
-        problem: why the registry cannot say what it means now.
-        failed_target: the own address of what it meant when that was to be loaded by hand and could not be.
+        version: its version in the registry; None if the registry has never resolved it.
+        serving: `name@number` of the model that answers for it; None until one is loaded.
+        problem: why the registry could not resolve it last time; None if it could.
+        failed_target: `name@number` of a version that was requested by `ModelHost.load` and could not be loaded.
     """
 
     address: str
@@ -39,26 +39,26 @@ class WatchedAddress:
 
     @property
     def name(self) -> str:
-        """The model's, without a version or an alias."""
+        """Model name without version or alias."""
         return self.address.partition("@")[0]
 
     @property
     def target(self) -> str:
-        """The own address of what is to answer for it."""
+        """`name@number` of the version that should answer; the address itself if it was never resolved."""
         return self.address if self.version is None else self.version.address
 
     @property
     def serving_or_target(self) -> str:
-        """The own address of what does, or else will."""
+        """`name@number` of the model that answers, or else of the one that should."""
         return self.serving or self.target
 
 
 class RegistryWatcher:
-    """The followed addresses, the registry's aliases of their models and its default. For one thread at a time.
+    """Watcher of served addresses, of the aliases of their models and of the default; for one thread at a time.
 
     Args:
-        registry: where models are published.
-        addresses: which to follow; none means every model of the registry, later ones too.
+        registry: source of the models.
+        addresses: addresses to serve; none means every model of the registry, including later ones.
 
     Raises:
         RegistryError: the registry holds no model.
@@ -81,27 +81,27 @@ class RegistryWatcher:
             self._watch_at_start(address)
 
     def watch(self, address: str) -> WatchedAddress:
-        """Follow an address from now on, if it is not followed yet.
+        """Resolve an address, and watch it from now on.
 
         Raises:
-            ModelNotFoundError, CheckpointError, RegistryError: the registry cannot say what it means.
+            ModelNotFoundError, CheckpointError, RegistryError: the registry cannot resolve it.
         """
-        followed = self.watched.get(address) or WatchedAddress(address)
-        self._resolve(followed)
-        self.watched[address] = followed
-        return followed
+        watched = self.watched.get(address) or WatchedAddress(address)
+        self._resolve(watched)
+        self.watched[address] = watched
+        return watched
 
     def resolved_address(self, address: str) -> str | None:
-        """The own address of what an address means in the registry; None if that cannot be found out."""
+        """Return `name@number` of an address in the registry, or None if the registry cannot resolve it."""
         try:
             return self._registry.resolve(address).address
         except (CheckpointError, ModelNotFoundError, RegistryError):
             return None
 
     def poll(self) -> bool:
-        """Find out what followed addresses mean by now, where anything has changed; with every model, also new ones.
+        """Resolve addresses of changed models again, and watch new models if every model is served.
 
-        What the registry cannot say is told in the log, and stays as it was.
+        What the registry cannot resolve is logged and stays unchanged.
 
         Returns:
             Whether the registry could be read.
@@ -113,63 +113,63 @@ class RegistryWatcher:
         except RegistryError as error:
             _log.warning("registry cannot be watched", reason=str(error))
             return False
-        for followed in list(self.watched.values()):
-            if followed.name in changed or followed.problem is not None:
-                self._resolve_or_log(followed)
+        for watched in list(self.watched.values()):
+            if watched.name in changed or watched.problem is not None:
+                self._resolve_or_log(watched)
         for name in names:
             if name not in self._names:
                 self._names.append(name)
                 self._resolve_or_log(self.watched.setdefault(name, WatchedAddress(name)))
         if not self._registry.is_reachable:
-            self._recheck |= changed  # what they mean was known from before: ask again at the next look
+            self._recheck |= changed  # resolved from cached data: resolve again at the next poll
         return self._registry.is_reachable
 
-    def addresses_of(self, own: str) -> list[str]:
-        """The addresses that lead to a model."""
+    def addresses_of(self, model: str) -> list[str]:
+        """Return the watched addresses that lead to a model, given as `name@number`."""
         return [
-            address for address, followed in self.watched.copy().items() if followed.serving_or_target == own
+            address for address, watched in self.watched.copy().items() if watched.serving_or_target == model
         ]
 
     def targets(self) -> dict[str, str]:
-        """The own address of the model that each address leads to."""
-        return {address: followed.serving_or_target for address, followed in self.watched.items()}
+        """Return `name@number` of the model that each address leads to."""
+        return {address: watched.serving_or_target for address, watched in self.watched.items()}
 
     def redact_root(self, error: BaseException) -> str:
-        """A reason as clients may see it: where the registry lies is no business of theirs."""
+        """Return an error message for clients, without the location of the registry."""
         return self._registry.redact_location(str(error))
 
     def _watch_at_start(self, address: str) -> None:
         try:
             self.watch(address)
         except (CheckpointError, ModelNotFoundError) as error:
-            # one whose aliases are damaged, or point to nothing, must not stop the others
+            # damaged or dangling aliases of one model must not prevent serving the others
             if isinstance(error, ModelNotFoundError) and address not in self._names:
                 raise
             self.watched[address] = WatchedAddress(address, problem=self.redact_root(error))
             _log.error("model failed", model=address, reason=self.watched[address].problem)
 
-    def _resolve(self, followed: WatchedAddress) -> None:
-        version = self._registry.resolve(followed.address)
-        self.aliases[followed.name] = self._registry.aliases(followed.name)
-        followed.version, followed.problem = version, None
+    def _resolve(self, watched: WatchedAddress) -> None:
+        version = self._registry.resolve(watched.address)
+        self.aliases[watched.name] = self._registry.aliases(watched.name)
+        watched.version, watched.problem = version, None
 
-    def _resolve_or_log(self, followed: WatchedAddress) -> None:
+    def _resolve_or_log(self, watched: WatchedAddress) -> None:
         try:
-            self._resolve(followed)
+            self._resolve(watched)
         except (CheckpointError, ModelNotFoundError, RegistryError) as error:
             problem = self.redact_root(error)
-            if problem != followed.problem:
-                _log.warning("model cannot be followed", model=followed.address, reason=problem)
-            followed.problem = problem
+            if problem != watched.problem:
+                _log.warning("model cannot be followed", model=watched.address, reason=problem)
+            watched.problem = problem
 
     def _changed(self) -> set[str]:
-        """Names of models whose versions or aliases may have changed since the last look."""
-        names = None if self._watches_all else {followed.name for followed in self.watched.values()}
+        """Return the names of models whose versions or aliases may have changed since the last poll."""
+        names = None if self._watches_all else {watched.name for watched in self.watched.values()}
         stamps = self._registry.change_stamps(names)
         changed = {name for name, stamp in stamps.items() if self._stamps.get(name) != stamp}
-        looked_at = changed | self._recheck  # again: what came within the same tick has the same stamp
+        candidates = changed | self._recheck  # again: a change within the same clock tick keeps the stamp
         self._stamps, self._recheck = stamps, changed
-        return looked_at
+        return candidates
 
 
 FIRST_RETRY_S = 10.0
@@ -182,7 +182,7 @@ class _Failure(NamedTuple):
 
 
 class RetrySchedule:
-    """Remembers what failed, and when it may be tried again.
+    """Schedule of retries of failed loads, with exponential backoff.
 
     Args:
         clock: seconds, monotonic.
@@ -193,74 +193,74 @@ class RetrySchedule:
         self._failed: dict[str, _Failure] = {}
 
     def record_failure(self, address: str) -> None:
-        """It has failed once more; the wait is twice as long as the last."""
-        times = self._failed[address].attempts + 1 if address in self._failed else 1
-        wait_s = min(FIRST_RETRY_S * 2.0 ** min(times - 1, 30), LONGEST_RETRY_S)
-        self._failed[address] = _Failure(times, self._clock() + wait_s)
+        """Record a failed load; each failure doubles the delay, up to `LONGEST_RETRY_S`."""
+        attempts = self._failed[address].attempts + 1 if address in self._failed else 1
+        wait_s = min(FIRST_RETRY_S * 2.0 ** min(attempts - 1, 30), LONGEST_RETRY_S)
+        self._failed[address] = _Failure(attempts, self._clock() + wait_s)
 
     def make_all_due(self) -> None:
-        """Whatever waits may be tried now: what it failed for may be over."""
+        """Allow all retries now, because the cause of the failures may be gone."""
         now_s = self._clock()
         for address, failed in self._failed.items():
             self._failed[address] = failed._replace(retry_at_s=now_s)
 
     def forget(self, address: str) -> None:
-        """It is there, or nobody wants it."""
+        """Drop an address that is loaded or no longer served."""
         self._failed.pop(address, None)
 
     def is_due(self, address: str) -> bool:
-        """Whether it may be tried now."""
+        """Return whether a load of the address may be tried now."""
         failed = self._failed.get(address)
         return failed is None or self._clock() >= failed.retry_at_s
 
 
 class DefaultModel:
-    """The default of a service. For one thread at a time.
+    """Default model of the service; for one thread at a time.
 
     Args:
-        following: the followed addresses; not empty.
-        said: the address that the settings say; None means what the registry remembers, if that is followed,
-            else what is chosen among what is followed.
+        watcher: watches at least one address.
+        configured: the default by the settings; None means the registry's default if it is served, else the choice
+            of `choose_default` among the served models.
 
     Attributes:
-        address: a followed one.
-        reason: why it is that one.
-        is_guess: whether nobody has said so, and others are followed.
+        address: the served address of the default.
+        reason: reason for the choice.
+        is_guess: whether several models are served, and none of them is configured or the default of the registry.
     """
 
-    def __init__(self, following: RegistryWatcher, said: str | None) -> None:
-        self._watcher = following
-        self._configured = said
-        self._remembered = following.default
-        self.address = next(iter(following.watched))  # until there is a table to choose from
+    def __init__(self, watcher: RegistryWatcher, configured: str | None) -> None:
+        self._watcher = watcher
+        self._configured = configured
+        self._remembered = watcher.default
+        self.address = next(iter(watcher.watched))  # until `choose` is called
         self.reason = ""
         self.is_guess = False
 
     def choose(self, find: Callable[[str], HostedModel]) -> None:
-        """Choose.
+        """Choose the default.
 
         Args:
-            find: the place of the model that an address means.
+            find: returns the hosted model of an address.
 
         Raises:
-            ModelNotFoundError: what the settings say is not served.
+            ModelNotFoundError: the default of the settings is not served.
         """
         if self._configured:
             address, self.reason = self._configured, f"GRAMOPHONE_DEFAULT_MODEL is {self._configured}"
         else:
             self._remembered = self._watcher.default
-            names = sorted({one.name for one in self._watcher.watched.values()})
+            names = sorted({watched.name for watched in self._watcher.watched.values()})
             address, self.reason, self.is_guess = choose_default(names, self._remembered)
         self.address = self._watched_address(address, find)
 
     def update(self, find: Callable[[str], HostedModel]) -> bool:
-        """Choose again, if the registry remembers another by now and that can answer.
+        """Choose again if the registry's default has changed to a served, loaded model.
 
         Returns:
-            Whether another was chosen.
+            Whether the default address changed.
         """
         remembered = self._watcher.default
-        names = {one.name for one in self._watcher.watched.values()}
+        names = {watched.name for watched in self._watcher.watched.values()}
         if (
             self._configured
             or remembered == self._remembered
@@ -275,11 +275,11 @@ class DefaultModel:
         return self.address != before
 
     def _watched_address(self, address: str, find: Callable[[str], HostedModel]) -> str:
-        followed = self._watcher.watched
-        if address in followed:
+        watched_addresses = self._watcher.watched
+        if address in watched_addresses:
             return address
-        means = find(address).address
-        if self._configured and self._watcher.resolved_address(address) == means:
+        target = find(address).address
+        if self._configured and self._watcher.resolved_address(address) == target:
             return self._watcher.watch(address).address
-        # a bare name that nobody asked to follow: what of it is here
-        return next(one.address for one in followed.values() if one.target == means)
+        # a model name that is not served itself: the served address of its hosted version
+        return next(watched.address for watched in watched_addresses.values() if watched.target == target)

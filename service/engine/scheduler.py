@@ -33,13 +33,13 @@ from service.engine.job import Job, NullSchedulerObserver, SchedulerObserver
 
 
 class Admission:
-    """The jobs that were admitted and have not ended. No method locks: who changes something holds a lock.
+    """Admission control: the set of admitted, unfinished jobs. The caller must hold a lock to change it.
 
     Args:
-        max_jobs: at most so many.
-        max_tokens: that they are expected to read and generate together; one job alone may have more.
-        retry_after_s: what is told to those who are turned away.
-        observer: told of those, and of how jobs end.
+        max_jobs: maximum number of jobs.
+        max_tokens: maximum sum of their expected tokens; a single job may have more.
+        retry_after_s: delay suggested to rejected clients.
+        observer: receives rejections and ends of jobs.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class Admission:
 
     @property
     def jobs(self) -> Collection[Job]:
-        """Those admitted, in no order; not to be kept."""
+        """The admitted jobs, unordered; a live view."""
         return self._jobs
 
     def check_capacity(self, tokens: int = 0) -> None:
-        """Refuse what `admit` would refuse now.
+        """Raise the error that `admit` would raise for a job of so many tokens.
 
         Raises:
-            DrainingError: no new work is taken.
-            OverloadedError: there are as many jobs, or tokens, as the limits allow.
+            DrainingError: new jobs are refused.
+            OverloadedError: a limit on jobs or tokens is reached.
         """
         if self.draining:
             self._observer.rejected("draining")
@@ -90,10 +90,10 @@ class Admission:
             )
 
     def admit(self, job: Job) -> None:
-        """Let a job in; its place is taken from now until it is released.
+        """Admit a job; it counts until it is released.
 
         Raises:
-            DrainingError, OverloadedError: as `check_room`.
+            DrainingError, OverloadedError: as `check_capacity`.
         """
         self.check_capacity(job.tokens)
         self._jobs.add(job)
@@ -102,13 +102,13 @@ class Admission:
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
     def start(self, job: Job) -> None:
-        """A job waits no more."""
+        """Mark a job as started, so that it no longer counts as waiting."""
         if not job.started:
             job.started = True
             self.num_waiting -= 1
 
     def release(self, job: Job, how: str) -> None:
-        """A job has ended, if it had not before."""
+        """Remove a job that has ended; has no effect the second time."""
         if job in self._jobs:
             self._jobs.discard(job)
             self.tokens -= job.tokens
@@ -116,42 +116,44 @@ class Admission:
         self.start(job)
 
     def expired(self, now_s: float) -> list[Job]:
-        """The jobs whose time is out."""
+        """Return the jobs whose deadline has passed."""
         if now_s < self._next_deadline_s:
             return []
         late = [job for job in self._jobs if job.deadline_s <= now_s]
-        left = (job.deadline_s for job in self._jobs if job.deadline_s > now_s)
-        self._next_deadline_s = min(left, default=math.inf)
+        deadlines = (job.deadline_s for job in self._jobs if job.deadline_s > now_s)
+        self._next_deadline_s = min(deadlines, default=math.inf)
         return late
 
 
 _log = structlog.get_logger(__name__)
 _BULK_JOBS_AT_ONCE = 16
-"""Bulk jobs under way together: enough to fill slices, few enough that their texts are not all in memory."""
+"""Maximum number of bulk jobs with a pending call: enough to fill slices, few enough to bound memory."""
 
 _MIN_SLICE_TOKENS, _MIN_BULK_SLICE_TOKENS = 256, 16
-"""In a slice; a network reads few tokens hardly faster than many."""
+"""Minimum tokens of a slice; a network reads few tokens hardly faster than many."""
 
 _MIN_LATE_TOKENS = 1024
-"""A bulk job of fewer is late no sooner than one of so many."""
+"""Smaller bulk jobs count as this many tokens when their lateness is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """What the scheduler holds at most.
+    """Limits and time slices of the scheduler.
+
+    Longer bulk slices cost less per token, but delay interactive jobs.
 
     Attributes:
-        max_jobs: jobs waiting or under way.
-        max_tokens: tokens that they are expected to read and generate together; one job alone may have more.
-        max_pending_events: events of one job that nobody has taken yet; past it the job rests.
-        retry_after_s: what is told to those who are turned away.
-        slice_s: how long interactive jobs wait for texts of others like them at most, roughly.
-        bulk_slice_s: how long they wait for bulk.
-        late_bulk_slice_s: how long they wait at most for bulk that is late; it is done the faster the longer.
-        bulk_tokens_per_s: a bulk job is late that took longer than its own tokens at so many a second.
-        idle_slice_s: how long the first of them waits that comes after a pause; bulk is done the faster the longer.
-        idle_after_s: how long a pause is.
-        round_s: how long they may go on before that has its slice.
+        max_jobs: maximum number of jobs waiting or running.
+        max_tokens: maximum sum of their expected tokens; a single job may have more.
+        max_pending_events: events of one job not yet taken at which the job is parked.
+        retry_after_s: delay suggested to rejected clients.
+        slice_s: approximate slice of long interactive texts.
+        bulk_slice_s: approximate slice of bulk work.
+        late_bulk_slice_s: maximum slice of late bulk work.
+        bulk_tokens_per_s: a bulk job slower than this rate is late.
+        idle_slice_s: slice of bulk work while no interactive jobs run.
+        idle_after_s: time without interactive jobs after which `idle_slice_s` applies.
+        round_s: maximum time of interactive jobs before the next slice of long or bulk work.
     """
 
     max_jobs: int
@@ -168,12 +170,12 @@ class SchedulerLimits:
 
 
 class Scheduler:
-    """Turns of interactive jobs, with slices of long work between.
+    """Scheduler of jobs: turns of interactive work, with slices of long or bulk work between them.
 
     Args:
         clock: seconds, monotonic.
-        limits: what it holds at most.
-        observer: told what happens.
+        limits: bounds and slice durations.
+        observer: receives queue times, rejections, ends of jobs and batch sizes.
     """
 
     def __init__(
@@ -196,10 +198,10 @@ class Scheduler:
         self._ready: deque[Job] = deque()
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
-        # of the model's thread alone
-        paces = CostModel()
-        lanes = (CallQueue(clock=clock, cost_model=paces, observer=self._observer) for _ in range(3))
-        self._urgent, self._long, self._bulk = lanes
+        # used by the model thread only, without the lock
+        cost_model = CostModel()
+        queues = (CallQueue(clock=clock, cost_model=cost_model, observer=self._observer) for _ in range(3))
+        self._urgent, self._long, self._bulk = queues
         self._slice = SliceSize(limits.slice_s, _MIN_SLICE_TOKENS)
         self._idle_slice = SliceSize(limits.idle_slice_s, _MIN_SLICE_TOKENS)
         self._next_turn: list[Job] = []
@@ -207,17 +209,17 @@ class Scheduler:
         self._bulk_next = False
 
     def __len__(self) -> int:
-        """Jobs admitted and not ended: waiting, under way or resting."""
+        """Return the number of admitted, unfinished jobs: waiting, running or parked."""
         return len(self._admission)
 
     @property
     def num_waiting(self) -> int:
-        """Jobs that have not had their first step."""
+        """Number of jobs that have not run their first step."""
         return self._admission.num_waiting
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the admitted jobs are expected to read and generate."""
+        """Expected tokens of all admitted jobs."""
         return self._admission.tokens
 
     @property
@@ -226,7 +228,7 @@ class Scheduler:
         return self._admission.draining
 
     def check_capacity(self) -> None:
-        """Refuse what `submit` would refuse now.
+        """Raise the error that `submit` would raise for a job without expected tokens.
 
         Raises:
             DrainingError, OverloadedError: as `submit`.
@@ -234,11 +236,11 @@ class Scheduler:
         self._admission.check_capacity()
 
     def submit(self, job: Job) -> None:
-        """Admit a job; its place is taken from now until it ends.
+        """Admit a job; it counts towards the limits until it ends.
 
         Raises:
-            DrainingError: no new work is taken.
-            OverloadedError: there are as many jobs, or tokens, as the limits allow.
+            DrainingError: the scheduler is draining.
+            OverloadedError: a limit on jobs or tokens is reached.
         """
         with self._lock:
             self._admission.admit(job)
@@ -246,10 +248,10 @@ class Scheduler:
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for this job: it is given no further step and its listener hears no more.
+        """Cancel a job: it takes no further step, and its listener is not called again.
 
-        The place of one that has had no step is free at once: whoever takes the place of its own older request
-        is not turned away for it.
+        A job that has not started is released at once, so that a client can replace its own waiting request
+        without being rejected.
         """
         with self._lock:
             job.cancelled = True
@@ -258,24 +260,24 @@ class Scheduler:
                 self._admission.release(job, "cancelled")
 
     def event_taken(self, job: Job) -> bool:
-        """The job's listener has taken one event; a job that rested for that goes on.
+        """Record that a client has taken one event of a job; resume the job if it was parked.
 
         Returns:
-            Whether it had rested.
+            Whether it was parked.
         """
         with self._lock:
             job.pending_events -= 1
-            rested, job.parked = job.parked, False
-            if rested:
+            was_parked, job.parked = job.parked, False
+            if was_parked:
                 self._enqueue(job)
-            return rested
+            return was_parked
 
     def drain(self) -> None:
-        """Refuse new jobs from now on; those admitted go on. Takes no lock: a signal handler may call it."""
+        """Refuse new jobs from now on; admitted jobs continue. Takes no lock: a signal handler may call it."""
         self._admission.draining = True
 
     def abort(self, error: LanguageModelError) -> None:
-        """End every job with an error; for the model's thread, once it has stopped stepping."""
+        """End every job with an error; call it on the model thread, after the last step."""
         with self._lock:
             jobs = list(self._admission.jobs)
         for job in jobs:
@@ -287,27 +289,27 @@ class Scheduler:
         """Take one turn, both halves.
 
         Returns:
-            Whether there was anything to do; False means that nothing is left to do for now.
+            Whether any work was done; False means that no job can proceed now.
         """
         interactive = self.serve_interactive()
         return self.serve_bulk() or interactive
 
     def serve_interactive(self) -> bool:
-        """Let all interactive jobs go on, for a bounded time; whether there were any."""
-        until = self._clock() + self._limits.round_s
+        """Advance all interactive jobs for a bounded time; return whether there were any."""
+        until_s = self._clock() + self._limits.round_s
         answered: list[Job] = []
         worked = False
-        while True:  # a keystroke asks twice or thrice: there is no slice of others' work between
+        while True:  # a keystroke makes two or three calls: no slice of long or bulk work comes between them
             self._end_cancelled()
             self._end_expired()
             ready = self._alive(answered) + self._pop(self._ready)
             for job in ready:
                 self._resume(job)
-            answered = self._run_slices(self._urgent, self._slice, pieces=self._urgent.num_batches)
+            answered = self._run_slices(self._urgent, self._slice, num_slices=self._urgent.num_batches)
             if not (ready or answered or len(self._urgent)):
                 break
-            worked, self._interactive_s = True, until
-            if self._clock() >= until:
+            worked, self._interactive_s = True, until_s
+            if self._clock() >= until_s:
                 break
         for job in answered:
             self._requeue(job)
@@ -315,7 +317,7 @@ class Scheduler:
         return worked
 
     def serve_bulk(self) -> bool:
-        """Give what is long, or bulk, a slice, the two by turns; whether there was any."""
+        """Run a slice of long or of bulk work, in alternation; return whether there was any."""
         long_first = bool(len(self._long)) and not self._bulk_next
         self._bulk_next = long_first
         worked = not long_first and self._serve_bulk_jobs()
@@ -327,12 +329,12 @@ class Scheduler:
         return worked
 
     def _serve_bulk_jobs(self) -> bool:
-        """Let some bulk jobs go on to their next calls, then give what they ask a slice; whether there was any."""
-        until = self._clock() + self._limits.bulk_slice_s / 2
+        """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether there was any."""
+        until_s = self._clock() + self._limits.bulk_slice_s / 2
         jobs = self._pop(self._ready_bulk, _BULK_JOBS_AT_ONCE - len(self._bulk))
-        for place, job in enumerate(jobs):
-            if place and self._clock() >= until:
-                self._requeue_bulk(jobs[place:])
+        for index, job in enumerate(jobs):
+            if index and self._clock() >= until_s:
+                self._requeue_bulk(jobs[index:])
                 return True
             self._resume(job)
         if not len(self._bulk):
@@ -342,7 +344,7 @@ class Scheduler:
         return True
 
     def _bulk_slice(self) -> SliceSize:
-        """A slice of bulk now; of such as is late a longer one, which costs less a token."""
+        """Return the size of the next bulk slice: longer for late jobs, since long slices cost less per token."""
         limits, now_s = self._limits, self._clock()
         if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
             return self._idle_slice
@@ -352,35 +354,35 @@ class Scheduler:
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
         return SliceSize(min(seconds, limits.late_bulk_slice_s), _MIN_BULK_SLICE_TOKENS)
 
-    def _pop(self, queue: deque[Job], most: int | None = None) -> list[Job]:
+    def _pop(self, queue: deque[Job], max_count: int | None = None) -> list[Job]:
         with self._lock:
-            count = len(queue) if most is None else min(most, len(queue))
+            count = len(queue) if max_count is None else min(max_count, len(queue))
             return self._alive(queue.popleft() for _ in range(count))
 
     def _alive(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those that have not ended."""
+        """Return the jobs that have not ended."""
         return [job for job in jobs if job in self._admission]
 
     def _resume(self, job: Job) -> None:
-        """Let a job work up to what it asks, says or ends with."""
+        """Run a job up to its next call, event or end."""
         if not job.started:
             with self._lock:
                 self._admission.start(job)
             self._observer.started(self._clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         try:
-            told = job.work.send(answer)
+            output = job.work.send(answer)
         except StopIteration as stop:
             self._end(job, "done")
             if not job.cancelled:
                 job.listener.result(stop.value)
-        except Exception as error:  # noqa: BLE001 - one job's fault must not stop the others
+        except Exception as error:  # noqa: BLE001 - a fault of one job must not stop the others
             self._fail(job, error)
         else:
-            if isinstance(told, ModelCall):
-                self._queue_of(job, told).add(job, told)
+            if isinstance(output, ModelCall):
+                self._queue_of(job, output).add(job, output)
                 return
-            if told is not None and not job.cancelled and job.listener.event(told):
+            if output is not None and not job.cancelled and job.listener.event(output):
                 with self._lock:
                     job.pending_events += 1
             self._requeue(job)
@@ -390,14 +392,14 @@ class Scheduler:
             return self._bulk
         return self._urgent if call.urgent else self._long
 
-    def _run_slices(self, lane: CallQueue, size: SliceSize, *, pieces: int = 1) -> list[Job]:
-        """Go on with some pools of a lane; the jobs that have their answers."""
+    def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
+        """Run slices of a queue; return the jobs whose calls were answered."""
         answered = []
-        for _ in range(pieces):
+        for _ in range(num_slices):
             try:
-                answers = lane.run_slice(size)
-            except Exception as error:  # noqa: BLE001 - the engine's step: one request's fault must not stop the others
-                at_fault = lane.isolate_failure()
+                answers = queue.run_slice(size)
+            except Exception as error:  # noqa: BLE001 - a fault of one request must not stop the others
+                at_fault = queue.isolate_failure()
                 if at_fault is not None:
                     self._fail(at_fault, error)
                 continue
@@ -432,7 +434,7 @@ class Scheduler:
             job.listener.error(error)
 
     def _requeue(self, job: Job) -> None:
-        """A job has had its turn; unless too many of its events are untaken it goes on in the next one."""
+        """Queue a job for the next turn, or park it if too many of its events are pending."""
         with self._lock:
             if job.pending_events >= self._limits.max_pending_events and not job.cancelled:
                 job.parked = True
@@ -441,8 +443,8 @@ class Scheduler:
 
     def _begin_next_turn(self) -> None:
         with self._lock:
-            rested, self._next_turn = self._next_turn, []
-            for job in rested:
+            jobs, self._next_turn = self._next_turn, []
+            for job in jobs:
                 self._enqueue(job)
 
     def _requeue_bulk(self, jobs: Sequence[Job]) -> None:
@@ -453,8 +455,8 @@ class Scheduler:
         (self._ready_bulk if job.bulk else self._ready).append(job)
 
     def _end(self, job: Job, how: str) -> None:
-        for lane in (self._urgent, self._long, self._bulk):
-            lane.remove(job)
+        for queue in (self._urgent, self._long, self._bulk):
+            queue.remove(job)
         job.work.close()
         job.answer = None
         with self._lock:

@@ -33,26 +33,26 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import state_bytes
 
 OVERHEAD_BYTES = 1000
-"""Of a state, beside its arrays: handle, objects, its place in the tables."""
+"""Estimated memory of a state beside its arrays: handle, objects, table entries."""
 
 _SECRET_BYTES = 12
 _TAG_BYTES = 3
 _HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
 _MAX_UNLOADED_TAGS = 1000
-"""Loadings of versions that were unloaded and are remembered, to say so."""
+"""Maximum number of unloaded versions remembered for error messages."""
 
 _SWEEP_S = 5.0
 
 
 @dataclass(frozen=True, eq=False)
 class StoredState:
-    """What a model remembers of one text. A value: nothing changes it, and forks are free.
+    """State of a model after one text (immutable, so forks are free).
 
     Attributes:
-        loaded: the very version that read the text; it stays in memory as long as the state does.
+        loaded: the version that read the text; it stays in memory as long as the state does.
         state: one row.
-        num_tokens: tokens read, `<s>` not counted.
-        last_token: id of the last of them; None where nothing was read.
+        num_tokens: number of tokens read, not counting `<s>`.
+        last_token: id of the last token; None if none was read.
     """
 
     loaded: LoadedModel
@@ -62,13 +62,13 @@ class StoredState:
 
     @cached_property
     def num_bytes(self) -> int:
-        """What it takes, the loaded version aside."""
+        """Memory of the state, not counting the loaded version."""
         return state_bytes(self.state) + OVERHEAD_BYTES
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A kept state, whose it is, and when it was last used."""
+    """A stored state, its owner, and the time of its last use."""
 
     stored: StoredState
     owner: str
@@ -78,7 +78,7 @@ class _Entry:
 
 @dataclass(slots=True, eq=False)
 class _VersionStates:
-    """A loaded version of which states are kept: its part of their handles, and how many there are."""
+    """A loaded version with stored states, its tag in their handles, and their number."""
 
     loaded: LoadedModel
     tag: str
@@ -86,15 +86,13 @@ class _VersionStates:
 
 
 class StateStore:
-    """Keeps states by handle, for the owner who asked for them, until they are freed or not used for a while.
-
-    Any thread may call; none waits for model work.
+    """Store of states by handle and owner, until they are freed or expire; thread-safe.
 
     Args:
-        process: its name in handles.
-        max_states: kept at most.
-        max_bytes: taken by them at most.
-        ttl_s: after so long without use a state is forgotten.
+        process: name of this process in handles.
+        max_states: maximum number of states.
+        max_bytes: maximum bytes of all states together.
+        ttl_s: time without use after which a state expires.
         clock: seconds, monotonic.
     """
 
@@ -120,32 +118,32 @@ class StateStore:
         self._num_bytes = 0
 
     def __len__(self) -> int:
-        """States that are kept."""
+        """Return the number of stored states."""
         return len(self._entries)
 
     @property
     def num_bytes(self) -> int:
-        """What they take."""
+        """Bytes of all stored states."""
         return self._num_bytes
 
     def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[StoredState]:
-        """The states that handles lead to, which are thereby used.
+        """Return the states of handles, and renew their expiry.
 
         Args:
-            owner: who asks; the states of others are unknown to them.
+            owner: client of the request; states of other owners count as unknown.
             handles: may repeat.
-            parameter: where they stand, such as `states[]`; messages say `states[3]`.
+            parameter: their request parameter for messages: `states[]` becomes `states[3]`.
 
         Raises:
-            UnknownStateError: one leads nowhere.
-            StateElsewhereError: another process keeps one.
+            UnknownStateError: a handle has no state of this owner.
+            StateElsewhereError: a handle belongs to another process.
         """
         with self._lock:
             self._expire()
             entries = [self._entries.get(handle) for handle in handles]
-            for place, entry in enumerate(entries):
+            for index, entry in enumerate(entries):
                 if entry is None or entry.owner != owner:
-                    raise self._unknown_state(handles[place], _indexed_name(parameter, place))
+                    raise self._unknown_state(handles[index], _indexed_name(parameter, index))
             now_s = self._clock()
             for handle, entry in zip(handles, entries, strict=True):
                 if entry is not None:
@@ -154,39 +152,39 @@ class StateStore:
             return [entry.stored for entry in entries if entry is not None]
 
     def check_capacity(self, count: int, size: int = 0) -> None:
-        """Refuse so many more states of so many bytes together, where `keep` would.
+        """Reject `count` new states of `size` bytes together if `keep` would.
 
         Raises:
-            StatesFullError: there is no room for them.
+            StatesFullError: a limit on states or bytes would be exceeded.
         """
         with self._lock:
             self._expire()
             self._check_capacity(count, size)
 
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
-        """Keep states, all or none; each must share no memory with rows of other requests, as `rows.alone` sees to.
+        """Store states, all or none; none may share memory with rows of other requests (see `materialize`).
 
         Returns:
-            A handle each.
+            A handle for each.
 
         Raises:
-            StatesFullError: there is no room for them.
-            ModelNotFoundError: the version of one was unloaded while the text was read.
+            StatesFullError: a limit on states or bytes would be exceeded.
+            ModelNotFoundError: the version of a state was unloaded while the text was read.
         """
-        sizes = [kept.num_bytes for kept in states]
+        sizes = [stored.num_bytes for stored in states]
         with self._lock:
-            for kept in states:
-                if self._unloaded_models.get(id(kept.loaded)) is kept.loaded:
-                    raise ModelNotFoundError(f"{kept.loaded.address} was unloaded while the text was read")
+            for stored in states:
+                if self._unloaded_models.get(id(stored.loaded)) is stored.loaded:
+                    raise ModelNotFoundError(f"{stored.loaded.address} was unloaded while the text was read")
             self._expire()
             self._check_capacity(len(states), sum(sizes))
-            return [self._insert(owner, kept, size) for kept, size in zip(states, sizes, strict=True)]
+            return [self._insert(owner, stored, size) for stored, size in zip(states, sizes, strict=True)]
 
     def free(self, owner: str, handles: Sequence[str]) -> int:
-        """Forget states; handles that lead nowhere do not matter.
+        """Delete states of an owner, ignoring handles without one.
 
         Returns:
-            How many were forgotten.
+            The number of deleted states.
         """
         with self._lock:
             self._expire()
@@ -196,16 +194,16 @@ class StateStore:
             return len(owned)
 
     def check_process(self, handles: Sequence[str], *, parameter: str) -> None:
-        """Refuse handles of other processes; see `find` for the arguments.
+        """Reject handles of other processes; see `find` for the arguments.
 
         Raises:
-            StateElsewhereError: another process keeps one.
+            StateElsewhereError: a handle belongs to another process.
         """
-        for place, handle in enumerate(handles):
-            self._check_process(handle, _indexed_name(parameter, place))
+        for index, handle in enumerate(handles):
+            self._check_process(handle, _indexed_name(parameter, index))
 
     def free_version(self, loaded: LoadedModel) -> None:
-        """Forget all states of a version that is unloaded, and keep no more; who asks for one is told so."""
+        """Delete all states of an unloaded version and accept no more; errors for its handles name the version."""
         with self._lock:
             self._unloaded_models[id(loaded)] = loaded
             loading = self._loadings.get(id(loaded))
@@ -218,34 +216,34 @@ class StateStore:
                 self._remove(handle)
 
     def expire(self) -> None:
-        """Forget what was not used for too long."""
+        """Delete expired states."""
         with self._lock:
             self._expire()
 
     async def sweep(self) -> None:
-        """Forget what was not used for too long, for ever, though nobody may ask for anything."""
+        """Delete expired states periodically, also while there are no requests; runs until cancelled."""
         while True:
             await asyncio.sleep(min(self._ttl_s / 4, _SWEEP_S))
             self.expire()
 
-    def _insert(self, owner: str, kept: StoredState, size: int) -> str:
-        loading = self._loadings.get(id(kept.loaded))
-        if loading is None:  # it is held as long as states of it are: no other can have its id
-            loading = _VersionStates(kept.loaded, secrets.token_hex(_TAG_BYTES))
-            self._loadings[id(kept.loaded)] = loading
+    def _insert(self, owner: str, stored: StoredState, size: int) -> str:
+        loading = self._loadings.get(id(stored.loaded))
+        if loading is None:  # ids are unique: an entry keeps its loaded version alive
+            loading = _VersionStates(stored.loaded, secrets.token_hex(_TAG_BYTES))
+            self._loadings[id(stored.loaded)] = loading
         loading.count += 1
         handle = f"{self._process}.{loading.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
-        self._entries[handle] = _Entry(kept, owner, size, self._clock())
+        self._entries[handle] = _Entry(stored, owner, size, self._clock())
         self._num_bytes += size
         return handle
 
     def _remove(self, handle: str) -> None:
         entry = self._entries.pop(handle)
         self._num_bytes -= entry.num_bytes
-        place = id(entry.stored.loaded)
-        self._loadings[place].count -= 1
-        if not self._loadings[place].count:
-            del self._loadings[place]
+        key = id(entry.stored.loaded)
+        self._loadings[key].count -= 1
+        if not self._loadings[key].count:
+            del self._loadings[key]
 
     def _expire(self) -> None:
         oldest_s = self._clock() - self._ttl_s
@@ -290,19 +288,19 @@ class StateStore:
             )
 
 
-def _indexed_name(parameter: str, place: int) -> str:
-    return parameter.replace("[]", f"[{place}]", 1)
+def _indexed_name(parameter: str, index: int) -> str:
+    return parameter.replace("[]", f"[{index}]", 1)
 
 
 _EMPTY_MODEL = UserModel()
 
 
 class UserStore:
-    """Keeps personal models by owner and user.
+    """LRU store of personal models by owner and user.
 
     Args:
-        max_users: kept at most, those of all owners together.
-        bounds: of one personal model.
+        max_users: maximum number of users of all owners together.
+        bounds: limits of one personal model.
     """
 
     def __init__(self, *, max_users: int, bounds: UserModelLimits) -> None:
@@ -311,11 +309,11 @@ class UserStore:
         self._models: OrderedDict[tuple[str, str], UserModel] = OrderedDict()  # the longest unused first
 
     def __len__(self) -> int:
-        """Users that are kept."""
+        """Return the number of stored users."""
         return len(self._models)
 
     def get(self, owner: str, user: str) -> UserModel:
-        """What a user has written; nothing if nothing is known of them."""
+        """Return the personal model of a user; an empty one if the user is unknown."""
         model = self._models.get((owner, user))
         if model is None:
             return _EMPTY_MODEL
@@ -323,10 +321,10 @@ class UserStore:
         return model
 
     def find(self, owner: str, user: str) -> UserModel:
-        """What a user has written.
+        """Return the personal model of a known user.
 
         Raises:
-            UnknownUserError: nothing is known of them.
+            UnknownUserError: the user is unknown.
         """
         if (owner, user) not in self._models:
             raise UnknownUserError(
@@ -337,11 +335,11 @@ class UserStore:
         return self.get(owner, user)
 
     def learn(self, owner: str, user: str, sentences: Sequence[WordSequence]) -> UserModel:
-        """A user has written sentences; what is known of them by now."""
+        """Add sentences of a user to the personal model; return the new model."""
         return self.put(owner, user, self.get(owner, user).updated(sentences, self.bounds))
 
     def put(self, owner: str, user: str, model: UserModel) -> UserModel:
-        """Know this of a user instead of whatever was known; what of it the bounds allow."""
+        """Replace the personal model of a user; return it as limited to the bounds."""
         model = model.limited_to(self.bounds)
         self._models[owner, user] = model
         self._models.move_to_end((owner, user))
@@ -350,5 +348,5 @@ class UserStore:
         return model
 
     def forget(self, owner: str, user: str) -> bool:
-        """Know nothing of a user any more; whether anything was known."""
+        """Delete the personal model of a user; return whether there was one."""
         return self._models.pop((owner, user), None) is not None
