@@ -22,10 +22,10 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "average_start": ("average", ("ema",)),
     "nonmonotone": ("average", ("nt-asgd",)),
 }
-"""Keys that act with some values of another key only: that key and those values."""
+"""Keys that act only with certain values of another key: that key and those values."""
 
 BOUNDS = frozenset({"max_minutes", "epochs", "max_steps", "patience", "save_minutes", "tensorboard"})
-"""Keys that may change when a run is resumed: they say when it ends and what is told of it, not how it learns."""
+"""Keys that may change when a run is resumed: they set its end and its reports, not its learning."""
 
 
 class TrainSettings(BaseModel):
@@ -159,11 +159,11 @@ class TrainSettings(BaseModel):
 
     @property
     def self_normalises(self) -> bool:
-        """Whether logits come out as log-probabilities of their own: because they are pulled there, or by `nce`."""
+        """Whether training makes logits approximate log-probabilities: by `self_normalise` or by `nce`."""
         return self.self_normalise > 0 or (self.loss == "nce" and self.sampled_share == 1)
 
     def problem_with(self, output: str) -> str | None:
-        """Why these settings cannot train an output layer, `neural.output`, in words; None if they can."""
+        """Describe why these settings cannot train an output layer, `neural.output`; None if they can."""
         if output == "softmax":
             return None
         if self.loss != "softmax":
@@ -173,9 +173,9 @@ class TrainSettings(BaseModel):
         return None
 
     def unused_key(self) -> str | None:
-        """A key that was set and would do nothing, with the reason; None if there is none."""
-        for key, (other, values) in ACTS_WITH.items():
-            given = getattr(self, other)
+        """Describe a key that was set but has no effect; None if there is none."""
+        for key, (condition, values) in ACTS_WITH.items():
+            given = getattr(self, condition)
             if key in self.model_fields_set and given not in values:
-                return f"{key} acts with train.{other}={' or '.join(values)} only, given {given}"
+                return f"{key} acts with train.{condition}={' or '.join(values)} only, given {given}"
         return None
