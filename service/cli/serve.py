@@ -9,8 +9,8 @@ from service.cli.options import JsonOption, print_json
 serve_app = typer.Typer()
 
 
-def _print_settings(asked: bool) -> None:
-    if asked:
+def _print_settings(requested: bool) -> None:
+    if requested:
         from service.console.tables import show_settings
 
         show_settings()

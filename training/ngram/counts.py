@@ -351,24 +351,24 @@ def listed_mask(counts: npt.NDArray[np.int32], threshold: int, *, order: int) ->
 
 
 def keep_listed(
-    ngrams: NGrams, *, kept: BoolArray | None, numbers: npt.NDArray[np.int32] | None
+    ngrams: NGrams, *, mask: BoolArray | None, numbers: npt.NDArray[np.int32] | None
 ) -> tuple[NGrams, npt.NDArray[np.int32] | None]:
     """Drop n-grams and renumber the rest.
 
     Args:
         ngrams: all n-grams of one order.
-        kept: mask of those to keep [n]; None for all.
+        mask: of those to keep [n]; None for all.
         numbers: new numbers of the order below by old number; None if unchanged.
 
     Returns:
         The kept n-grams, and their new numbers by old number; None if unchanged.
     """
     words, prefixes, suffixes = ngrams
-    if kept is not None:
-        words, prefixes, suffixes = words[kept], prefixes[kept], suffixes[kept]
+    if mask is not None:
+        words, prefixes, suffixes = words[mask], prefixes[mask], suffixes[mask]
     if numbers is not None:
         prefixes, suffixes = numbers[prefixes], numbers[suffixes]
-    renumbered = None if kept is None else np.cumsum(kept, dtype=np.int32) - np.int32(1)
+    renumbered = None if mask is None else np.cumsum(mask, dtype=np.int32) - np.int32(1)
     return NGrams(words, prefixes, suffixes), renumbered
 
 
@@ -455,7 +455,7 @@ class Observations:
                 totals, types = totals[contexts], types[contexts]
             num_contexts = len(counts)
             contexts = listed_mask(occurrences, self.thresholds[k - 1], order=k)
-            ngrams, numbers = keep_listed(every_ngram, kept=contexts, numbers=numbers)
+            ngrams, numbers = keep_listed(every_ngram, mask=contexts, numbers=numbers)
             counts = counts if contexts is None else counts[contexts]
             yield OrderCounts(ngrams, counts, totals, types, counts_of_counts)
 

@@ -213,11 +213,11 @@ class _Contrastive(Loss):
         return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:
-        """Where the draws are."""
+        """Return the sampler's state."""
         return self._sampler.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing from there."""
+        """Restore the sampler's state."""
         self._sampler.restore(state)
 
 
@@ -289,11 +289,11 @@ class SampledSoftmax(Loss):
         return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:
-        """Where the draws are."""
+        """Return the sampler's state."""
         return self._sampler.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing from there."""
+        """Restore the sampler's state."""
         self._sampler.restore(state)
 
 
