@@ -61,13 +61,13 @@ def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
 
 def candidate_variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
     """Make `count` variants of a text with two random words each, similar like a decoder's candidates."""
-    made = []
+    variants = []
     for _ in range(count):
         variant = text.split()
         for _ in range(2):
             variant[generator.randrange(len(variant))] = generator.choice(words)
-        made.append(" ".join(variant))
-    return made
+        variants.append(" ".join(variant))
+    return variants
 
 
 _NUM_REQUESTS = range(100, 2049)
@@ -208,8 +208,8 @@ def read_bodies(path: Path) -> list[Request]:
     requests = []
     for number, line in enumerate(content.splitlines(), start=1):
         if line.strip() and not _is_json(line):
-            shown = line[:60].decode(errors="replace")
-            raise FormatError(path, f"line {number} is not JSON: {shown!r}", hint=_HINT)
+            excerpt = line[:60].decode(errors="replace")
+            raise FormatError(path, f"line {number} is not JSON: {excerpt!r}", hint=_HINT)
         if line.strip():
             requests.append(Request("", line))
     return requests

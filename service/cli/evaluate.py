@@ -151,9 +151,9 @@ def evaluate(
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
     sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
     if task == "check":
-        chosen: dict[str, Any] = {"kinds": kinds} if kinds else {}
+        kind_options: dict[str, Any] = {"kinds": kinds} if kinds else {}
         result = commands.run_evaluate_check(
-            model, **common, **sized, **chosen, save_calibration=save_calibration
+            model, **common, **sized, **kind_options, save_calibration=save_calibration
         )
     elif task == "autocomplete":
         result = commands.run_evaluate_autocomplete(

@@ -123,8 +123,8 @@ class ListSource(NamedTuple):
         )
         ranges = ScoreRanges()
         yield from ranges.watch(valid_items(items, self.file))
-        for doubt in ranges.warnings():
-            typer.echo(f"gramophone: {self.file}: {doubt}", err=True)
+        for warning in ranges.warnings():
+            typer.echo(f"gramophone: {self.file}: {warning}", err=True)
 
 
 def with_list_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -193,8 +193,8 @@ def convert(
             lost.update(form.dropped_fields(candidates, streamed=target == "-"))
             yield candidates
 
-    to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-    write_lists(watched(source.lists()), to, output_format)
+    destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
+    write_lists(watched(source.lists()), destination, output_format)
     if lost:
         typer.echo(f"note: format {output_format} has no place for {', '.join(sorted(lost))}", err=True)
 

@@ -55,8 +55,8 @@ def show_figures(result: dict[str, Any]) -> None:
     figures = {name: value for name, value in result.items() if name != "hit_rates"}
     table = name_table("figure", "value")
     for name, value in figures.items():
-        shown = "infinite" if value is None else _plain(value)
-        table.add_row(Text(name.replace("_", " ")), shown)
+        cell = "infinite" if value is None else _plain(value)
+        table.add_row(Text(name.replace("_", " ")), cell)
     console.print(table)
     if hits := result.get("hit_rates"):
         console.print(_by_order(hits))
@@ -89,8 +89,8 @@ def _by_order(hits: Sequence[Mapping[str, Any]]) -> Table:
 def _groups(head: str, groups: Sequence[Mapping[str, Any]]) -> Table:
     table = figure_table(head, "tokens", "share", "perplexity of those")
     for group in groups:
-        shown = format_number(group["perplexity"]) if group["tokens"] else ""
-        table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", shown)
+        cell = format_number(group["perplexity"]) if group["tokens"] else ""
+        table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", cell)
     return table
 
 

@@ -329,8 +329,8 @@ def rerank_file(
     ranked = errors.watch(_rerank_items(job, lists, file))
     if output_format is not None:
         cut = job.options.top
-        to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-        write_lists((reorder_list(ranked_list, cut) for ranked_list in ranked), to, output_format)
+        destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
+        write_lists((reorder_list(ranked_list, cut) for ranked_list in ranked), destination, output_format)
     elif target == "-":
         for ranked_list in ranked:
             typer.echo(b"".join(list_chunks(ranked_list, job.models, job.options)))

@@ -78,9 +78,9 @@ def prepare_tuning(
             f"--fold-models names {len(fold_models)} models; there are {settings.folds} folds, and each needs one",
             parameter="fold_models",
         )
-    further = settings.model_copy(update={"mixture": None})
+    fold_settings = settings.model_copy(update={"mixture": None})
     per_fold = tuple(
-        load_models(registry, further.model_copy(update={"model": address}).choice(), device, precision)
+        load_models(registry, fold_settings.model_copy(update={"model": address}).choice(), device, precision)
         for address in fold_models
     )
     return TuneJob(settings, models, per_fold)

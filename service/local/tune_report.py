@@ -285,15 +285,15 @@ def _oracle_score(problem: TuningProblem, depth: int) -> float:
 
 def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Chart:
     problem = tuned.data.problem
-    most = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
+    num_ranks = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
 
     def draw(axes: Any) -> None:
         width = 0.4
         for number, level in enumerate(levels[1:]):
-            ranks = np.minimum(level.chosen - problem.first_pass(), most - 1)
-            shares = 100 * np.bincount(ranks, minlength=most) / problem.num_lists
+            ranks = np.minimum(level.chosen - problem.first_pass(), num_ranks - 1)
+            shares = 100 * np.bincount(ranks, minlength=num_ranks) / problem.num_lists
             axes.bar(
-                np.arange(1, most + 1) + (number - 0.5) * width,
+                np.arange(1, num_ranks + 1) + (number - 0.5) * width,
                 shares,
                 width=width * 0.9,
                 color=level.colour.value,
@@ -301,7 +301,9 @@ def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Chart:
             )
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(visible=False, axis="x")
-        axes.set_xlabel("place in the first pass" + (f" ({most}: or after)" if most == _MAX_RANKS else ""))
+        axes.set_xlabel(
+            "place in the first pass" + (f" ({num_ranks}: or after)" if num_ranks == _MAX_RANKS else "")
+        )
         axes.set_ylabel("per cent of lists")
 
     return draw_chart(
@@ -387,8 +389,8 @@ def tuning_page(title: str, tuned: TuneResult, reply: TuneReply) -> bytes:
 
 
 def _models(reply: TuneReply) -> str:
-    further = [f"{name}: {address}" for name, address in reply.models.items()]
-    named = [*([reply.model] if reply.model else []), *further]
+    extra = [f"{name}: {address}" for name, address in reply.models.items()]
+    named = [*([reply.model] if reply.model else []), *extra]
     return f"Models: {', '.join(named)}." if named else "No model scored."
 
 

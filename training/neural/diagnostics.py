@@ -137,8 +137,8 @@ def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds 
     ends = ends[ends >= length - 1]
     if length < 2 or not len(ends):
         return None
-    chosen = ends[np.linspace(0, len(ends) - 1, min(rows, len(ends))).astype(np.int64)]
-    segments: TokenIds = running[chosen + np.arange(1 - length, 1)[:, None]]
+    end_positions = ends[np.linspace(0, len(ends) - 1, min(rows, len(ends))).astype(np.int64)]
+    segments: TokenIds = running[end_positions + np.arange(1 - length, 1)[:, None]]
     return segments
 
 

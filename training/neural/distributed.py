@@ -287,7 +287,7 @@ def _signal_handler(
 
 
 class ExchangeResult(NamedTuple):
-    """Result of an exchange: the mean loss, the first process's clock, and whether any was asked to end."""
+    """Result of an exchange: the mean loss, the first process's clock, and whether any got a signal to end."""
 
     loss: float
     seconds: float
@@ -367,8 +367,8 @@ class Processes:
             weight: this process's share of the predicted tokens; shares sum to 1.
             loss: mean over this process's rows.
             seconds: by this process's clock.
-            interrupted: whether this process was asked to end.
-            terminated: whether it was asked to end and publish nothing.
+            interrupted: whether this process got Ctrl-C.
+            terminated: whether it got SIGTERM: end and publish nothing.
         """
         if self.count == 1:
             return ExchangeResult(loss, seconds, interrupted, terminated)

@@ -51,14 +51,14 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
         FormatError: the file cannot be read, a line is not a word and E numbers, lines are missing, or
             no word is a token of the vocabulary.
     """
-    wanted = dict(vocabulary.ids)
+    missing_ids = dict(vocabulary.ids)
     rows: list[int] = []
     vectors: list[FloatArray] = []
     for number, line in _word_lines(path, size):
         word, _, numbers = line.partition(" ")
         if numbers.count(" ") != size - 1 or not word or not numbers:
             word, numbers = _split_line(path, number, line, size)
-        row = wanted.pop(word, None)
+        row = missing_ids.pop(word, None)
         if row is not None:
             rows.append(row)
             vectors.append(_vector(path, number, numbers))

@@ -134,11 +134,11 @@ def identity_of(
     }
 
 
-def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, place: Path) -> list[str]:
+def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, folder: Path) -> list[str]:
     """Describe the changes of a resumed run's bounds, each in words.
 
     Raises:
-        InvalidInputError: anything else differs; the message says what.
+        InvalidInputError: anything else differs; the message names it.
     """
     before: Mapping[str, Any] = state["identity"]
     names = [name for name in {**identity, **before} if before.get(name) != identity.get(name)]
@@ -147,7 +147,7 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, pla
     refused = [differences[name] for name in names if name not in bounds]
     if refused:
         raise InvalidInputError(
-            f"cannot resume the training in {place}: {'; '.join(refused)}; {_RESTART_HINT}",
+            f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}",
             parameter="resume",
         )
     return [differences[name] for name in bounds]

@@ -66,7 +66,7 @@ def backward(
         precision: of matrix products.
 
     Returns:
-        The loss: mean per predicted token, 0 where there is none.
+        The loss: mean per predicted token, 0 if there is none.
     """
     predicted = targets != BOS
     ids = targets[predicted]
@@ -120,7 +120,7 @@ class Saver:
         state = self._file.parse(content)
         try:
             version = f"{state['version']:.80}"
-            changed = changed_bounds(state, self._identity, place=self._file.path.parent)
+            changed = changed_bounds(state, self._identity, folder=self._file.path.parent)
             run.check(state)
             run.resume_from(state)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -224,7 +224,7 @@ def train_network(
 
     The same seed and number of updates give the same weights, bit by bit, on the same CPU with
     the same number of threads, in one go or resumed. A bound in minutes makes the number of updates
-    vary: set `max_steps` or `epochs` where that matters.
+    vary: set `max_steps` or `epochs` for reproducible runs.
 
     Args:
         train: the text to learn from.

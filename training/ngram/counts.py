@@ -94,7 +94,7 @@ def _smaller_words(
     text: IntArray, positions: IntArray, offset: int, vocab_size: int
 ) -> npt.NDArray[np.int64]:
     """Count, for each word, the positions with a smaller word `offset` further on [V + 1]."""
-    smaller = np.zeros(vocab_size + 1, np.int64)
+    smaller = np.zeros(vocab_size + 1, np.int64)  # counts, then their running sums
     for position in positions:
         smaller[text[position + offset] + 1] += 1
     for word in range(vocab_size):
@@ -110,7 +110,7 @@ def _sorted_by_word(
 
     `first` [V + 1] holds the count of smaller words for each word; it is overwritten.
     """
-    out = np.empty_like(positions)
+    out = np.empty_like(positions)  # [n]; positions in order keep the sort stable
     for position in positions:
         word = text[position + offset]
         out[first[word]] = position
@@ -129,7 +129,7 @@ def _share_prefixes(
     extents: ByteArray,
 ) -> None:
     """Fill `shared` and `extents` for the sorted positions from `begin` to `end`; see `SortedText`."""
-    for i in range(begin, end):
+    for i in range(begin, end):  # at most N comparisons each, as the sort does not keep common prefixes
         here, before = positions[i], positions[i - 1]
         extent = 1
         while extent < order and text[here + extent - 1] != EOS:
@@ -300,7 +300,7 @@ def _list_ngrams(
     Positions with fewer than `order` words left in their sentence are skipped.
     """
     number -= 1
-    for i in range(len(positions)):
+    for i in range(len(positions)):  # equal n-grams are adjacent, so one pass numbers them in order
         if extents[i] < order:
             continue
         position = positions[i]
@@ -463,7 +463,7 @@ class Observations:
 @numba.njit(nogil=True, cache=True)
 def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
     """Count the n-grams with each shorter one as their suffix [n]; its occurrences if there is none."""
-    counts = np.zeros_like(occurrences)
+    counts = np.zeros_like(occurrences)  # [n]
     for suffix in suffixes:
         counts[suffix] += 1
     for i in range(len(counts)):

@@ -80,12 +80,12 @@ def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: 
 
     `contexts` holds the n-gram of the order below that ends just before [T].
     """
-    numbers = np.full(len(text), -1, np.int32)
+    numbers = np.full(len(text), -1, np.int32)  # [T]
     for position in range(len(text)):
         context, word = contexts[position], text[position]
         if context < 0:
             continue
-        begin, end = 0, len(words)
+        begin, end = 0, len(words)  # n-grams are sorted by (prefix, word)
         while begin < end:
             middle = (begin + end) >> 1
             if prefixes[middle] < context or (prefixes[middle] == context and words[middle] < word):

@@ -159,8 +159,8 @@ def _reaches_threshold(
     threshold: float,
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of n-grams whose exp(D) − 1 reaches the threshold [n]."""
-    keep = np.ones(len(probs), np.bool_)
-    for i in range(len(probs)):
+    keep = np.ones(len(probs), np.bool_)  # [n]
+    for i in range(len(probs)):  # by context, so that values of a context stay in the cache
         context, p, lower = prefixes[i], probs[i], contexts.lower[i]
         left, lower_left = contexts.unlisted[context], contexts.lower_unlisted[context]
         scale = (left + p) / (lower_left + lower)  # α'(h)

@@ -118,6 +118,7 @@ def _child(trie: Trie, node: np.int64, word: np.int64) -> np.int64:
 def _link_order(trie: Trie, length: int, given: npt.NDArray[np.int32]) -> None:
     """Fill in the suffixes of one length; those of shorter nodes must be filled already."""
     first, shorter = trie.starts[length], trie.starts[length - 1]
+    # by parent, whose suffix is where the search starts; nodes of a parent are adjacent
     for parent in range(shorter, first):
         for node in range(np.int64(trie.first_children[parent]), np.int64(trie.first_children[parent + 1])):
             if given[node - first] >= 0:
@@ -135,7 +136,7 @@ def _link_order(trie: Trie, length: int, given: npt.NDArray[np.int32]) -> None:
 def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
     """Back off from the shortened context to that of each n-gram's longest listed suffix."""
     first = trie.starts[length]
-    out = np.empty(trie.starts[length + 1] - first, np.float64)
+    out = np.empty(trie.starts[length + 1] - first, np.float64)  # [n], by node
     for parent in range(trie.starts[length - 1], first):
         for node in range(np.int64(trie.first_children[parent]), np.int64(trie.first_children[parent + 1])):
             suffix = np.int64(trie.suffixes[node])

@@ -199,17 +199,17 @@ class _Contrastive(Loss):
         layer = require_softmax(output, loss=self.name)
         noise = self._sampler.draw().ids
         correction = self._sampler.log_expected if self.corrected else torch.zeros_like(layer.bias)
-        chosen = SampledLogits(layer, noise, -correction[noise], precision=precision)
+        sampled = SampledLogits(layer, noise, -correction[noise], precision=precision)
         gradient = torch.empty_like(features)
         loss = 0.0
-        for cut in chosen.slices(len(ids)):
-            scores = chosen.target_logits(features[cut], ids[cut]) - correction[ids[cut]]
-            logits = chosen.drawn_logits(features[cut])
+        for cut in sampled.slices(len(ids)):
+            scores = sampled.target_logits(features[cut], ids[cut]) - correction[ids[cut]]
+            logits = sampled.drawn_logits(features[cut])
             losses = logistic_rows(logits, scale=1 / len(ids)) + functional.softplus(-scores)
             of_target = torch.sigmoid(-scores) / -len(ids)
-            gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, logits)
+            gradient[cut] = sampled.backward(features[cut], ids[cut], of_target, logits)
             loss += float(losses.sum(dtype=torch.float64))
-        chosen.finish()
+        sampled.finish()
         return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:
@@ -273,19 +273,19 @@ class SampledSoftmax(Loss):
             (len(layer.bias),), -1
         )  # [V], column of each token in the sample, −1 for others
         column[noise] = torch.arange(len(noise), device=noise.device)
-        chosen = SampledLogits(layer, noise, -log_expected, precision=precision)
+        sampled = SampledLogits(layer, noise, -log_expected, precision=precision)
         gradient = torch.empty_like(features)
         loss = 0.0
-        for cut in chosen.slices(len(ids)):
-            own = chosen.target_logits(features[cut], ids[cut])[:, None].to(precision)
-            logits = torch.cat([chosen.drawn_logits(features[cut]), own], dim=1)
+        for cut in sampled.slices(len(ids)):
+            own = sampled.target_logits(features[cut], ids[cut])[:, None].to(precision)
+            logits = torch.cat([sampled.drawn_logits(features[cut]), own], dim=1)
             _remove(logits, column[ids[cut]])
             last = torch.full_like(ids[cut], len(noise))
             rows = softmax_rows(logits, last, scale=1 / len(ids))
             of_target, of_drawn = logits[:, -1].float(), logits[:, :-1]
-            gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, of_drawn)
+            gradient[cut] = sampled.backward(features[cut], ids[cut], of_target, of_drawn)
             loss += float(rows.losses.sum(dtype=torch.float64))
-        chosen.finish()
+        sampled.finish()
         return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:

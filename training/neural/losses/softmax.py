@@ -114,6 +114,7 @@ def softmax_gradients(
     for n in range(logits.shape[0]):
         row = logits[n]
         key = _LOWEST_KEY
+        # three passes over the row: maximum, sum of exponentials, gradient; each is vectorised
         for v in range(size):
             values[v] = as_float32(row[v]) + bias[v]
             key = max(key, _sortable_bits(values[v]))
@@ -158,6 +159,7 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
     """
     size = logits.shape[1]
     values = np.empty(_LANES, np.float32)  # [lanes], in float32 whatever the type of the logits
+    # by lane: sums of max(x, 0), and products of 1 + e^-|x|, which need a logarithm only now and then
     above, products = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
     for n in range(logits.shape[0]):
         row = logits[n]

@@ -139,7 +139,7 @@ def _back_off(
     for i in range(len(counts)):  # a loop of its own, so that the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
-    while begin < len(counts):
+    while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
         context = prefixes[begin]
         listed, taken, lower_listed = 0.0, 0.0, 0.0
         end = begin

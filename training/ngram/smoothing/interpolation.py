@@ -120,7 +120,7 @@ def _interpolate(
     for i in range(len(counts)):  # a loop of its own, so that the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
-    while begin < len(counts):
+    while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
         context = prefixes[begin]
         listed, taken = np.int64(0), 0.0
         end = begin
