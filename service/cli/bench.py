@@ -142,14 +142,8 @@ def bench(
         workload = workload or "next-token"
         requests = _builtin_requests(workload, model, text, items, max_tokens, fields or (), seed)
     else:
-        workload_options = {
-            "workload": workload,
-            "model": model,
-            "text": text,
-            "items": items,
-            "field": fields,
-        }
-        requests = _custom_requests(body, {**workload_options, "max-tokens": max_tokens})
+        unused = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
+        requests = _custom_requests(body, {**unused, "max-tokens": max_tokens})
     sweep = Sweep(
         target=Target.parse(url, key),
         requests=requests,
@@ -176,10 +170,8 @@ def _run(sweep: "Sweep", header: Mapping[str, Any], plot: Path | None, *, as_jso
     if plot is not None:
         plot_sweep(summaries, plot)
     if not any(summary.num_answered for summary in summaries):
-        was_loaded = any(summary.num_requests for summary in summaries)
-        problem = (
-            "nothing was answered" if was_loaded else "answers to the warm-up's requests took all the time"
-        )
+        due = any(summary.num_requests for summary in summaries)
+        problem = "nothing was answered" if due else "answers to the warm-up's requests took all the time"
         typer.echo(f"gramophone: {problem}", err=True)
         raise typer.Exit(EXIT_FAILED)
 
@@ -206,10 +198,10 @@ def _builtin_requests(
     return workload_requests(workload, shape)
 
 
-def _custom_requests(body: Path, workload_options: Mapping[str, object]) -> list[Request]:
+def _custom_requests(body: Path, unused: Mapping[str, object]) -> list[Request]:
     from service.bench.workloads import read_bodies
 
-    for name, value in workload_options.items():
+    for name, value in unused.items():
         if value is not None:
             raise InvalidInputError(
                 f"--{name} shapes requests of ours, and --body is sent as it stands: leave one out",

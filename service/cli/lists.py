@@ -84,15 +84,15 @@ def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
     Raises:
         FormatError: there are such lines, but no list.
     """
-    warnings, any_good = LineWarnings(), False
+    line_warnings, any_good = LineWarnings(), False
     for item in items:
         if isinstance(item, BadLine):
-            warnings.warn(str(item))
+            line_warnings.warn(str(item))
         else:
             any_good = True
             yield item
-    warnings.warn_rest(file, "more bad lines")
-    if warnings.count and not any_good:
+    line_warnings.warn_rest(file, "more bad lines")
+    if line_warnings.count and not any_good:
         raise FormatError(file, "has no list that can be read", hint="is --format right?")
 
 

@@ -108,17 +108,12 @@ def main() -> None:
 def _build_command() -> Any:
     """Build the root command, with help that names values instead of Python types."""
     command = typer.main.get_command(app)
-    for command_or_group in _walk_commands(command):
-        for parameter in (
-            *command_or_group.params,
-            command_or_group.get_help_option(typer.Context(command_or_group)),
-        ):
-            if isinstance(parameter, TyperArgument):
-                vars(parameter)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - name and help suffice
-            elif parameter.metavar is None and isinstance(parameter, TyperOption):
-                parameter.metavar = _METAVARS.get(
-                    parameter.bare_type().removeprefix("list[").removesuffix("]")
-                )
+    for node in _walk_commands(command):
+        for param in (*node.params, node.get_help_option(typer.Context(node))):
+            if isinstance(param, TyperArgument):
+                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - name and help suffice
+            elif param.metavar is None and isinstance(param, TyperOption):
+                param.metavar = _METAVARS.get(param.bare_type().removeprefix("list[").removesuffix("]"))
     return command
 
 

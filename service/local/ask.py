@@ -267,7 +267,7 @@ def verify_versions(root: Address, address: str | None, *, device: str) -> Itera
         try:
             directory = registry.fetch(version)
             loaded = load_checkpoint(directory, device=device)
-            if loaded.precision != "float32":  # it must load in float32, too
+            if loaded.precision != "float32":  # published answers in float32 are verified, too
                 load_checkpoint(directory, device=device, precision="float32")
         except LanguageModelError as error:
             yield version.address, str(error)
@@ -358,23 +358,21 @@ def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> 
     names: deque[str] = deque()
 
     def items() -> Iterator[RerankItem]:
-        for number, candidates in enumerate(lists, start=1):
-            names.append(
-                f"list {number}" if candidates.name is None else f"list {number} ({candidates.name})"
-            )
-            yield RerankItem(candidates)
+        for number, given in enumerate(lists, start=1):
+            names.append(f"list {number}" if given.name is None else f"list {number} ({given.name})")
+            yield RerankItem(given)
 
-    warnings, any_good = LineWarnings(), False
+    line_warnings, any_good = LineWarnings(), False
     for outcome in rerank_lists(job.models, items(), job.options):
         name = names.popleft()
         if isinstance(outcome, LanguageModelError):
-            warnings.warn(f"{file}: {name}: {outcome}")
+            line_warnings.warn(f"{file}: {name}: {outcome}")
         else:
             any_good = True
             yield outcome
-    if warnings.count and not any_good:
+    if line_warnings.count and not any_good:
         raise InvalidInputError(f"{file}: no list can be re-ranked")
-    warnings.warn_rest(file, "more lists failed")
+    line_warnings.warn_rest(file, "more lists failed")
 
 
 class _WordErrors:

@@ -89,9 +89,7 @@ def draw_chart(title: str, caption: str, draw: Callable[[Any], None]) -> Chart:
         draw(axes)
         axes.set_title(title)
         if labels := axes.get_legend_handles_labels()[1]:
-            figure.legend(
-                loc="outside lower center", ncols=len(labels)
-            )  # outside the axes, where it hides no data
+            figure.legend(loc="outside lower center", ncols=len(labels))  # where it hides no data
         written = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", transparent=True, metadata=nothing)
@@ -160,21 +158,19 @@ def _by_length(tuned: TuneResult, levels: list[Selection]) -> Chart | None:
     bins = np.searchsorted(edges, words, side="right") - 1
 
     def draw(axes: Any) -> None:
-        positions = np.arange(len(edges) - 1)
+        slots = np.arange(len(edges) - 1)
         width = 0.8 / len(levels)
         for number, level in enumerate(levels):
-            scores = [problem.score(level.chosen[bins == position]) for position in positions]
+            scores = [problem.score(level.chosen[bins == slot]) for slot in slots]
             shift = (number - (len(levels) - 1) / 2) * width
-            axes.bar(
-                positions + shift, scores, width=width * 0.9, color=level.colour.value, label=level.label
-            )
+            axes.bar(slots + shift, scores, width=width * 0.9, color=level.colour.value, label=level.label)
         labels = [_range(low, high - 1) for low, high in pairwise(edges)]
-        axes.set_xticks(positions, labels)
+        axes.set_xticks(slots, labels)
         axes.grid(visible=False, axis="x")
         axes.set_xlabel("words of the reference")
         axes.set_ylabel(name)
 
-    smallest = min(int((bins == position).sum()) for position in range(len(edges) - 1))
+    smallest = min(int((bins == slot).sum()) for slot in range(len(edges) - 1))
     return draw_chart(
         f"{name} by length",
         f"Every bar is a corpus score over at least {smallest:,} lists whose reference has so many words.",
@@ -285,15 +281,15 @@ def _oracle_score(problem: TuningProblem, depth: int) -> float:
 
 def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Chart:
     problem = tuned.data.problem
-    num_ranks = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
+    count = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
 
     def draw(axes: Any) -> None:
         width = 0.4
         for number, level in enumerate(levels[1:]):
-            ranks = np.minimum(level.chosen - problem.first_pass(), num_ranks - 1)
-            shares = 100 * np.bincount(ranks, minlength=num_ranks) / problem.num_lists
+            ranks = np.minimum(level.chosen - problem.first_pass(), count - 1)
+            shares = 100 * np.bincount(ranks, minlength=count) / problem.num_lists
             axes.bar(
-                np.arange(1, num_ranks + 1) + (number - 0.5) * width,
+                np.arange(1, count + 1) + (number - 0.5) * width,
                 shares,
                 width=width * 0.9,
                 color=level.colour.value,
@@ -301,9 +297,7 @@ def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Chart:
             )
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(visible=False, axis="x")
-        axes.set_xlabel(
-            "place in the first pass" + (f" ({num_ranks}: or after)" if num_ranks == _MAX_RANKS else "")
-        )
+        axes.set_xlabel("place in the first pass" + (f" ({count}: or after)" if count == _MAX_RANKS else ""))
         axes.set_ylabel("per cent of lists")
 
     return draw_chart(
@@ -360,12 +354,8 @@ class ChangedList(NamedTuple):
 def tuning_page(title: str, tuned: TuneResult, reply: TuneReply) -> bytes:
     """Make the page, HTML in UTF-8, without references to other files."""
     changes = _changed_lists(tuned)
-    better = sorted(
-        (change for change in changes if change.gain > LOSS_TOLERANCE), key=lambda change: -change.gain
-    )
-    worse = sorted(
-        (change for change in changes if change.gain < -LOSS_TOLERANCE), key=lambda change: change.gain
-    )
+    better = sorted((item for item in changes if item.gain > LOSS_TOLERANCE), key=lambda item: -item.gain)
+    worse = sorted((item for item in changes if item.gain < -LOSS_TOLERANCE), key=lambda item: item.gain)
     same = len(changes) - len(better) - len(worse)
     verb = "changed" if reply.decision == "tuned" else "would have changed"
     style = (resources.files("service.local") / "tune_report.css").read_text(encoding="utf-8")

@@ -51,9 +51,7 @@ def match_counts(
         words, prefixes, _ = order.ngrams
         numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
         yield _matches(order, numbers[predicted], contexts[predicted])
-        contexts = np.roll(
-            numbers, 1
-        )  # wraps around, but the first position holds `<s>`, which is not predicted
+        contexts = np.roll(numbers, 1)  # the first value is wrong, but unused: `<s>` is not predicted
 
 
 def _matches(order: OrderCounts, numbers: IntArray, contexts: IntArray) -> Matches:

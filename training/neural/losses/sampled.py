@@ -269,9 +269,7 @@ class SampledSoftmax(Loss):
         """Add the gradients of the mean loss to the output layer's; see `Loss`."""
         layer = require_softmax(output, loss="sampled")
         noise, log_expected = self._sampler.draw()
-        column = noise.new_full(
-            (len(layer.bias),), -1
-        )  # [V], column of each token in the sample, −1 for others
+        column = noise.new_full((len(layer.bias),), -1)  # [V], of each token in the sample
         column[noise] = torch.arange(len(noise), device=noise.device)
         sampled = SampledLogits(layer, noise, -log_expected, precision=precision)
         gradient = torch.empty_like(features)

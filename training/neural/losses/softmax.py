@@ -114,7 +114,7 @@ def softmax_gradients(
     for n in range(logits.shape[0]):
         row = logits[n]
         key = _LOWEST_KEY
-        # three passes over the row: maximum, sum of exponentials, gradient; each is vectorised
+        # three passes over the row: maximum, sum of exponentials, gradient
         for v in range(size):
             values[v] = as_float32(row[v]) + bias[v]
             key = max(key, _sortable_bits(values[v]))
