@@ -254,7 +254,7 @@ async def _closed_loop(
 
 @contextlib.contextmanager
 def _gc_disabled() -> Iterator[None]:
-    """Disable garbage collection in the block: a full collection would delay every reply. Little accumulates."""
+    """Disable garbage collection in the block: a full collection would delay replies."""
     gc.collect()
     gc.disable()
     try:
@@ -270,7 +270,7 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     """Send one request as a check.
 
     Raises:
-        EngineError: there is no reply, or its status is an error other than 429.
+        EngineError: there is no complete reply, or its status is neither 2xx nor 429.
     """
     target_name = f"{request.method} {target.path_of(request)} at {target.host}:{target.port}"
     try:

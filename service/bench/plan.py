@@ -178,7 +178,7 @@ class Target:
         )
 
     def path_of(self, request: Request) -> str:
-        """Return the full path of a request; a part already in the target's path, such as `/v1`, is not repeated."""
+        """Return the full path of a request; parts already in the target's path are not repeated."""
         base = self.path
         for part in (request.path, _API_ROOT):
             if part and base.endswith(part) and request.path.startswith(part):

@@ -39,7 +39,7 @@ def load_texts(path: Path) -> list[str]:
 
 
 def default_texts() -> list[str]:
-    """Return about a thousand sentences of the documentation in this Python, training text of default models."""
+    """Return over a thousand sentences of this Python's documentation, on which default models train."""
     from pydoc_data.topics import topics  # half a megabyte
 
     paragraphs = (part.split() for topic in topics.values() for part in topic.split("\n\n"))

@@ -101,7 +101,7 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
 
 
 def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line) of non-blank lines, right-stripped; a first line of counts is checked."""
+    """Yield non-blank lines, right-stripped, with numbers from 1; a first line of counts is checked."""
     expected: int | None = None
     count = 0
     for number, line in enumerate(read_lines(path), start=1):

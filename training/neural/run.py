@@ -109,7 +109,7 @@ class Validation:
     """Perplexity of a fixed sample of the validation text.
 
     In sentence context, the sample is sentences spread over the text. In stream context, it is a few rows of
-    running text, spread likewise and read in parallel: one row would be slow, and few rows have few first tokens.
+    running text, spread likewise and read in parallel: one row would be slow, many rows would lack context.
 
     Args:
         corpus: the validation text.

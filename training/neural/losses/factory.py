@@ -27,7 +27,7 @@ class SwitchedLoss(Loss):
     Args:
         first: for the first share of the run.
         then: for the rest.
-        share: of the run, from 0 to 1, after which the second takes over.
+        share: of the run, from 0 to 1, after which the second is used.
     """
 
     def __init__(self, first: Loss, then: Loss, *, share: float) -> None:

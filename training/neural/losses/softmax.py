@@ -1,10 +1,10 @@
 """Cross-entropy of the full and the adaptive softmax, in bounded memory.
 
-Positions are processed in slices, each forward and backward at once, so that logits [N, V] never
-exist as a whole. On a CPU, compiled kernels turn logits into gradients in place, in one pass and in
-threads; torch takes several passes over fresh memory, which beside matrix products in bfloat16 would
-cost as much as the products. Logits are float32, or bfloat16 that NumPy sees as 16 bits. The
-adaptive softmax (Grave et al. 2017) has a head and clusters.
+Positions are processed in slices, forward and backward together, so that the full logits [N, V] are
+never in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row and in
+threads; torch makes several passes over fresh memory, which would take as long as matrix products in
+bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softmax
+(Grave et al. 2017) has a head and clusters.
 """
 
 from collections.abc import Callable
@@ -376,8 +376,8 @@ def linear_softmax(
 class FullSoftmax(Loss):
     """Mean cross-entropy, plus ½ `self_normalise` times the mean squared log-normaliser.
 
-    The second term pulls Σ exp of the logits towards 1, so that logits can stand for log-probabilities
-    where a sum over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
+    The second term pulls Σ exp of the logits towards 1, so that logits can replace log-probabilities
+    if a sum over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
 
     Args:
         self_normalise: weight of the second term; 0 for plain cross-entropy.
@@ -422,7 +422,7 @@ def require_softmax(output: OutputLayer, *, loss: str) -> Softmax:
 
 
 class AdaptiveCrossEntropy(Loss):
-    """Mean cross-entropy of an `AdaptiveSoftmax`, the logarithm of a product of two softmaxes (Grave et al. 2017)."""
+    """Mean cross-entropy of an `AdaptiveSoftmax`, a product of two softmaxes (Grave et al. 2017)."""
 
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
@@ -459,7 +459,7 @@ def _cluster_loss(
     gradient: Tensor,
     precision: torch.dtype,
 ) -> Tensor:
-    """Add a cluster's gradients to its parameters' and to the features' [N, E]; return the sum of its losses."""
+    """Add a cluster's gradients to parameters and features [N, E]; return the sum of its losses."""
     vectors = output.vectors
     begin, end = vectors.bounds[cluster], vectors.bounds[cluster + 1]
     rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
