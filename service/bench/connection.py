@@ -3,7 +3,7 @@
 A connection carries one request at a time and costs little more than the parser: the generator
 often shares a machine with the server, where a client library would take more CPU than a small
 model does. The pool opens connections up to a bound and reuses the one released last, so that few
-stay idle for long.
+are idle for long.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ _DONE = b"[DONE]"
 
 
 class EventSplitter:
-    """Payloads of events from the pieces a body arrives in."""
+    """Parser of a body's chunks into payloads of server-sent events."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def push(self, piece: bytes) -> Iterator[bytes]:
-        """The payloads that this piece completes; comments have none."""
+        """Yield the payloads completed by a chunk; comments have none."""
         rest = self._rest + piece
         if b"\r" in rest:
             rest = rest.replace(b"\r\n", b"\n")
-        *whole, self._rest = rest.split(b"\n\n")
-        for event in whole:
+        *complete, self._rest = rest.split(b"\n\n")
+        for event in complete:
             lines = (line for line in event.split(b"\n") if line.startswith(b"data:"))
             payload = b"\n".join(line[5:].removeprefix(b" ") for line in lines)
             if payload:
@@ -44,12 +44,12 @@ class EventSplitter:
 
 
 class Event(NamedTuple):
-    """What an event says.
+    """Content of an event.
 
     Attributes:
-        num_tokens: that it brings.
-        usage_tokens: generated in the whole reply, if the server counts them.
-        error: that the server reports in the middle of a stream.
+        num_tokens: number of tokens in it.
+        usage_tokens: number generated in the reply, if the server counts them.
+        error: reported by the server in the middle of a stream.
     """
 
     num_tokens: int = 0
@@ -58,12 +58,12 @@ class Event(NamedTuple):
 
 
 def parse_event(payload: bytes) -> Event:
-    """Read an event of ours, of OpenAI's completions and chats, or of others, which bring a token each."""
+    """Parse an event of this API, of OpenAI's completions or chats; any other counts as one token."""
     if payload == _DONE:
         return Event()
     try:
         value = json.loads(payload)
-    except (ValueError, RecursionError):  # plain text, say
+    except (ValueError, RecursionError):  # such as plain text
         return Event(num_tokens=1)
     if not isinstance(value, dict):
         return Event(num_tokens=1)
@@ -82,7 +82,7 @@ def _num_tokens(choice: Any) -> int:
         return len(ids)
     delta = choice.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
-    return 1 if text else 0  # the event that tells the end of a choice has no text
+    return 1 if text else 0  # the last event of a choice has no text
 
 
 def _usage_tokens(reply: dict[str, Any]) -> int | None:
@@ -92,7 +92,7 @@ def _usage_tokens(reply: dict[str, Any]) -> int | None:
 
 
 def error_message(body: bytes) -> str:
-    """What an error says, in a line: the message of OpenAI's shape or of FastAPI's, else its beginning."""
+    """Extract an error's message in one line: from OpenAI's or FastAPI's format, else the body's beginning."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -109,10 +109,10 @@ _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 
 
 class ExchangeError(Exception):
-    """There was no whole answer.
+    """No complete reply arrived.
 
     Attributes:
-        kind: `cut` where the connection ended, `protocol` where it was not HTTP.
+        kind: `cut` if the connection ended, `protocol` if the reply was not HTTP.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -121,14 +121,14 @@ class ExchangeError(Exception):
 
 
 class Reply:
-    """An answer as it arrives.
+    """A reply as it arrives.
 
     Attributes:
         status: of HTTP.
-        streamed: whether it is server-sent events, whose body is not kept.
-        num_tokens: generated; of a reply that is not streamed, as its usage says.
-        token_times_s: when an event came that brought tokens, by `time.perf_counter`.
-        ended_s: when it was whole.
+        streamed: whether it is a stream of server-sent events; such a body is not stored.
+        num_tokens: number generated; without streaming, of the reply's usage.
+        token_times_s: arrival times of events with tokens, by `time.perf_counter`.
+        ended_s: time of its completion.
         error: reported in the middle of a stream.
     """
 
@@ -155,11 +155,11 @@ class Reply:
 
     @property
     def body(self) -> bytes:
-        """The whole body; nothing of a stream."""
+        """Return the complete body; empty for a stream."""
         return b"".join(self._pieces)
 
     def push(self, piece: bytes, now_s: float) -> None:
-        """Take a piece of the body that came at that time."""
+        """Add a chunk of the body that arrived at `now_s`."""
         if not self.streamed:
             self._pieces.append(piece)
             return
@@ -175,7 +175,7 @@ class Reply:
             self.error = self.error or event.error
 
     def end(self, now_s: float) -> None:
-        """Note that it is whole."""
+        """Mark the reply as complete."""
         self.ended_s = now_s
         if not self.streamed and (found := _USAGE.search(self.body)):
             self.num_tokens = int(found[1])
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
         """Connect.
 
         Raises:
-            OSError: nobody answers there, or the certificate is not to be trusted.
+            OSError: no server accepts the connection, or its certificate is not trusted.
         """
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: cls(target), target.host, target.port, ssl=_tls_context() if target.tls else None
@@ -213,18 +213,18 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and self._done is None and self._keeps_alive
 
     async def send(self, request: Request) -> Reply:
-        """Send a request; its whole reply.
+        """Send a request and return its complete reply.
 
         Raises:
-            ExchangeError: there was none.
+            ExchangeError: there was no complete reply.
         """
         return await self.exchange(self._target.encode(request))
 
     async def exchange(self, data: bytes) -> Reply:
-        """Send the bytes of a request, as the target encodes it; the whole reply.
+        """Send the bytes of a request, encoded by the target, and return its complete reply.
 
         Raises:
-            ExchangeError: there was none.
+            ExchangeError: there was no complete reply.
         """
         if self._transport is None:
             raise ExchangeError("cut", "the connection was closed before the request")
@@ -234,18 +234,18 @@ class Connection(asyncio.Protocol):
         return await self._done
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     # --- called by the event loop ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; all of it came at one time."""
+        """Parse received bytes; all of them get the same arrival time."""
         self._now_s = time.perf_counter()
         try:
             self._parser.feed_data(data)
@@ -254,19 +254,19 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the request under way, unless the end of the connection is the end of its answer."""
+        """Fail the current request, unless the end of the connection ends its reply."""
         self._transport = None
         if self._head_done and not self._framed and exc is None and self._done is not None:
             self._now_s = time.perf_counter()
             self._finish()
         else:
             self._fail("cut", f"the connection ended before the answer was whole{f': {exc}' if exc else ''}")
-        del self._parser  # it and this object hold each other, and nobody may be collecting garbage
+        del self._parser  # a reference cycle, and garbage collection may be off
 
     # --- called by the parser -------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note what says how the body is to be read."""
+        """Record the headers for content type and framing."""
         name = name.lower()
         if name == b"content-type":
             self._reply.streamed = value.startswith(_EVENT_STREAM)
@@ -274,23 +274,23 @@ class Connection(asyncio.Protocol):
             self._framed = True
 
     def on_headers_complete(self) -> None:
-        """Note the status."""
+        """Record the status."""
         self._reply.status = self._parser.get_status_code()
         self._head_done = self._reply.status >= 200
 
     def on_body(self, piece: bytes) -> None:
-        """Hand the piece on."""
+        """Pass a chunk to the reply."""
         self._reply.push(piece, self._now_s)
 
     def on_message_complete(self) -> None:
-        """Answer who waits; what is only informational (1xx) is no answer."""
+        """Complete the current request; informational (1xx) replies do not count."""
         if self._head_done:
             self._keeps_alive = self._parser.should_keep_alive()
             self._finish()
 
     def _finish(self) -> None:
         done, self._done = self._done, None
-        if done is None:  # an answer that nobody asked for: what comes next could not be told apart
+        if done is None:  # an unrequested reply: later replies could not be matched
             self.close()
         elif not done.cancelled():
             self._reply.end(self._now_s)
@@ -308,14 +308,14 @@ def _tls_context() -> ssl.SSLContext:
 
 
 class ConnectionPool:
-    """Lends connections; the one that came back last goes first, so that few stay idle for long.
+    """Pool of connections; the last released is reused first, so that few are idle for long.
 
     Args:
-        target: where they go.
-        max_connections: that are open at once; who comes then waits, in order.
+        target: the server.
+        max_connections: largest number open at a time; further requests wait, in order.
 
     Attributes:
-        num_waited: how often somebody had to wait for one.
+        num_waited: number of requests that had to wait for a connection.
     """
 
     def __init__(self, target: Target, max_connections: int) -> None:
@@ -326,10 +326,10 @@ class ConnectionPool:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection for one request; it is closed if that does not end well.
+        """Provide a connection for one request; it is closed if the request fails.
 
         Raises:
-            OSError: nobody answers there.
+            OSError: no server accepts the connection.
         """
         self.num_waited += self._slots.locked()
         async with self._slots:
@@ -343,13 +343,13 @@ class ConnectionPool:
                     connection.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all idle connections."""
         while (connection := self._pop_idle()) is not None:
             connection.close()
 
     def _pop_idle(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_idle:  # the server has not closed it meanwhile
+            if connection.is_idle:  # the server may have closed it
                 return connection
         return None

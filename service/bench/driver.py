@@ -27,14 +27,14 @@ from service.bench.results import TIMEOUT, LoadSummary, Objective, Observation, 
 _CLOCK_MONOTONIC = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _TimerSpec = ctypes.c_long * 4
-"""Seconds and nanoseconds of the interval, which is none, then those until the timer goes off."""
+"""Seconds and nanoseconds of the interval, here 0, then those until the timer expires."""
 
 
 class PreciseClock:
-    """One sleeper at a time, woken by a timer of Linux's; elsewhere by the event loop, a millisecond late.
+    """Clock for one sleeping task, woken by a Linux timer; elsewhere by the event loop, up to 1 ms late.
 
-    A thread that sleeps and wakes the loop was tried: it is late by 0.1 ms instead of 0.03, and where the machine is
-    busy it is kept waiting twice. Python has these timers itself from 3.13 on.
+    A thread that sleeps and wakes the loop was tried: it is late by 0.1 ms instead of 0.03, and on a busy machine
+    it waits twice for a core. Python itself has these timers from 3.13 on.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class PreciseClock:
             os.close(self._file)
 
     async def sleep_until(self, time_s: float) -> None:
-        """Return at that time of `time.perf_counter`; if it has passed, after others had their turn."""
+        """Sleep until a time of `time.perf_counter`; if it has passed, only yield to other tasks."""
         left_s = time_s - time.perf_counter()
         if left_s <= 0 or self._file is None:
             await asyncio.sleep(max(left_s, 0))
@@ -74,18 +74,18 @@ class PreciseClock:
             return
         try:
             os.read(self._file, 8)
-        except BlockingIOError:  # it was set anew meanwhile
+        except BlockingIOError:  # the timer was set again in the meantime
             return
         if not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class RequestSender:
-    """Sends requests to a target and adds what it sees to a recording.
+    """Sender of requests to a target; it adds observations to a recording.
 
     Args:
-        target: who is asked.
-        recording: what is added to; its terms bound connections and time.
+        target: the server.
+        recording: collects the observations; its terms bound connections and time.
     """
 
     def __init__(self, target: Target, recording: Recording) -> None:
@@ -97,54 +97,54 @@ class RequestSender:
         )
 
     async def send(self, intended_s: float, data: bytes, num_items: int) -> bool:
-        """Send the bytes of a request that was due at a time; whether there was an answer of any kind."""
-        seen = Observation(intended_s, time.perf_counter(), num_items)
+        """Send the bytes of a request due at `intended_s`; return whether there was a reply of any status."""
+        observation = Observation(intended_s, time.perf_counter(), num_items)
         try:
             async with asyncio.timeout(self._timeout_s), self._pool.connection() as connection:
-                seen.sent_s = time.perf_counter()
-                self._record_reply(seen, await connection.exchange(data))
+                observation.sent_s = time.perf_counter()
+                self._record_reply(observation, await connection.exchange(data))
         except TimeoutError:  # an OSError too, so it comes first
-            self._record_failure(seen, TIMEOUT, f"no answer within {self._timeout_s:g} s")
+            self._record_failure(observation, TIMEOUT, f"no answer within {self._timeout_s:g} s")
         except ExchangeError as error:
-            self._record_failure(seen, error.kind, str(error))
+            self._record_failure(observation, error.kind, str(error))
         except ConnectionRefusedError as error:
-            self._record_failure(seen, "refused", str(error))
+            self._record_failure(observation, "refused", str(error))
         except OSError as error:
-            self._record_failure(seen, "connect", str(error))
-        except asyncio.CancelledError:  # left out, it would be missing among the slow ones
-            self._record_failure(seen, "unfinished", "under way when the load was ended early")
-            self._recording.add(seen)
+            self._record_failure(observation, "connect", str(error))
+        except asyncio.CancelledError:  # if left out, slow requests would be under-represented
+            self._record_failure(observation, "unfinished", "under way when the load was ended early")
+            self._recording.add(observation)
             raise
-        self._recording.add(seen)
-        return seen.status > 0
+        self._recording.add(observation)
+        return observation.status > 0
 
     def close(self) -> None:
-        """Hang up, and note how it was with connections."""
+        """Close the connections, and record how many requests waited for one."""
         self._pool.close()
         self._recording.num_waited = self._pool.num_waited
 
-    def _record_reply(self, seen: Observation, reply: Reply) -> None:
-        seen.ended_s = reply.ended_s
-        seen.status = reply.status
-        seen.num_tokens, seen.token_times_s = reply.num_tokens, reply.token_times_s
+    def _record_reply(self, observation: Observation, reply: Reply) -> None:
+        observation.ended_s = reply.ended_s
+        observation.status = reply.status
+        observation.num_tokens, observation.token_times_s = reply.num_tokens, reply.token_times_s
         if not 200 <= reply.status < 300:
-            self._record_error(seen, f"http_{reply.status}", error_message(reply.body))
+            self._record_error(observation, f"http_{reply.status}", error_message(reply.body))
         elif reply.error is not None:
-            self._record_error(seen, "stream", reply.error)
+            self._record_error(observation, "stream", reply.error)
 
-    def _record_failure(self, seen: Observation, kind: str, message: str) -> None:
-        seen.ended_s = time.perf_counter()
-        self._record_error(seen, kind, message)
+    def _record_failure(self, observation: Observation, kind: str, message: str) -> None:
+        observation.ended_s = time.perf_counter()
+        self._record_error(observation, kind, message)
 
-    def _record_error(self, seen: Observation, kind: str, message: str) -> None:
-        seen.error = kind
+    def _record_error(self, observation: Observation, kind: str, message: str) -> None:
+        observation.error = kind
         self._recording.examples.setdefault(kind, message)
 
 
 RecordingCallback = Callable[[Recording], None]
 _PROGRESS_INTERVAL_S = 0.5
 _PAUSE_AFTER_FAILURE_S = 0.01
-"""A client waits so long where nobody answered: there is nothing to measure, and no use in hammering."""
+"""Pause of a closed loop's client after a failed request, so as not to flood an unreachable server."""
 
 
 def run_load(
@@ -155,14 +155,14 @@ def run_load(
     *,
     watch: RecordingCallback | None = None,
 ) -> Recording:
-    """Put a load on a target; Ctrl-C ends it early.
+    """Run a load against a target; Ctrl-C ends it early.
 
     Args:
-        target: who is asked.
-        requests: that are sent in turn, for ever.
-        load: how they are sent.
-        terms: for how long, and with what.
-        watch: called with what there is so far, twice a second.
+        target: the server.
+        requests: sent cyclically.
+        load: open or closed loop.
+        terms: durations and bounds.
+        watch: called with the recording so far, twice a second.
     """
     recording = Recording(load, terms)
     with _gc_disabled(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -174,39 +174,39 @@ def run_load(
 
 
 async def fill_recording(target: Target, requests: Sequence[Request], recording: Recording) -> None:
-    """The same inside an event loop: put the load of a recording on a target, and fill it."""
-    asker = RequestSender(target, recording)
+    """Run the load of a recording against a target inside an event loop, and fill the recording."""
+    sender = RequestSender(target, recording)
     encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
     recording.started_s, cpu_s = time.perf_counter(), time.thread_time()
     recording.window_start_s = recording.started_s + recording.terms.warmup_s
     try:
         if isinstance(recording.load, OpenLoop):
-            await _open_loop(asker, encoded, recording.load, recording)
+            await _open_loop(sender, encoded, recording.load, recording)
         else:
-            await _closed_loop(asker, encoded, recording.load, recording)
+            await _closed_loop(sender, encoded, recording.load, recording)
     finally:
         recording.ended_s = time.perf_counter()
         recording.cpu_s = time.thread_time() - cpu_s
-        asker.close()
+        sender.close()
 
 
 async def _with_progress(
     target: Target, requests: Sequence[Request], recording: Recording, watch: RecordingCallback | None
 ) -> None:
-    async def look() -> None:
+    async def report() -> None:
         while watch is not None:
             await asyncio.sleep(_PROGRESS_INTERVAL_S)
             watch(recording)
 
-    looking = asyncio.create_task(look())
+    reporter = asyncio.create_task(report())
     try:
         await fill_recording(target, requests, recording)
     finally:
-        looking.cancel()
+        reporter.cancel()
 
 
 async def _open_loop(
-    asker: RequestSender, encoded: Iterator[tuple[bytes, int]], load: OpenLoop, recording: Recording
+    sender: RequestSender, encoded: Iterator[tuple[bytes, int]], load: OpenLoop, recording: Recording
 ) -> None:
     arrivals = arrival_times(load.arrivals, load.rate_per_s, load.seed)
     async with asyncio.TaskGroup() as tasks:
@@ -214,11 +214,11 @@ async def _open_loop(
             for offset_s in schedule_arrivals(arrivals, recording.terms):
                 intended_s = recording.started_s + offset_s
                 await clock.sleep_until(intended_s)
-                tasks.create_task(asker.send(intended_s, *next(encoded)))
+                tasks.create_task(sender.send(intended_s, *next(encoded)))
 
 
 def schedule_arrivals(arrivals: Iterator[float], terms: LoadSettings) -> Iterator[float]:
-    """Those arrivals, in seconds after the start, that the warm-up and what is measured consist of."""
+    """Yield the arrivals of the warm-up and the measurement, in seconds after the start."""
     measured = 0
     for offset_s in arrivals:
         if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:
@@ -230,21 +230,21 @@ def schedule_arrivals(arrivals: Iterator[float], terms: LoadSettings) -> Iterato
 
 
 async def _closed_loop(
-    asker: RequestSender, encoded: Iterator[tuple[bytes, int]], load: ClosedLoop, recording: Recording
+    sender: RequestSender, encoded: Iterator[tuple[bytes, int]], load: ClosedLoop, recording: Recording
 ) -> None:
     terms = recording.terms
-    tickets = itertools.count() if terms.num_requests is None else iter(range(terms.num_requests))
+    numbers = itertools.count() if terms.num_requests is None else iter(range(terms.num_requests))
 
-    def goes_on(now_s: float) -> bool:
+    def continues(now_s: float) -> bool:
         if now_s < recording.window_start_s:
             return True
         if terms.duration_s is not None and now_s >= recording.window_start_s + terms.duration_s:
             return False
-        return next(tickets, None) is not None
+        return next(numbers, None) is not None
 
     async def client() -> None:
-        while goes_on(now_s := time.perf_counter()):
-            if not await asker.send(now_s, *next(encoded)):
+        while continues(now_s := time.perf_counter()):
+            if not await sender.send(now_s, *next(encoded)):
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     async with asyncio.TaskGroup() as tasks:
@@ -254,7 +254,7 @@ async def _closed_loop(
 
 @contextlib.contextmanager
 def _gc_disabled() -> Iterator[None]:
-    """No garbage is collected meanwhile: a full collection would hold every answer up. Little is left lying."""
+    """Disable garbage collection in the block: a full collection would delay replies."""
     gc.collect()
     gc.disable()
     try:
@@ -267,22 +267,22 @@ _OVERLOADED = 429
 
 
 def probe(target: Target, request: Request, timeout_s: float) -> None:
-    """Ask once.
+    """Send one request as a check.
 
     Raises:
-        EngineError: there is no answer, or one that says that the request is wrong or the service not ready.
+        EngineError: there is no complete reply, or its status is neither 2xx nor 429.
     """
-    place = f"{request.method} {target.path_of(request)} at {target.host}:{target.port}"
+    target_name = f"{request.method} {target.path_of(request)} at {target.host}:{target.port}"
     try:
         reply = asyncio.run(_send_once(target, request, timeout_s))
     except TimeoutError:
-        raise EngineError(f"{place} was not answered within {timeout_s:g} s") from None
+        raise EngineError(f"{target_name} was not answered within {timeout_s:g} s") from None
     except (ExchangeError, OSError) as error:
-        raise EngineError(f"{place} was not answered: {error}") from None
+        raise EngineError(f"{target_name} was not answered: {error}") from None
     if reply.error is not None:
-        raise EngineError(f"{place} failed in the middle: {reply.error}")
+        raise EngineError(f"{target_name} failed in the middle: {reply.error}")
     if not 200 <= reply.status < 300 and reply.status != _OVERLOADED:
-        raise EngineError(f"{place} was answered {reply.status}: {error_message(reply.body)}")
+        raise EngineError(f"{target_name} was answered {reply.status}: {error_message(reply.body)}")
 
 
 async def _send_once(target: Target, request: Request, timeout_s: float) -> Reply:
@@ -296,14 +296,14 @@ async def _send_once(target: Target, request: Request, timeout_s: float) -> Repl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What is to be measured.
+    """Measurement of several loads.
 
     Attributes:
-        target: who is asked.
-        requests: that are sent in turn.
-        loads: one after the other; each waits for the last answer to the one before.
-        terms: of each.
-        objectives: of a good answer.
+        target: the server.
+        requests: sent cyclically.
+        loads: run one after the other; each starts after the last reply to the one before.
+        terms: durations and bounds of each.
+        objectives: limits that a good reply meets.
     """
 
     target: Target
@@ -313,10 +313,10 @@ class Sweep:
     objectives: Sequence[Objective] = ()
 
     def run(self, watch: RecordingCallback | None = None) -> list[LoadSummary]:
-        """Measure; Ctrl-C ends the load that is on, and the rest is left out.
+        """Run all loads; Ctrl-C ends the current one and skips the rest.
 
         Raises:
-            EngineError: a single request beforehand was not answered, or refused.
+            EngineError: the single request sent beforehand failed.
         """
         probe(self.target, self.requests[0], self.terms.timeout_s)
         summaries = []
@@ -328,7 +328,7 @@ class Sweep:
         return summaries
 
     def to_json(self) -> dict[str, Any]:
-        """What the loads have in common, for programs."""
+        """Return the settings common to all loads, for programs."""
         return {
             "warmup_s": self.terms.warmup_s,
             "max_connections": self.terms.max_connections,

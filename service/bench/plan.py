@@ -21,7 +21,7 @@ Arrivals = Literal["poisson", "constant"]
 
 
 def poisson_arrivals(rate_per_s: float, seed: int = 0) -> Iterator[float]:
-    """Independent callers: exponential gaps. The same seed gives the same times."""
+    """Yield arrivals of independent clients: exponential gaps. The same seed gives the same times."""
     generator = random.Random(seed)
     due_s = 0.0
     while True:
@@ -30,12 +30,12 @@ def poisson_arrivals(rate_per_s: float, seed: int = 0) -> Iterator[float]:
 
 
 def constant_arrivals(rate_per_s: float) -> Iterator[float]:
-    """A clock: equal gaps, the first request at once."""
+    """Yield arrivals with equal gaps, the first at 0."""
     return (number / rate_per_s for number in itertools.count())
 
 
 def arrival_times(kind: Arrivals, rate_per_s: float, seed: int = 0) -> Iterator[float]:
-    """The arrivals of that name; `constant` needs no seed."""
+    """Return the arrivals of a kind; `constant` needs no seed."""
     return poisson_arrivals(rate_per_s, seed) if kind == "poisson" else constant_arrivals(rate_per_s)
 
 
@@ -44,10 +44,10 @@ _MAX_RATE_PER_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests at a rate that does not depend on the answers: how a service is for those who use it.
+    """Requests at a rate independent of the replies: it measures the latency that users see.
 
     Raises:
-        InvalidInputError: the rate is no rate.
+        InvalidInputError: the rate is out of range.
     """
 
     rate_per_s: float
@@ -64,10 +64,10 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Clients who each ask again when they are answered: how much a service can do.
+    """Clients that each send the next request after a reply: it measures the throughput of a service.
 
     Raises:
-        InvalidInputError: there are none.
+        InvalidInputError: the number of clients is below 1.
     """
 
     clients: int
@@ -82,14 +82,14 @@ Load = OpenLoop | ClosedLoop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """How long a load is put on, and with what.
+    """Durations and bounds of a load.
 
     Attributes:
-        duration_s: of what is measured; or
-        num_requests: that are measured.
-        warmup_s: before that, under the same load.
-        max_connections: of an open loop; a closed loop has one a client.
-        timeout_s: after which a request is given up.
+        duration_s: of the measurement; or
+        num_requests: number of measured requests.
+        warmup_s: before the measurement, under the same load.
+        max_connections: of an open loop; a closed loop has one per client.
+        timeout_s: after it a request counts as failed.
 
     Raises:
         InvalidInputError: neither or both of the first two are given, or a value is out of range.
@@ -119,9 +119,9 @@ class Request(NamedTuple):
 
     Attributes:
         path: below the target's; empty for the target's own.
-        body: JSON, or nothing.
+        body: JSON, or empty.
         method: of HTTP.
-        num_items: texts, candidates or contexts in it: what is counted besides requests.
+        num_items: number of texts, candidates or contexts in it.
     """
 
     path: str
@@ -132,7 +132,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A server, and the path below which it is asked.
+    """A server, and the base path of its API.
 
     Attributes:
         tls: whether the connection is encrypted; certificates are verified.
@@ -150,10 +150,10 @@ class Target:
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> Self:
-        """The target of a URL.
+        """Parse a URL.
 
         Raises:
-            InvalidInputError: it is no http or https URL, or the key cannot stand in a header.
+            InvalidInputError: it is no http or https URL, or the key is not allowed in a header.
         """
         try:
             parts = urlsplit(url)
@@ -178,7 +178,7 @@ class Target:
         )
 
     def path_of(self, request: Request) -> str:
-        """The whole path of a request, which the target's own may hold already, or the `/v1` of it."""
+        """Return the full path of a request; parts already in the target's path are not repeated."""
         base = self.path
         for part in (request.path, _API_ROOT):
             if part and base.endswith(part) and request.path.startswith(part):
@@ -187,7 +187,7 @@ class Target:
         return (base + request.path or "/") + self.query
 
     def encode(self, request: Request) -> bytes:
-        """The request as it is sent over a connection that stays open."""
+        """Encode a request for a persistent HTTP/1.1 connection."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         lines = [
             f"{request.method} {self.path_of(request)} HTTP/1.1",
@@ -207,14 +207,14 @@ _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|min)")
 
 
 def parse_duration_s(text: str, parameter: str) -> float:
-    """Seconds of a time with its unit; `0` needs none.
+    """Parse a time with its unit into seconds; `0` needs no unit.
 
     Args:
         text: a number and `us`, `ms`, `s` or `min`.
-        parameter: what it is the value of, for the message.
+        parameter: name of the option in the message.
 
     Raises:
-        InvalidInputError: it is no time.
+        InvalidInputError: the text is no time.
     """
     if text == "0":
         return 0.0

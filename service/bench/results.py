@@ -28,16 +28,16 @@ class Observation:
     """One request.
 
     Attributes:
-        intended_s: when it was due; in a closed loop, when its client was free.
-        started_s: when the generator took it up.
-        sent_s: when it had a connection and was written to it; 0 if it never was.
-        ended_s: when its answer was whole, or it was given up.
-        status: of HTTP; 0 without an answer.
-        error: its kind: `http_429`, `refused`, `connect`, `cut`, `protocol`, `stream`, `timeout`,
-            `unfinished`; None if all went well.
-        num_items: texts, candidates or contexts in it.
-        num_tokens: generated.
-        token_times_s: when each event of a stream came that brought tokens.
+        intended_s: due time; in a closed loop, the time at which its client was free.
+        started_s: time at which the generator started it.
+        sent_s: time at which it was written to a connection; 0 if it never was.
+        ended_s: time at which its reply was complete, or the request failed.
+        status: of HTTP; 0 without a reply.
+        error: kind of error: `http_429`, `refused`, `connect`, `cut`, `protocol`, `stream`, `timeout`,
+            `unfinished`; None without an error.
+        num_items: number of texts, candidates or contexts in it.
+        num_tokens: number generated.
+        token_times_s: arrival times of a stream's events with tokens.
     """
 
     intended_s: float
@@ -52,17 +52,17 @@ class Observation:
 
     @property
     def latency_s(self) -> float:
-        """From when it was due to its end."""
+        """Time from due to end."""
         return self.ended_s - self.intended_s
 
     @property
     def ttft_s(self) -> float | None:
-        """From when it was due to its first token; None if none was streamed."""
+        """Time from due to first token; None if none was streamed."""
         return self.token_times_s[0] - self.intended_s if self.token_times_s else None
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between events that brought tokens."""
+        """Times between events with tokens."""
         return [after - before for before, after in pairwise(self.token_times_s)]
 
     @property
@@ -75,19 +75,19 @@ class Observation:
 
 @dataclass(slots=True)
 class Recording:
-    """A run, as far as it has come.
+    """Observations of a run so far.
 
     Attributes:
-        load: that was put on.
-        terms: how long, and with what.
-        started_s: when it began.
-        window_start_s: when what is measured begins, after the warm-up.
-        ended_s: when the last answer was there.
-        observations: of all requests that ended, those of the warm-up among them.
-        examples: of each kind of error, what the first one said.
-        num_due: of those, the ones after the warm-up.
-        num_waited: requests that had to wait for one of the connections.
-        cpu_s: processor time of the thread that sends and reads.
+        load: open or closed loop.
+        terms: durations and bounds.
+        started_s: start of the run.
+        window_start_s: start of the measurement, after the warm-up.
+        ended_s: time of the last reply.
+        observations: of all ended requests, including the warm-up.
+        examples: first message of each kind of error.
+        num_due: number of observations due after the warm-up.
+        num_waited: number of requests that had to wait for a connection.
+        cpu_s: CPU time of the thread that sends and receives.
         interrupted: whether it was ended early.
     """
 
@@ -103,20 +103,20 @@ class Recording:
     cpu_s: float = 0.0
     interrupted: bool = False
 
-    def add(self, seen: Observation) -> None:
-        """Take in what was seen of a request that has ended."""
-        self.observations.append(seen)
-        self.num_due += seen.intended_s >= self.window_start_s
+    def add(self, observation: Observation) -> None:
+        """Add the observation of an ended request."""
+        self.observations.append(observation)
+        self.num_due += observation.intended_s >= self.window_start_s
 
     @property
     def cpu_share(self) -> float:
-        """Of one core, which is all that a thread of Python can have."""
+        """CPU use as a share of one core, the most that a Python thread can use."""
         elapsed_s = self.ended_s - self.started_s
         return self.cpu_s / elapsed_s if elapsed_s else 0.0
 
     @property
     def window_end_s(self) -> float:
-        """When what is measured ends: after the time that was asked for, else with the last answer."""
+        """End of the measurement: after the demanded duration, else at the last reply."""
         if self.terms.duration_s is None:
             return self.ended_s
         until_s = self.window_start_s + self.terms.duration_s
@@ -128,35 +128,35 @@ OBJECTIVE_METRICS = ("latency", "ttft", "itl", "tpot")
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A limit for one figure of each request.
+    """A limit on one metric of each request.
 
     Attributes:
-        metric: `latency`; or, of streams, `ttft` (the first token), `itl` (no gap between tokens is longer) or
-            `tpot` (mean time of the tokens after the first).
-        limit_s: that must not be passed.
+        metric: `latency`; or, of streams, `ttft` (time to first token), `itl` (longest gap between tokens)
+            or `tpot` (mean time per token after the first).
+        limit_s: largest allowed value.
     """
 
     metric: str
     limit_s: float
 
-    def is_met(self, seen: Observation) -> bool:
-        """Whether an answer meets it; one that is not a stream has no token times and cannot meet theirs."""
+    def is_met(self, observation: Observation) -> bool:
+        """Check whether a reply meets the limit; without streaming, limits on token times are never met."""
         if self.metric == "latency":
-            return seen.latency_s <= self.limit_s
-        if seen.ttft_s is None:
+            return observation.latency_s <= self.limit_s
+        if observation.ttft_s is None:
             return False
         if self.metric == "ttft":
-            return seen.ttft_s <= self.limit_s
+            return observation.ttft_s <= self.limit_s
         if self.metric == "itl":
-            return max(seen.gaps_s, default=0.0) <= self.limit_s
-        return (seen.tpot_s or 0.0) <= self.limit_s
+            return max(observation.gaps_s, default=0.0) <= self.limit_s
+        return (observation.tpot_s or 0.0) <= self.limit_s
 
 
 def parse_objective(text: str) -> Objective:
-    """The objective of `NAME=TIME`, such as `ttft=50ms`.
+    """Parse an objective `NAME=TIME`, such as `ttft=50ms`.
 
     Raises:
-        InvalidInputError: there is no such figure, or no such time.
+        InvalidInputError: the metric is unknown, or the time is malformed.
     """
     metric, _, limit = text.partition("=")
     if metric not in OBJECTIVE_METRICS:
@@ -172,7 +172,7 @@ def parse_objective(text: str) -> Objective:
 class Percentiles:
     """Percentiles of times in seconds, interpolated linearly.
 
-    A percentile is None where fewer values lie beyond it than one: the 99th needs 100 values, p99.9 1,000.
+    A percentile is None if less than one value is expected above it: the 99th needs 100 values, p99.9 1,000.
     """
 
     count: int
@@ -185,7 +185,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, values_s: Iterable[float]) -> Self | None:
-        """The spread of some values; None if there are none."""
+        """Compute the percentiles of values; None if there are none."""
         values = np.fromiter(values_s, dtype=np.float64)
         if not len(values):
             return None
@@ -206,11 +206,11 @@ class Percentiles:
 
     @property
     def highest_s(self) -> float:
-        """The 99th percentile, or the largest value where there are too few for it."""
+        """The 99th percentile, or the largest value if there are too few for it."""
         return self.max_s if self.p99_s is None else self.p99_s
 
     def to_json(self) -> dict[str, float | None]:
-        """In milliseconds, for programs."""
+        """Return the values in milliseconds, for programs."""
         return {
             "count": self.count,
             "mean": 1e3 * self.mean_s,
@@ -227,30 +227,30 @@ def _ms(seconds: float | None) -> float | None:
 
 
 MAX_LATE_SHARE = 0.25
-"""Of the 99th percentile of latency: more lateness of the generator's own would be most of what is seen."""
+"""Largest valid lateness of the generator, as a share of the 99th percentile of latency."""
 MAX_WAITED_SHARE = 0.01
-"""Of the requests: if more wait for a connection, the service never saw the load that was asked for."""
+"""Share of requests: if more wait for a connection, the load on the service was lower than demanded."""
 MAX_CPU_SHARE = 0.9
-"""Of one core: beyond it a generator of one thread has nothing left."""
+"""Share of one core: above it a generator with one thread is saturated."""
 
 
 def validity_problems(
     recording: Recording, latency: Percentiles | None, lateness: Percentiles | None
 ) -> tuple[str, ...]:
-    """Reasons why the figures are not the service's own; none if they are.
+    """Describe the reasons for which the figures do not describe the service; empty if they do.
 
     Args:
         recording: of the run.
-        latency: of its answers.
-        lateness: from when requests were due to when the generator took them up.
+        latency: of its replies.
+        lateness: time from due to start of requests in the generator.
     """
     found = []
     if latency is not None and lateness is not None:
-        late_s, whole_s = lateness.highest_s, latency.highest_s
-        if late_s > MAX_LATE_SHARE * whole_s:
+        late_s, latency_s = lateness.highest_s, latency.highest_s
+        if late_s > MAX_LATE_SHARE * latency_s:
             found.append(
                 f"the generator fell behind its schedule: at p99 by {1e3 * late_s:.2f} ms, which is "
-                f"{late_s / whole_s:.0%} of the latency (limit {MAX_LATE_SHARE:.0%}); a lower rate, or another "
+                f"{late_s / latency_s:.0%} of the latency (limit {MAX_LATE_SHARE:.0%}); a lower rate, or another "
                 "machine for the generator, would tell more"
             )
     due = len(recording.observations)
@@ -272,7 +272,7 @@ _REJECTED = "http_429"
 
 @dataclass(frozen=True, slots=True)
 class ErrorCount:
-    """How often a kind of error came, and what the first one said."""
+    """Number of errors of a kind, and the first message."""
 
     count: int
     example: str
@@ -280,29 +280,29 @@ class ErrorCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSummary:
-    """What a load was like.
+    """Results of a load.
 
     Attributes:
-        load: that was put on.
-        duration_s: of what was measured.
-        num_requests: that were due in that time.
-        num_answered: of those, with status 2xx and whole.
-        errors: of the others, by kind.
-        offered_per_s: requests a second that were asked for; None in a closed loop.
-        sent_per_s: that were due, as the arrivals were drawn.
-        achieved_per_s: answers a second that came in that time.
-        items_per_s: texts, candidates or contexts in those answers.
-        tokens_per_s: that came in that time.
-        goodput_per_s: requests a second that were answered and met all objectives.
-        latency: of answers, from when they were due. What ran out of time counts with the time it was given.
+        load: open or closed loop.
+        duration_s: of the measurement.
+        num_requests: number due in that time.
+        num_answered: number of those with a complete reply of status 2xx.
+        errors: of the rest, by kind.
+        offered_per_s: demanded requests per second; None in a closed loop.
+        sent_per_s: requests per second that were due, by the random arrivals.
+        achieved_per_s: replies per second that arrived in that time.
+        items_per_s: texts, candidates or contexts per second in those replies.
+        tokens_per_s: tokens per second that arrived in that time.
+        goodput_per_s: requests per second with a reply that met all objectives.
+        latency: of replies, from the due time. A request that timed out counts with its timeout.
         ttft: time to the first token, likewise; None without streams.
-        itl: between events that brought tokens; None without streams.
+        itl: time between events with tokens; None without streams.
         tpot: time per output token after the first; None without streams.
-        lateness: of the generator itself: from when requests were due to when it took them up.
-        connecting: from then to when they had a connection.
-        num_waited: requests for which there was no connection at first.
-        cpu_share: of one core, that the generator used.
-        invalid_because: why the figures are not the service's own; empty if they are.
+        lateness: of the generator itself: time from due to start of requests.
+        connecting: time from start to connection.
+        num_waited: number of requests that had to wait for a connection.
+        cpu_share: CPU use of the generator as a share of one core.
+        invalid_because: reasons for which the figures do not describe the service; empty if they do.
         interrupted: whether it was ended early.
     """
 
@@ -330,17 +330,17 @@ class LoadSummary:
 
     @property
     def valid(self) -> bool:
-        """Whether the figures are the service's own."""
+        """Whether the figures describe the service, not the generator."""
         return not self.invalid_because
 
     @property
     def rejected_share(self) -> float:
-        """Of all requests, those that were answered 429."""
+        """Share of requests with a reply of status 429."""
         rejected = self.errors.get(_REJECTED)
         return rejected.count / self.num_requests if rejected else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; times in milliseconds."""
+        """Return the results for programs; times in milliseconds."""
         load = self.load
         return {
             "load": "open" if isinstance(load, OpenLoop) else "closed",
@@ -374,17 +374,17 @@ class LoadSummary:
 
 
 def summarise_load(recording: Recording, objectives: Sequence[Objective] = ()) -> LoadSummary:
-    """The figures of a recording.
+    """Compute the results of a recording.
 
-    Rates are of what happened between the end of the warm-up and the end of the time that was asked for; the
-    rest is of the requests that were due then, however long their answers took.
+    Rates cover the time between the end of the warm-up and the end of the measurement; all else covers the
+    requests due in that time, however long their replies took.
     """
     began_s, until_s = recording.window_start_s, recording.window_end_s
     duration_s = max(until_s - began_s, 0.0)
     per_s = 1 / duration_s if duration_s else 0.0
     due = [seen for seen in recording.observations if began_s <= seen.intended_s]
     answered = [seen for seen in due if seen.error is None]
-    came = [
+    arrived = [
         seen for seen in recording.observations if seen.error is None and began_s <= seen.ended_s <= until_s
     ]
     good = [seen for seen in answered if all(objective.is_met(seen) for objective in objectives)]
@@ -399,8 +399,8 @@ def summarise_load(recording: Recording, objectives: Sequence[Objective] = ()) -
         errors=_errors(due, recording),
         offered_per_s=load.rate_per_s if isinstance(load, OpenLoop) else None,
         sent_per_s=len(due) * per_s,
-        achieved_per_s=len(came) * per_s,
-        items_per_s=sum(seen.num_items for seen in came) * per_s,
+        achieved_per_s=len(arrived) * per_s,
+        items_per_s=sum(seen.num_items for seen in arrived) * per_s,
         tokens_per_s=_tokens_between(recording.observations, began_s, until_s) * per_s,
         goodput_per_s=len(good) * per_s,
         latency=latency,
@@ -417,17 +417,17 @@ def summarise_load(recording: Recording, objectives: Sequence[Objective] = ()) -
 
 
 def _errors(due: Iterable[Observation], recording: Recording) -> dict[str, ErrorCount]:
-    counts = Counter(seen.error for seen in due if seen.error is not None)
+    counts = Counter(observation.error for observation in due if observation.error is not None)
     return {kind: ErrorCount(count, recording.examples[kind]) for kind, count in counts.most_common()}
 
 
 def _tokens_between(observations: Iterable[Observation], began_s: float, until_s: float) -> float:
-    """Tokens that came between two times; a stream's are taken to come in equal parts with its events."""
+    """Count tokens received between two times; a stream's are assumed to be spread evenly over its events."""
     total = 0.0
-    for seen in observations:
-        if seen.num_tokens:
-            times_s = np.array(seen.token_times_s or [seen.ended_s])
-            total += seen.num_tokens * float(np.mean((began_s <= times_s) & (times_s <= until_s)))
+    for observation in observations:
+        if observation.num_tokens:
+            times_s = np.array(observation.token_times_s or [observation.ended_s])
+            total += observation.num_tokens * float(np.mean((began_s <= times_s) & (times_s <= until_s)))
     return total
 
 
@@ -441,10 +441,10 @@ _PERCENTILES: dict[str, Callable[[Percentiles], float | None]] = {
 
 
 def check_plot_path(path: Path) -> None:
-    """See that a picture can be written there, before minutes are spent on it.
+    """Check before a long measurement that a plot can be written to a path.
 
     Raises:
-        InvalidInputError: it is no kind of picture that is drawn, or its folder is not there.
+        InvalidInputError: the suffix is not supported, or the folder does not exist.
     """
     if path.suffix.lower() not in _SUFFIXES:
         raise InvalidInputError(
@@ -455,10 +455,10 @@ def check_plot_path(path: Path) -> None:
 
 
 def plot_sweep(summaries: Sequence[LoadSummary], path: Path) -> None:
-    """Draw the percentiles of latency over the load, and write the picture; invalid points are hollow.
+    """Plot the percentiles of latency over the load into a file; invalid points are hollow.
 
     Raises:
-        FormatError: the file system refuses.
+        FormatError: the file cannot be written.
     """
     from matplotlib.figure import Figure  # slow to import; no global state: not pyplot
 

@@ -18,15 +18,15 @@ from models.errors import FormatError, InvalidInputError
 from service.bench.plan import Request
 
 _WORD_COUNTS = range(8, 41)
-"""Length in words of the paragraphs of the documentation that are taken for sentences."""
+"""Lengths in words of the documentation's paragraphs that are used as sentences."""
 _MAX_TEXTS = 10_000
 
 
 def load_texts(path: Path) -> list[str]:
-    """The lines of a text file that are not empty, at most 10,000.
+    """Read the non-empty lines of a text file, at most 10,000.
 
     Raises:
-        FormatError: it cannot be read, is not UTF-8, or has none.
+        FormatError: it cannot be read, is not UTF-8, or has no such line.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -39,7 +39,7 @@ def load_texts(path: Path) -> list[str]:
 
 
 def default_texts() -> list[str]:
-    """Some thousand sentences of the documentation inside this Python, which the default models are trained on."""
+    """Return over a thousand sentences of this Python's documentation, on which default models train."""
     from pydoc_data.topics import topics  # half a megabyte
 
     paragraphs = (part.split() for topic in topics.values() for part in topic.split("\n\n"))
@@ -47,12 +47,12 @@ def default_texts() -> list[str]:
 
 
 def shuffled(texts: Sequence[str], seed: int) -> list[str]:
-    """The texts in an order that the seed decides."""
+    """Return the texts in a random order determined by the seed."""
     return random.Random(seed).sample(texts, len(texts))
 
 
 def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
-    """What is in the field while somebody types each text: a word more each time."""
+    """Yield prefixes of each text as a user types it, one word longer each time."""
     for text in texts:
         words = text.split()
         for end in range(1, max(len(words), 2)):
@@ -60,35 +60,35 @@ def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
 
 
 def candidate_variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
-    """A text with two words replaced by others, so often: alike, as the candidates of a decoder are."""
-    made = []
+    """Make `count` variants of a text with two random words each, similar like a decoder's candidates."""
+    variants = []
     for _ in range(count):
         variant = text.split()
         for _ in range(2):
             variant[generator.randrange(len(variant))] = generator.choice(words)
-        made.append(" ".join(variant))
-    return made
+        variants.append(" ".join(variant))
+    return variants
 
 
 _NUM_REQUESTS = range(100, 2049)
 _NUM_ITEMS = 10_000
-"""Different requests, within these bounds about so many items in all; they come again after that."""
+"""Number of items in all distinct requests, within the bounds of `_NUM_REQUESTS`; requests then repeat."""
 _LIST_LENGTH = 100
-"""Candidates in a list to re-rank, at most."""
+"""Largest number of candidates in a list to re-rank."""
 RequestBody = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """What the requests of a workload are like.
+    """Options of a workload's requests.
 
     Attributes:
-        texts: to ask about; none means Python's documentation.
-        model: that is asked; None leaves it to the server.
-        num_items: contexts, texts or candidates in a request; None means the workload's own number.
+        texts: source of the requests' texts; empty for Python's documentation.
+        model: named in each request; None leaves it to the server.
+        num_items: contexts, texts or candidates in a request; None for the workload's default.
         max_tokens: to generate.
-        fields: put into each body, over what is there.
-        seed: of the order of the texts, and of what is drawn.
+        fields: added to each body, replacing fields of the same name.
+        seed: of the order of the texts and of random choices.
     """
 
     texts: Sequence[str] = ()
@@ -102,8 +102,8 @@ class WorkloadOptions:
 def _next_token(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
     contexts = typed_prefixes(cycle(texts))
     while True:
-        some = list(islice(contexts, num_items))
-        yield {"context": some if num_items > 1 else some[0], "top_k": 10, "entropy": False}
+        batch = list(islice(contexts, num_items))
+        yield {"context": batch if num_items > 1 else batch[0], "top_k": 10, "entropy": False}
 
 
 def _score(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
@@ -139,7 +139,7 @@ def _completions(texts: Sequence[str], _num_items: int, shape: WorkloadOptions) 
 
 
 class _Workload(NamedTuple):
-    """A path, its bodies for ever, and how many items are in each; None where there is always one."""
+    """A path, an endless iterator of bodies, and the default number of items in each; None if fixed at 1."""
 
     path: str
     bodies: Callable[[Sequence[str], int, WorkloadOptions], Iterator[RequestBody]]
@@ -158,15 +158,15 @@ WORKLOADS = tuple(_WORKLOADS)
 
 
 def workload_requests(name: str, shape: WorkloadOptions, count: int | None = None) -> list[Request]:
-    """Requests of a workload, all different as far as the texts go.
+    """Make the requests of a workload, distinct as far as the texts suffice.
 
     Args:
         name: of the workload.
-        shape: of the requests.
-        count: how many; some hundreds to thousands, the fewer the larger they are, if it is left out.
+        shape: options of the requests.
+        count: number of requests; by default 100 to 2,048, fewer if they are large.
 
     Raises:
-        InvalidInputError: there is no such workload, or a number is wrong for it.
+        InvalidInputError: the workload is unknown, or does not accept `num_items`.
     """
     if name not in _WORKLOADS:
         raise InvalidInputError(
@@ -180,10 +180,10 @@ def workload_requests(name: str, shape: WorkloadOptions, count: int | None = Non
     num_items = shape.num_items or workload.num_items or 1
     if count is None:
         count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
-    more = dict(shape.fields) if shape.model is None else {"model": shape.model, **shape.fields}
+    extra_fields = dict(shape.fields) if shape.model is None else {"model": shape.model, **shape.fields}
     texts = shuffled(shape.texts or default_texts(), shape.seed)
     return [
-        Request(workload.path, json.dumps(body | more).encode(), num_items=num_items)
+        Request(workload.path, json.dumps(body | extra_fields).encode(), num_items=num_items)
         for body in islice(workload.bodies(texts, num_items, shape), count)
     ]
 
@@ -192,10 +192,10 @@ _HINT = "give JSON, or lines of JSON"
 
 
 def read_bodies(path: Path) -> list[Request]:
-    """Requests with the bodies of a file, as they stand there: one JSON document, or one a line.
+    """Read a file's bodies as requests, unchanged: one JSON document, or one per line.
 
     Raises:
-        FormatError: the file cannot be read, or is no such file.
+        FormatError: the file cannot be read, is empty, or is not JSON.
     """
     try:
         content = path.read_bytes().removeprefix(codecs.BOM_UTF8).strip()
@@ -208,18 +208,18 @@ def read_bodies(path: Path) -> list[Request]:
     requests = []
     for number, line in enumerate(content.splitlines(), start=1):
         if line.strip() and not _is_json(line):
-            shown = line[:60].decode(errors="replace")
-            raise FormatError(path, f"line {number} is not JSON: {shown!r}", hint=_HINT)
+            excerpt = line[:60].decode(errors="replace")
+            raise FormatError(path, f"line {number} is not JSON: {excerpt!r}", hint=_HINT)
         if line.strip():
             requests.append(Request("", line))
     return requests
 
 
 def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
-    """Fields of a body, of `NAME=JSON` each; what is not JSON is text.
+    """Parse fields of a body, each `NAME=JSON`; a value that is not JSON is text.
 
     Raises:
-        InvalidInputError: there is no name.
+        InvalidInputError: an assignment has no name or no `=`.
     """
     fields: dict[str, Any] = {}
     for assignment in assignments:

@@ -67,7 +67,7 @@ def score(
     from service.console.tables import show_scores
     from service.local import ask
 
-    # no stream at all where standard input is closed
+    # None if standard input is closed
     lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
     if not lines:
         raise InvalidInputError(
@@ -129,7 +129,7 @@ def generate(
     if as_json:
         print_json(ask.generate(loaded, request))
         return
-    if n > 1:  # they grow together, so they are printed when they are whole
+    if n > 1:  # generated in parallel, so printed when complete
         for choice in ask.generate(loaded, request)["choices"]:
             typer.echo(prompt + choice["text"])
         return
@@ -197,7 +197,7 @@ def rerank(
     from models.reranking.features import is_reserved
     from service.local import ask
 
-    asked = ask.prepare_rerank(
+    job = ask.prepare_rerank(
         {
             "mixture" if "=" in model else "model": model,
             "weights": weights,
@@ -217,19 +217,19 @@ def rerank(
         device,
         precision,
     )
-    lists = source.lists(reserved=lambda name: is_reserved(name, asked.models.extra))
-    ask.rerank_file(asked, lists, file=source.file, target=output, output_format=output_format)
+    lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
+    ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)
 
 
 class WeightedWord(NamedTuple):
-    """An entry of a dictionary, and as how many occurrences it counts."""
+    """An entry of a dictionary; its weight counts as that many occurrences."""
 
     text: str
     weight: float
 
 
 def read_text(path: Path) -> str:
-    """A file's text.
+    """Read a file's text.
 
     Raises:
         FormatError: it cannot be read, or is not UTF-8.
@@ -244,7 +244,7 @@ def read_text(path: Path) -> str:
 
 
 def read_words(path: Path) -> list[str]:
-    """A file's words, a line each; empty lines are passed over.
+    """Read a file's words, one per line; empty lines are skipped.
 
     Raises:
         FormatError: as of `read_text`.
@@ -253,7 +253,7 @@ def read_words(path: Path) -> list[str]:
 
 
 def read_dictionary(path: Path) -> list[WeightedWord]:
-    """A file's words, each with its weight after a tab, or 1.
+    """Read a file's words, each with its weight after a tab, by default 1.
 
     Raises:
         FormatError: as of `read_text`, or a weight is no number.
@@ -318,7 +318,7 @@ def check(
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": [] if dictionary is None else [one.text for one in read_dictionary(dictionary)],
+        "dictionary": [] if dictionary is None else [entry.text for entry in read_dictionary(dictionary)],
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
@@ -327,11 +327,11 @@ def check(
 
 
 def _read_source(source: str) -> str:
-    """What to check: standard input, a file if there is one of that name, else the argument itself.
+    """Return the text to check: standard input, a file with that name, else the argument itself.
 
     Raises:
-        FormatError: the argument names a file that cannot be read, or looks as if it named one.
-        InvalidInputError: there is nothing to check.
+        FormatError: the argument names or seems to name a file that cannot be read.
+        InvalidInputError: the text is empty.
     """
     if source == "-":
         text = sys.stdin.read() if sys.stdin else ""
@@ -354,7 +354,7 @@ def _file_exists(source: str) -> bool:
 
 
 def _looks_like_filename(source: str) -> bool:
-    """Whether a mistyped name is likelier than a text: one word with a suffix, such as `letter.txt`."""
+    """Check whether a text looks like a mistyped file name: one word with a suffix, such as `letter.txt`."""
     return len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()
 
 
@@ -401,7 +401,9 @@ def complete(
         "rank": rank,
         "casing": "ignore" if ignore_case else "exact",
         "fuzzy": fuzzy,
-        "dictionary": [] if dictionary is None else [one._asdict() for one in read_dictionary(dictionary)],
+        "dictionary": []
+        if dictionary is None
+        else [entry._asdict() for entry in read_dictionary(dictionary)],
         "blocklist": [] if blocklist is None else read_words(blocklist),
         "user_weight": user_weight,
         "max_steps": max_steps,

@@ -142,8 +142,8 @@ def bench(
         workload = workload or "next-token"
         requests = _builtin_requests(workload, model, text, items, max_tokens, fields or (), seed)
     else:
-        asked = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
-        requests = _custom_requests(body, {**asked, "max-tokens": max_tokens})
+        unused = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
+        requests = _custom_requests(body, {**unused, "max-tokens": max_tokens})
     sweep = Sweep(
         target=Target.parse(url, key),
         requests=requests,
@@ -156,7 +156,7 @@ def bench(
     _run(sweep, {"url": url, "workload": workload, "seed": seed}, plot, as_json=as_json)
 
 
-def _run(sweep: "Sweep", about: Mapping[str, Any], plot: Path | None, *, as_json: bool) -> None:
+def _run(sweep: "Sweep", header: Mapping[str, Any], plot: Path | None, *, as_json: bool) -> None:
     from service.bench.results import plot_sweep
     from service.console.bench import LoadProgress, print_load
 
@@ -164,14 +164,14 @@ def _run(sweep: "Sweep", about: Mapping[str, Any], plot: Path | None, *, as_json
     summaries = sweep.run(progress)
     progress.finish()
     if as_json:
-        print_json({**about, **sweep.to_json(), "runs": [summary.to_json() for summary in summaries]})
+        print_json({**header, **sweep.to_json(), "runs": [summary.to_json() for summary in summaries]})
     else:
         print_load(summaries, with_objectives=bool(sweep.objectives))
     if plot is not None:
         plot_sweep(summaries, plot)
     if not any(summary.num_answered for summary in summaries):
-        asked = any(summary.num_requests for summary in summaries)
-        problem = "nothing was answered" if asked else "answers to the warm-up's requests took all the time"
+        due = any(summary.num_requests for summary in summaries)
+        problem = "nothing was answered" if due else "answers to the warm-up's requests took all the time"
         typer.echo(f"gramophone: {problem}", err=True)
         raise typer.Exit(EXIT_FAILED)
 
@@ -198,10 +198,10 @@ def _builtin_requests(
     return workload_requests(workload, shape)
 
 
-def _custom_requests(body: Path, others: Mapping[str, object]) -> list[Request]:
+def _custom_requests(body: Path, unused: Mapping[str, object]) -> list[Request]:
     from service.bench.workloads import read_bodies
 
-    for name, value in others.items():
+    for name, value in unused.items():
         if value is not None:
             raise InvalidInputError(
                 f"--{name} shapes requests of ours, and --body is sent as it stands: leave one out",

@@ -26,13 +26,13 @@ _TASK_OPTIONS = {
 
 
 def check_task_options(task: str, given: set[str]) -> None:
-    """Refuse options that a task would pass over in silence.
+    """Refuse options that a task would ignore.
 
     Raises:
-        InvalidInputError: one goes with another task; the message names it.
+        InvalidInputError: an option belongs to another task; the message names it.
     """
     for name in sorted(given - _TASK_OPTIONS[task]):
-        fitting = [other for other, options in _TASK_OPTIONS.items() if name in options]
+        fitting = [owner for owner, options in _TASK_OPTIONS.items() if name in options]
         raise InvalidInputError(
             f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
             parameter=name.replace("-", "_"),
@@ -40,7 +40,7 @@ def check_task_options(task: str, given: set[str]) -> None:
 
 
 def print_task_result(task: str, result: Mapping[str, Any]) -> None:
-    """Print a task's figures for people."""
+    """Print a task's figures as tables."""
     if task == "autocomplete":
         from service.console.evaluation import show_autocomplete_evaluation
 
@@ -151,9 +151,9 @@ def evaluate(
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
     sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
     if task == "check":
-        chosen: dict[str, Any] = {"kinds": kinds} if kinds else {}
+        kind_options: dict[str, Any] = {"kinds": kinds} if kinds else {}
         result = commands.run_evaluate_check(
-            model, **common, **sized, **chosen, save_calibration=save_calibration
+            model, **common, **sized, **kind_options, save_calibration=save_calibration
         )
     elif task == "autocomplete":
         result = commands.run_evaluate_autocomplete(

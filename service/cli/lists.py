@@ -60,7 +60,7 @@ def read_items(
     scores: Sequence[str] | None,
     reserved: Callable[[str], bool] | None = None,
 ) -> Iterator[ListOrBadLine]:
-    """Lists as the options say; see `models.reranking.formats.reader.read_lists`.
+    """Read lists by the options; see `models.reranking.formats.reader.read_lists`.
 
     Raises:
         FormatError: a file is missing or damaged, of no known format, or references do not fit.
@@ -72,32 +72,32 @@ def read_items(
         references=references or (),
         reference_layout=reference_layout,
         beam_size=beam_size,
-        scores=dict(_score_file(one) for one in scores or ()),
+        scores=dict(_score_file(option) for option in scores or ()),
         reserved=reserved,
         source_name="<stdin>" if file == "-" else file,
     )
 
 
 def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
-    """Lists alone, or lattices; lines that could not be read are told on standard error, the first of them one by one.
+    """Yield lists or lattices; unreadable lines are reported on standard error, the first of them one by one.
 
     Raises:
-        FormatError: there are such lines, but not one list.
+        FormatError: there are such lines, but no list.
     """
-    complaints, any_good = LineWarnings(), False
+    line_warnings, any_good = LineWarnings(), False
     for item in items:
         if isinstance(item, BadLine):
-            complaints.warn(str(item))
+            line_warnings.warn(str(item))
         else:
             any_good = True
             yield item
-    complaints.warn_rest(file, "more bad lines")
-    if complaints.count and not any_good:
+    line_warnings.warn_rest(file, "more bad lines")
+    if line_warnings.count and not any_good:
         raise FormatError(file, "has no list that can be read", hint="is --format right?")
 
 
 class ListSource(NamedTuple):
-    """Where a command's lists come from, as its options say; see `with_list_options`."""
+    """Source of a command's lists, by its options; see `with_list_options`."""
 
     file: ListsArgument
     format_name: FormatOption = None
@@ -107,7 +107,7 @@ class ListSource(NamedTuple):
     scores: ScoresOption = None
 
     def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
-        """The lists that can be read; the others are told, see `valid_items`, and so are scores that look wrong.
+        """Yield the readable lists; report unreadable ones, see `valid_items`, and suspicious scores.
 
         Raises:
             FormatError, InvalidInputError: see `read_items` and `valid_items`.
@@ -123,12 +123,12 @@ class ListSource(NamedTuple):
         )
         ranges = ScoreRanges()
         yield from ranges.watch(valid_items(items, self.file))
-        for doubt in ranges.warnings():
-            typer.echo(f"gramophone: {self.file}: {doubt}", err=True)
+        for warning in ranges.warnings():
+            typer.echo(f"gramophone: {self.file}: {warning}", err=True)
 
 
 def with_list_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `ListSource` in the place of its parameter `source`, which is made of them."""
+    """Replace a command's parameter `source` by the options of `ListSource`, from which it is made."""
     hints = get_type_hints(ListSource, include_extras=True)
     options = [
         inspect.Parameter(
@@ -149,7 +149,7 @@ def with_list_options(command: Callable[..., None]) -> Callable[..., None]:
     for own in inspect.signature(command, eval_str=True).parameters.values():
         parameters += options if own.name == "source" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -189,12 +189,12 @@ def convert(
     lost: set[str] = set()
 
     def watched(lists: Iterable[CandidateList]) -> Iterator[CandidateList]:
-        for one in lists:
-            lost.update(form.dropped_fields(one, streamed=target == "-"))
-            yield one
+        for candidates in lists:
+            lost.update(form.dropped_fields(candidates, streamed=target == "-"))
+            yield candidates
 
-    to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-    write_lists(watched(source.lists()), to, output_format)
+    destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
+    write_lists(watched(source.lists()), destination, output_format)
     if lost:
         typer.echo(f"note: format {output_format} has no place for {', '.join(sorted(lost))}", err=True)
 

@@ -35,7 +35,7 @@ from service.cli.train import train_app
 from service.cli.tune import tune_app
 
 _METAVARS = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
-"""What help calls values of a type; a flag takes none."""
+"""Names of value types in help; a flag has no value."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,8 +58,8 @@ app.add_typer(models_app, name="models")
 app.add_typer(keys_app, name="keys")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"gramophone-lm {metadata.version('gramophone-lm')}")
         raise typer.Exit
 
@@ -96,24 +96,24 @@ def main() -> None:
         _fail(error, EXIT_BAD_INPUT)
     except LanguageModelError as error:
         _fail(error, EXIT_FAILED)
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
+    except BrokenPipeError:  # the reader of the output has exited, such as `head`
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
-    except OSError as error:  # our output goes to a full disk, say
+    except OSError as error:  # such as output to a full disk
         with contextlib.suppress(OSError):
-            sys.stdout.close()  # else it would be tried again, and a traceback told, at the very end
+            sys.stdout.close()  # else Python would flush again at exit, and print a traceback
         _fail(error, EXIT_FAILED)
 
 
 def _build_command() -> Any:
-    """The whole command, its help telling what to give instead of the types that hold it."""
+    """Build the root command, with help that names values instead of Python types."""
     command = typer.main.get_command(app)
-    for each in _walk_commands(command):
-        for given in (*each.params, each.get_help_option(typer.Context(each))):
-            if isinstance(given, TyperArgument):
-                vars(given)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - its name and its help tell
-            elif given.metavar is None and isinstance(given, TyperOption):
-                given.metavar = _METAVARS.get(given.bare_type().removeprefix("list[").removesuffix("]"))
+    for node in _walk_commands(command):
+        for param in (*node.params, node.get_help_option(typer.Context(node))):
+            if isinstance(param, TyperArgument):
+                vars(param)["display_type_rich"] = lambda ctx: None  # noqa: ARG005 - name and help suffice
+            elif param.metavar is None and isinstance(param, TyperOption):
+                param.metavar = _METAVARS.get(param.bare_type().removeprefix("list[").removesuffix("]"))
     return command
 
 
@@ -129,13 +129,13 @@ def _fail(error: Exception, code: int) -> None:
 
 
 def _tolerate_encodings() -> None:
-    """Print what the terminal cannot show as escapes; read bytes that are not text, to be refused by name."""
+    """Escape unprintable output; accept input that is not UTF-8, for a later error message."""
     for stream, errors in (
         (sys.stdin, "surrogateescape"),
         (sys.stdout, "backslashreplace"),
         (sys.stderr, "backslashreplace"),
     ):
-        if isinstance(stream, io.TextIOWrapper):  # None where it is closed
-            # a byte-order mark is no part of the text
+        if isinstance(stream, io.TextIOWrapper):  # None if it is closed
+            # skip a byte-order mark
             marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
             stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)

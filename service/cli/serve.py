@@ -9,8 +9,8 @@ from service.cli.options import JsonOption, print_json
 serve_app = typer.Typer()
 
 
-def _print_settings(asked: bool) -> None:
-    if asked:
+def _print_settings(requested: bool) -> None:
+    if requested:
         from service.console.tables import show_settings
 
         show_settings()
@@ -79,9 +79,9 @@ def create(
     """
     from service.api_keys import create_key
 
-    made = create_key(name, scopes.split(","))
+    created = create_key(name, scopes.split(","))
     if as_json:
-        print_json({"key": made.secret, "line": made.key.line})
+        print_json({"key": created.secret, "line": created.key.line})
         return
-    typer.echo(f"The key, which is not kept anywhere: {made.secret}", err=True)
-    typer.echo(made.key.line)
+    typer.echo(f"The key, which is not kept anywhere: {created.secret}", err=True)
+    typer.echo(created.key.line)

@@ -110,7 +110,7 @@ def train(
         resume=resume,
         scale=scale_options(engine, memory_limit=memory_limit, work_dir=work_dir),
     )
-    if result:  # the first of several processes tells
+    if result:  # only the first of several processes reports
         _show_training(result, as_json=as_json)
 
 

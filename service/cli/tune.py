@@ -98,7 +98,7 @@ def tune(
 
     if save is not None:
         check_name(save, parameter="save")
-    asked = tune.prepare_tuning(
+    job = tune.prepare_tuning(
         {
             "models": models,
             "metric": metric,
@@ -118,12 +118,12 @@ def tune(
         device=device,
         precision=precision,
     )
-    lists = list(source.lists(reserved=lambda name: is_reserved(name, asked.models.extra)))
+    lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
     if not lists:
         raise InvalidInputError(f"{source.file} has no lists", parameter="file")
     progress = TuningProgress()
     try:
-        tuned, reply = tune.tune_lists(asked, lists, progress)
+        tuned, reply = tune.tune_lists(job, lists, progress)
     finally:
         progress.finish()
     if save is not None:

@@ -16,14 +16,14 @@ _LOG_INTERVAL_S = 10.0
 
 
 def load_name(load: Load) -> str:
-    """A load in two words."""
+    """Name a load briefly, such as `50/s` or `8 clients`."""
     return f"{load.rate_per_s:g}/s" if isinstance(load, OpenLoop) else f"{load.clients} clients"
 
 
 class LoadProgress:
-    """A bar with time left on a terminal, else a plain line every ten seconds; on standard error.
+    """Progress on standard error: a bar with the time left on a terminal, else a line every ten seconds.
 
-    It is drawn by hand, in microseconds: while something is drawn no answer is read.
+    It is written directly, in microseconds: no reply is read while the bar is drawn.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class LoadProgress:
         self._printed_s = time.perf_counter()
 
     def __call__(self, recording: Recording) -> None:
-        """Show how far a run is."""
+        """Show the progress of a run."""
         now_s = time.perf_counter()
         if not self._on_terminal and now_s - self._printed_s < _LOG_INTERVAL_S:
             return
@@ -48,14 +48,14 @@ class LoadProgress:
         sys.stderr.flush()
 
     def finish(self) -> None:
-        """Wipe the bar."""
+        """Clear the bar."""
         if self._on_terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
 
 def _progress(recording: Recording, now_s: float) -> tuple[float, str]:
-    """The share that is done, and the time that is left in words."""
+    """Return the completed share, and the time left in words."""
     terms = recording.terms
     if terms.duration_s is not None:
         left_s = max(recording.window_start_s + terms.duration_s - now_s, 0.0)
@@ -64,7 +64,7 @@ def _progress(recording: Recording, now_s: float) -> tuple[float, str]:
 
 
 def print_load(summaries: Sequence[LoadSummary], *, with_objectives: bool) -> None:
-    """A line a load; of streams also the times of their tokens; then what is to be known."""
+    """Print a row per load, for streams also the times of tokens, then errors and warnings."""
     console = Console()
     console.print(_latency_table(summaries, with_objectives=with_objectives))
     if any(summary.ttft for summary in summaries):
@@ -108,7 +108,7 @@ def _warnings(summary: LoadSummary) -> list[str]:
 
 
 def _table(title: str, summaries: Sequence[LoadSummary], columns: Mapping[str, Sequence[str]]) -> Table:
-    """A line a load; its name is marked where the figures may not be the service's own."""
+    """Make a table with a row per load; invalid ones are marked."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(title, no_wrap=True)
     for name in columns:
@@ -119,7 +119,7 @@ def _table(title: str, summaries: Sequence[LoadSummary], columns: Mapping[str, S
 
 
 def _percentiles(spreads: Sequence[Percentiles | None]) -> dict[str, list[str]]:
-    """Columns in milliseconds."""
+    """Format percentiles as columns, in milliseconds."""
     return {
         "p50 ms": [_ms(spread.p50_s if spread else None) for spread in spreads],
         "p90": [_ms(spread.p90_s if spread else None) for spread in spreads],

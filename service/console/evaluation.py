@@ -25,7 +25,7 @@ _GROUPS = {
 
 
 def show_evaluation(result: Mapping[str, Any]) -> None:
-    """An evaluation, two models side by side if there are two, and whatever else was asked for."""
+    """Print an evaluation, of one model or two side by side, with all optional parts of the result."""
     console = Console()
     console.print(_figures(result))
     if hits := result.get("hit_rates"):
@@ -50,13 +50,13 @@ def show_evaluation(result: Mapping[str, Any]) -> None:
 
 
 def show_figures(result: dict[str, Any]) -> None:
-    """An evaluation, a figure a line; below it, of an n-gram model, the orders that answered."""
+    """Print an evaluation with a row per figure, and hit rates by order for an n-gram model."""
     console = Console()
     figures = {name: value for name, value in result.items() if name != "hit_rates"}
     table = name_table("figure", "value")
     for name, value in figures.items():
-        shown = "infinite" if value is None else _plain(value)
-        table.add_row(Text(name.replace("_", " ")), shown)
+        cell = "infinite" if value is None else _plain(value)
+        table.add_row(Text(name.replace("_", " ")), cell)
     console.print(table)
     if hits := result.get("hit_rates"):
         console.print(_by_order(hits))
@@ -89,8 +89,8 @@ def _by_order(hits: Sequence[Mapping[str, Any]]) -> Table:
 def _groups(head: str, groups: Sequence[Mapping[str, Any]]) -> Table:
     table = figure_table(head, "tokens", "share", "perplexity of those")
     for group in groups:
-        shown = format_number(group["perplexity"]) if group["tokens"] else ""
-        table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", shown)
+        cell = format_number(group["perplexity"]) if group["tokens"] else ""
+        table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", cell)
     return table
 
 
@@ -120,15 +120,15 @@ def _sampled(mean: Mapping[str, Any]) -> str:
 
 def _overlap(overlap: Mapping[str, Any]) -> str:
     parts = {"sentences of 8 words or more": overlap["sentences"]}
-    parts |= {f"runs of {n} words": seen for n, seen in overlap["ngrams"].items()}
-    told = ", ".join(
-        f"{seen['share'] or 0.0:.2%} of {seen['total']:,} {what}" for what, seen in parts.items()
+    parts |= {f"runs of {n} words": found for n, found in overlap["ngrams"].items()}
+    shares = ", ".join(
+        f"{found['share'] or 0.0:.2%} of {found['total']:,} {what}" for what, found in parts.items()
     )
-    return f"in {', '.join(overlap['training_text'])} there are {told}"
+    return f"in {', '.join(overlap['training_text'])} there are {shares}"
 
 
 def _thousands(name: str) -> str:
-    """`1000-9999` as `1,000-9,999`; other names as they are."""
+    """Format `1000-9999` as `1,000-9,999`; return other names unchanged."""
     numbers = name.split("-")
     return "-".join(f"{int(n):,}" for n in numbers) if all(n.isdigit() for n in numbers) else name
 
@@ -140,14 +140,14 @@ def _plain(value: str | float) -> str:
 
 
 def show_check_evaluation(result: Mapping[str, Any]) -> None:
-    """How well errors put into a text are found and corrected, by kind, and what each threshold is worth."""
+    """Print accuracies of detection and correction of inserted errors, by kind and by threshold."""
     console = Console()
     console.print(
         f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind, one in "
         f"{1 / result['error_rate']:.0f} of those that can be made wrong"
     )
     console.print(_by_kind(result["kinds"]))
-    if any(told["errors"] for told in result["kinds"].values()):
+    if any(figures["errors"] for figures in result["kinds"].values()):
         console.print()
         console.print(_by_threshold(result["thresholds"]))
     if result["calibration_saved"]:
@@ -162,14 +162,14 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
 def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
     heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
     table = figure_table("kind of error", "errors", *heads)
-    for kind, told in kinds.items():
-        if not told["errors"]:
+    for kind, figures in kinds.items():
+        if not figures["errors"]:
             table.add_row(kind.replace("_", " "), "none")
             continue
-        tuned, plain = told["tuned"], told["surprisal"]
-        gain = "" if told["gain"] is None else f"{told['gain']:+.0%}"
+        tuned, plain = figures["tuned"], figures["surprisal"]
+        gain = "" if figures["gain"] is None else f"{figures['gain']:+.0%}"
         threshold = f"{tuned['threshold']:.3f}"
-        table.add_row(kind.replace("_", " "), f"{told['errors']:,}", threshold, *_cells(tuned), gain)
+        table.add_row(kind.replace("_", " "), f"{figures['errors']:,}", threshold, *_cells(tuned), gain)
         table.add_row("  by surprisal", "", f"{plain['threshold']:.1f} bits", *_cells(plain))
     return table
 
@@ -191,7 +191,7 @@ _POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before
 
 
 def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
-    """What completions spare, how often they are right, and what a keystroke costs; two models if there are two."""
+    """Print keystroke savings, accuracy and latency of completions, of one model or two side by side."""
     console = Console()
     models = [result, *([result["against"]] if "against" in result else [])]
     console.print(
@@ -217,8 +217,8 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
 
 def _typing_figures(result: Mapping[str, Any]) -> Table:
     against = result.get("against")
-    others = ["", result["model"]] + ([against["model"], "difference"] if against else [])
-    table = figure_table(*others)
+    headings = ["", result["model"]] + ([against["model"], "difference"] if against else [])
+    table = figure_table(*headings)
     for name, own in result["figures"].items():
         cells = [_with_interval(name, own)]
         if against:
@@ -245,7 +245,7 @@ def _acceptance(rows: list[Mapping[str, float]], where: str) -> Table:
 
 
 def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
-    """A figure and its interval."""
+    """Format a figure and its interval."""
     if figure["value"] is None:
         return "none"
     value, low, high = (_share(name, figure[key], sign) for key in ("value", "low", "high"))
@@ -253,7 +253,7 @@ def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
 
 
 def _share(name: str, value: float | None, sign: str = "") -> str:
-    """A share in per cent; a reciprocal rank or a length with three digits."""
+    """Format a share in per cent; a reciprocal rank or a length with three digits."""
     if value is None:
         return "none"
     return f"{value:{sign}.3f}" if "mrr" in name or "length" in name else f"{value:{sign}.1%}"
@@ -263,7 +263,7 @@ _console = Console()
 
 
 def show_training(result: dict[str, Any]) -> None:
-    """A fresh model's address and figures, a mixture's parts beside it."""
+    """Print a new model's address and figures, with those of a mixture's parts."""
     table = name_table("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
     for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
         for split in ("valid", "test"):
@@ -285,14 +285,14 @@ def show_training(result: dict[str, Any]) -> None:
 
 
 def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Name, weight and figures of all parts, each after its own parts."""
+    """Yield name, weight and figures of all parts, each after its own parts."""
     for part in result.get("parts", ()):
         yield from _part_rows(part)
         yield part["name"], f"{part['weight']:.3f}", part
 
 
 def show_import(result: dict[str, Any]) -> None:
-    """An imported model: what is in it, its figures if there are any, and what to know of its file."""
+    """Print an imported model: its n-grams, its figures if there are any, and notes about its file."""
     table = name_table("", *(f"order {order}" for order in range(1, len(result["ngrams"]) + 1)))
     table.add_row("n-grams", *(f"{count:,}" for count in result["ngrams"]))
     _console.print(table)
@@ -305,7 +305,7 @@ def show_import(result: dict[str, Any]) -> None:
 
 
 def show_export(result: dict[str, Any]) -> None:
-    """A file that was written, and what its readers must know."""
+    """Print an exported file's facts, with notes for its readers."""
     count = sum(result["ngrams"])
     _console.print(
         f"wrote {result['model']} to {escape(result['path'])}: {count:,} n-grams, {result['bytes']:,} bytes, "
@@ -332,13 +332,13 @@ def _show_card_notes(result: dict[str, Any]) -> None:
 
 
 _PRINT_INTERVAL_S = {True: 0.1, False: 10.0}
-"""On a terminal, where a line replaces the one before it, and elsewhere."""
+"""By whether output is a terminal, where each line replaces the one before it."""
 
 
 class TuningProgress:
-    """How far tuning is and how long it still takes: a line that moves on a terminal, else one every ten seconds.
+    """Progress and time left of tuning: one updated line on a terminal, else a line every ten seconds.
 
-    It goes to standard error. Each kind of work has its own pace, so the time left is that of the kind under way.
+    It goes to standard error. Each kind of work has its own speed, so the time left is that of the current kind.
     """
 
     def __init__(self) -> None:
@@ -347,7 +347,7 @@ class TuningProgress:
         self._began_s = self._printed_s = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Tell what is being done, how much of it is done, and how much there is."""
+        """Show the kind of work, its completed amount, and its total."""
         now_s = time.monotonic()
         if what != self._description:
             self._description, self._began_s = what, now_s
@@ -360,14 +360,14 @@ class TuningProgress:
         sys.stderr.flush()
 
     def finish(self) -> None:
-        """Wipe the line that moves."""
+        """Clear the updated line."""
         if self._on_terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
 
 def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> None:
-    """Scores, weights by fold, and what to do."""
+    """Print scores, weights by fold, and the decision."""
     scores = Table(box=None, header_style="dim")
     for heading in (reply.metric.upper(), "first pass", "tuned, held out", "oracle", "lists"):
         scores.add_column(heading, justify="left" if heading == reply.metric.upper() else "right")

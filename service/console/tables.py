@@ -16,31 +16,31 @@ _BAR_WIDTH = 30
 _WORDS = frozenset({"", "family", "aliases", "created", "split"})
 
 
-def figure_table(first: str, *others: str) -> Table:
-    """An empty table: names on the left, which are never wrapped, then columns of numbers."""
+def figure_table(first: str, *headings: str) -> Table:
+    """Make an empty table: names on the left, never wrapped, then columns of numbers."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(first, no_wrap=True)
-    for name in others:
+    for name in headings:
         table.add_column(name, justify="right")
     return table
 
 
-def name_table(first: str, *others: str) -> Table:
-    """An empty table: names or texts of any length on the left, then columns of numbers or short words."""
+def name_table(first: str, *headings: str) -> Table:
+    """Make an empty table: names or texts of any length on the left, then columns of numbers or short words."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(first, overflow="fold")
-    for name in others:
+    for name in headings:
         table.add_column(name, justify="left" if name in _WORDS else "right")
     return table
 
 
 def probability_bar(probability: float) -> Text:
-    """A probability as a bar; 1 is 30 characters."""
+    """Draw a probability as a bar; 1 is 30 characters wide."""
     return Text("█" * round(probability * _BAR_WIDTH), style="blue")
 
 
 def format_number(value: float | None, digits: int = 2) -> str:
-    """A figure with its thousands set off; None is infinite."""
+    """Format a number with thousands separators; None is infinite."""
     return "infinite" if value is None else f"{value:,.{digits}f}"
 
 
@@ -48,14 +48,14 @@ _console = Console()
 
 
 def show_next(reply: dict[str, Any]) -> None:
-    """Candidates with bars."""
+    """Print candidates with bars."""
     result = reply["results"][0]
     of_words = "unexplored_mass" in result
     table = name_table("word" if of_words else "token", "probability", "", "logprob")
     for candidate in result["candidates"]:
         p = math.exp(candidate["logprob"])
-        told = f"{p:.4f}", probability_bar(p), f"{candidate['logprob']:.3f}"
-        table.add_row(Text(_visible(candidate["text"])), *told)
+        cells = f"{p:.4f}", probability_bar(p), f"{candidate['logprob']:.3f}"
+        table.add_row(Text(_visible(candidate["text"])), *cells)
     _console.print(table)
     if of_words:
         _console.print(
@@ -66,7 +66,7 @@ def show_next(reply: dict[str, Any]) -> None:
 
 
 def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
-    """A line a text, its tokens or words below it if they were asked for, and the totals."""
+    """Print a row per text, its tokens or words below it if the reply has them, and the totals."""
     table = name_table("text", "logprob", "tokens", "OOV", "perplexity")
     for text, result in zip(texts, reply["results"], strict=True):
         table.add_row(Text(text), *_score_cells(result))
@@ -90,19 +90,19 @@ def _score_cells(result: dict[str, Any]) -> list[str]:
 
 
 def _visible(token: str) -> str:
-    """A token with its spaces to be seen."""
+    """Replace spaces and line ends in a token by visible characters."""
     return token.replace("\n", "⏎").replace(" ", "▁")
 
 
 _STYLES = {"unknown_word": "bold red underline", "real_word": "bold yellow underline"}
 _MIN_SHOWN = 0.005
-"""A less probable suggestion is told only if it is the first."""
+"""A less probable suggestion is shown only if it is the first."""
 
 _KINDS = {"unknown_word": "unknown word", "real_word": "wrong word"}
 
 
 def show_check(text: str, reply: Mapping[str, Any]) -> None:
-    """The lines with issues, what is wrong in them and what may have been meant; then the totals."""
+    """Print the lines with issues, their issues and suggestions, then the totals."""
     console = Console(highlight=False)
     lines = text.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)][:-1]
@@ -125,28 +125,28 @@ def _marked(line: str, start: int, issues: Sequence[Mapping[str, Any]]) -> Text:
 
 
 def _issue_line(number: int, start: int, issue: Mapping[str, Any]) -> Text:
-    place = f"{number + 1}:{issue['start'] - start + 1}"
-    told = Text().append(f"  {place:>7}  ", style="dim")
-    told.append(issue["text"], style=_STYLES[issue["type"]])
-    told.append(f"  {_KINDS[issue['type']]}, {issue['probability']:.0%}")
-    for rank, one in enumerate(issue["suggestions"]):
-        if rank and one["probability"] < _MIN_SHOWN:
+    position = f"{number + 1}:{issue['start'] - start + 1}"
+    line = Text().append(f"  {position:>7}  ", style="dim")
+    line.append(issue["text"], style=_STYLES[issue["type"]])
+    line.append(f"  {_KINDS[issue['type']]}, {issue['probability']:.0%}")
+    for rank, suggestion in enumerate(issue["suggestions"]):
+        if rank and suggestion["probability"] < _MIN_SHOWN:
             break
-        told.append(", " if rank else "  → ")
-        told.append(one["text"] or "(nothing)", style="" if rank else "green")
-        told.append(f" {one['probability']:.0%}", style="dim")
-    return told
+        line.append(", " if rank else "  → ")
+        line.append(suggestion["text"] or "(nothing)", style="" if rank else "green")
+        line.append(f" {suggestion['probability']:.0%}", style="dim")
+    return line
 
 
 def _totals(reply: Mapping[str, Any]) -> Text:
-    told = f"{_counted(len(reply['issues']), 'issue')} in {_counted(len(reply['words']), 'word')}"
+    summary = f"{_counted(len(reply['issues']), 'issue')} in {_counted(len(reply['words']), 'word')}"
     if reply["bits_per_word"] is not None:
-        told += f"; {reply['bits_per_word']:.2f} bits per word"
+        summary += f"; {reply['bits_per_word']:.2f} bits per word"
     if reply["precision"] is not None:
-        told += (
+        summary += (
             f"; issues as probable as {reply['threshold']:g} were errors in {reply['precision']:.0%} of cases"
         )
-    return Text(f"{reply['model']}: {told}", style="dim")
+    return Text(f"{reply['model']}: {summary}", style="dim")
 
 
 def _counted(count: int, name: str) -> str:
@@ -154,46 +154,49 @@ def _counted(count: int, name: str) -> str:
 
 
 _MIN_PROBABILITY = 5e-4
-"""Less unexplored mass would be told as nothing."""
+"""Smallest unexplored mass that is shown; less would be rounded to 0."""
 
 
 def show_completions(text: str, reply: dict[str, Any]) -> None:
-    """Completions with bars, what was typed dimmed before what is added."""
+    """Print completions with bars; the typed prefix is dimmed."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    remarks = [_remarks(one) for one in reply["completions"]]
+    remarks = [_remarks(completion) for completion in reply["completions"]]
     for name in ("completion", "probability", "", "remarks" if any(remarks) else ""):
         table.add_column(name, justify="right" if name == "probability" else "left")
-    for one, remark in zip(reply["completions"], remarks, strict=True):
-        probability = one["probability"]
+    for completion, remark in zip(reply["completions"], remarks, strict=True):
+        probability = completion["probability"]
         table.add_row(
-            _completion_text(reply["prefix"], one), f"{probability:.4f}", probability_bar(probability), remark
+            _completion_text(reply["prefix"], completion),
+            f"{probability:.4f}",
+            probability_bar(probability),
+            remark,
         )
     _console.print(Text(text[-_console.width :] or "(the start of a sentence)", style="bold"))
     _console.print(table if remarks else "no completion")
     if reply["unexplored_mass"] >= _MIN_PROBABILITY:
-        told = f"not followed to the end of a word: {reply['unexplored_mass']:.1%}"
-        _console.print(Text(told, style="dim"))
+        note = f"not followed to the end of a word: {reply['unexplored_mass']:.1%}"
+        _console.print(Text(note, style="dim"))
 
 
-def _completion_text(prefix: str, one: dict[str, Any]) -> Text:
-    if one["suffix"] is None:
-        return Text(one["text"])
-    return Text.assemble((prefix, "dim"), one["text"][len(prefix) :])
+def _completion_text(prefix: str, completion: dict[str, Any]) -> Text:
+    if completion["suffix"] is None:
+        return Text(completion["text"])
+    return Text.assemble((prefix, "dim"), completion["text"][len(prefix) :])
 
 
-def _remarks(one: dict[str, Any]) -> str:
+def _remarks(completion: dict[str, Any]) -> str:
     remarks = []
-    if not one["is_complete_word"]:
+    if not completion["is_complete_word"]:
         remarks.append("begins so")
-    if one["edits"]:
-        remarks.append("1 correction" if one["edits"] == 1 else f"{one['edits']} corrections")
-    if one["source"] == "user":
+    if completion["edits"]:
+        remarks.append("1 correction" if completion["edits"] == 1 else f"{completion['edits']} corrections")
+    if completion["source"] == "user":
         remarks.append("dictionary")
     return ", ".join(remarks)
 
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
-    """A line a version."""
+    """Print a row per version."""
     table = name_table(
         "model", "aliases", "family", "parameters", "perplexity per token", "per word", "created"
     )
@@ -216,13 +219,13 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def show_card(markdown: str) -> None:
-    """A model card."""
+    """Print a model card."""
     _console.print(Markdown(markdown))
 
 
 def show_settings() -> None:
-    """Every setting's variable and default, and below them what it means."""
-    from service.settings import PREFIX, Settings  # tables of other commands need none
+    """Print every setting's variable and default, with its meaning below."""
+    from service.settings import PREFIX, Settings  # not needed by other tables
 
     console = Console()
     for name, field in Settings.model_fields.items():

@@ -1,7 +1,7 @@
 """Query a published model in this process, list and verify a registry, re-rank files of n-best lists.
 
-The service's schemas and use cases are used without HTTP: values of the command line pass the same
-checks as a client's.
+The service's schemas and use cases are used without HTTP: command-line values are validated like
+a client's.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ def load_published(registry: Address, address: str, device: str, precision: str)
 
 
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """As POST /v1/next-token."""
+    """Return the reply of POST /v1/next-token."""
     parsed = parse_json(NextTokenRequest, _request_body(request))
     command = parsed.command(_UNLIMITED)
     if parsed.unit == "word":
@@ -96,14 +96,14 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """As POST /v1/autocomplete, with no user known."""
+    """Return the reply of POST /v1/autocomplete, without a user."""
     command = parse_json(AutocompleteRequest, _request_body(request)).command()
     done = run_to_completion(completing.autocomplete(loaded, command, _UNLIMITED))
     return dataclasses.asdict(autocomplete_reply(loaded, done))
 
 
 def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
-    """As POST /v1/check."""
+    """Return the reply of POST /v1/check."""
     calibration = CalibrationStore(registry).read(loaded.address)
     command = parse_json(CheckRequest, _request_body(request)).command(loaded, calibration, _UNLIMITED)
     found = run_to_completion(checking.check(loaded, command, _UNLIMITED))
@@ -111,7 +111,7 @@ def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) ->
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """As POST /v1/score."""
+    """Return the reply of POST /v1/score."""
     parsed = parse_json(ScoreRequest, _request_body(request))
     options = parsed.options()
     scores = run_to_completion(score_texts(loaded, parsed.items(_UNLIMITED), options, _UNLIMITED))
@@ -120,23 +120,23 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """As POST /v1/generate, unstreamed."""
+    """Return the reply of POST /v1/generate, not streamed."""
     command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
     done = run_to_completion(generating.generate(loaded, command, _UNLIMITED))
     return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
 
 
 def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
-    """The text of a continuation as it comes.
+    """Stream the text of a continuation.
 
     Raises:
-        InvalidInputError: the request is wrong, or not for this model; raised here, not by the iterator.
+        InvalidInputError: the request is invalid, or unsuitable for this model; raised before iteration.
     """
     command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
     pieces = _stream_pieces(
         generating.generate(loaded, dataclasses.replace(command, stream=True), _UNLIMITED)
     )
-    first = next(pieces)  # there is always one: the end of a choice, if no other
+    first = next(pieces)  # never empty: a choice has at least its end
     return itertools.chain([first], pieces)
 
 
@@ -149,7 +149,7 @@ def _stream_pieces(work: Work[TokenEvent | Continuation, generating.GenerateResu
 
 
 def load_models(registry: Address, choice: ModelChoice, device: str, precision: str) -> ScoringModels:
-    """Load the models that are to score candidates, each once; an address of None cannot be loaded here.
+    """Load the scoring models, each once; an address of None is refused here.
 
     Raises:
         LanguageModelError: there is no such registry or model, it is damaged, or parts cannot be mixed.
@@ -165,7 +165,7 @@ def load_models(registry: Address, choice: ModelChoice, device: str, precision: 
 
 
 def compute_features(models: ScoringModels, lists: Sequence[CandidateList]) -> ListFeatures:
-    """The features that models compute of all candidates.
+    """Compute the models' features of all candidates.
 
     Raises:
         InvalidInputError: a list cannot be scored.
@@ -174,17 +174,17 @@ def compute_features(models: ScoringModels, lists: Sequence[CandidateList]) -> L
 
 
 class RerankJob(NamedTuple):
-    """What `gramophone rerank` was asked to do: with which models, and how."""
+    """Models and options of `gramophone rerank`."""
 
     models: ScoringModels
     options: RerankOptions
 
 
 def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, precision: str) -> RerankJob:
-    """Read settings as the query string of POST /v1/rerank holds them, None for what is not set, and load the models.
+    """Parse settings of POST /v1/rerank's query string, None for unset ones, and load the models.
 
     Raises:
-        InvalidInputError: a setting is wrong, or there is no such profile.
+        InvalidInputError: a setting is invalid, or the profile does not exist.
         LanguageModelError: there is no such registry or model, or it is damaged.
     """
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
@@ -196,14 +196,14 @@ def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, 
 def rerank_lists(
     models: ScoringModels, lists: Iterable[RerankLine], options: RerankOptions
 ) -> Iterator[RerankOutcome]:
-    """Re-rank lists, some at a time; for one that cannot be, the error why."""
+    """Re-rank lists in batches; a list that fails yields its error."""
     lines = iter(lists)
     while batch := run_to_completion(read_batch(lines)):
         yield from run_to_completion(rerank_batch(models, batch, options, _UNLIMITED))
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
-    """JSON, so that the command line's values pass the very checks that a client's pass."""
+    """Encode as JSON, so that command-line values are validated exactly like a client's."""
     try:
         return json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -214,7 +214,7 @@ CARD_FILE = "MODEL_CARD.md"
 
 
 def list_versions(root: Address) -> list[dict[str, Any]]:
-    """One row a version: address, aliases, family, figures; or what is wrong with it."""
+    """Return a row per version: address, aliases, family, figures; or its problem."""
     registry = open_registry(root)
     rows: list[dict[str, Any]] = []
     for name, versions in itertools.groupby(registry.published(), lambda version: version.name):
@@ -230,10 +230,10 @@ def list_versions(root: Address) -> list[dict[str, Any]]:
 
 
 def version_details(root: Address, address: str) -> dict[str, Any]:
-    """Manifest, metrics and provenance of one version.
+    """Return manifest, metrics and provenance of a version.
 
     Raises:
-        CheckpointError: a file of it is damaged.
+        CheckpointError: one of its files is damaged.
     """
     registry = open_registry(root)
     version = registry.resolve(address)
@@ -246,10 +246,10 @@ def version_details(root: Address, address: str) -> dict[str, Any]:
 
 
 def version_card(root: Address, address: str) -> str:
-    """One version's model card, in Markdown.
+    """Return a version's model card, in Markdown.
 
     Raises:
-        ManifestError: it has none.
+        ManifestError: it has no card, or the card is not UTF-8.
     """
     registry = open_registry(root)
     version = registry.resolve(address)
@@ -260,14 +260,14 @@ def version_card(root: Address, address: str) -> str:
 
 
 def verify_versions(root: Address, address: str | None, *, device: str) -> Iterator[tuple[str, str | None]]:
-    """Load each version in full; its address, and what is wrong with it or None."""
+    """Load each version in full; yield its address, and its problem or None."""
     registry = open_registry(root)
     versions = registry.published() if address is None else [registry.resolve(address)]
     for version in versions:
         try:
             directory = registry.fetch(version)
             loaded = load_checkpoint(directory, device=device)
-            if loaded.precision != "float32":  # whose answers were published too
+            if loaded.precision != "float32":  # published answers in float32 are verified, too
                 load_checkpoint(directory, device=device, precision="float32")
         except LanguageModelError as error:
             yield version.address, str(error)
@@ -283,7 +283,7 @@ def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
         return {"problem": str(error)}
     split = next(
         (split for split in ("test", "valid") if split in metrics), None
-    )  # an import may have neither
+    )  # an imported model may have neither
     figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
     return {
         "family": manifest.family,
@@ -310,30 +310,30 @@ _SCORE, _OLD_SCORE = "score", "old_score"
 
 
 def rerank_file(
-    asked: RerankJob, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
+    job: RerankJob, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
 ) -> None:
-    """Re-rank lists as they come; what is wrong with one is told on standard error, the others are written.
+    """Re-rank a stream of lists and write them; errors of single lists go to standard error.
 
     Args:
-        asked: which models, and how.
+        job: models and options.
         lists: of a file.
         file: its name, for messages.
         target: a file or folder to write; `-` is standard output.
-        output_format: None writes what POST /v1/rerank answers, a list a line.
+        output_format: None for the reply format of POST /v1/rerank, one list per line.
 
     Raises:
         InvalidInputError: no list can be re-ranked.
         FormatError: the target cannot be written.
     """
     errors = _WordErrors()
-    ranked = errors.watch(_rerank_items(asked, lists, file))
+    ranked = errors.watch(_rerank_items(job, lists, file))
     if output_format is not None:
-        cut = asked.options.top
-        to = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
-        write_lists((reorder_list(one, cut) for one in ranked), to, output_format)
+        cut = job.options.top
+        destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
+        write_lists((reorder_list(ranked_list, cut) for ranked_list in ranked), destination, output_format)
     elif target == "-":
-        for one in ranked:
-            typer.echo(b"".join(list_chunks(one, asked.models, asked.options)))
+        for ranked_list in ranked:
+            typer.echo(b"".join(list_chunks(ranked_list, job.models, job.options)))
     else:
         raise InvalidInputError("--output needs --output-format", parameter="output")
     if line := errors.line():
@@ -341,42 +341,42 @@ def rerank_file(
 
 
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
-    """A list in its new order, with all features; `score` is the total, the first pass's own becomes `old_score`."""
+    """Return a list in its new order, with all features; `score` is the total, `old_score` the first pass's."""
     candidates = []
-    for place in ranked.ranking.order[:top].tolist():
-        features = ranked.features(place)
+    for index in ranked.ranking.order[:top].tolist():
+        features = ranked.features(index)
         if _SCORE in features:
             features[_OLD_SCORE] = features.pop(_SCORE)
-        features[_SCORE] = float(ranked.totals[place])
-        candidates.append(Candidate(ranked.given.candidates[place].text, features))
+        features[_SCORE] = float(ranked.totals[index])
+        candidates.append(Candidate(ranked.given.candidates[index].text, features))
     given = ranked.given
     return CandidateList(given.name, given.context, tuple(candidates), given.references, given.continuation)
 
 
-def _rerank_items(asked: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
-    """Lists that could be re-ranked."""
+def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
+    """Yield the lists that could be re-ranked; warn about the rest."""
     names: deque[str] = deque()
 
     def items() -> Iterator[RerankItem]:
-        for number, one in enumerate(lists, start=1):
-            names.append(f"list {number}" if one.name is None else f"list {number} ({one.name})")
-            yield RerankItem(one)
+        for number, given in enumerate(lists, start=1):
+            names.append(f"list {number}" if given.name is None else f"list {number} ({given.name})")
+            yield RerankItem(given)
 
-    complaints, any_good = LineWarnings(), False
-    for outcome in rerank_lists(asked.models, items(), asked.options):
+    line_warnings, any_good = LineWarnings(), False
+    for outcome in rerank_lists(job.models, items(), job.options):
         name = names.popleft()
         if isinstance(outcome, LanguageModelError):
-            complaints.warn(f"{file}: {name}: {outcome}")
+            line_warnings.warn(f"{file}: {name}: {outcome}")
         else:
             any_good = True
             yield outcome
-    if complaints.count and not any_good:
+    if line_warnings.count and not any_good:
         raise InvalidInputError(f"{file}: no list can be re-ranked")
-    complaints.warn_rest(file, "more lists failed")
+    line_warnings.warn_rest(file, "more lists failed")
 
 
 class _WordErrors:
-    """Word errors of lists with references, before and after."""
+    """Word errors of lists with references, before and after re-ranking."""
 
     def __init__(self) -> None:
         self._metric = make_metric("wer")
@@ -386,18 +386,18 @@ class _WordErrors:
         self._num_lists = 0
 
     def watch(self, ranked: Iterable[RankedList]) -> Iterator[RankedList]:
-        """The same lists, counted."""
-        for one in ranked:
-            if one.given.references:
-                texts = [candidate.text for candidate in one.given.candidates]
-                errors = self._metric.statistics(texts, one.given.references)
-                chosen = int(one.ranking.order[0])
+        """Yield the same lists, and count their errors."""
+        for ranked_list in ranked:
+            if ranked_list.given.references:
+                texts = [candidate.text for candidate in ranked_list.given.candidates]
+                errors = self._metric.statistics(texts, ranked_list.given.references)
+                chosen = int(ranked_list.ranking.order[0])
                 self._totals += errors[[0, chosen, int(errors[:, 0].argmin())]]
                 self._num_lists += 1
-            yield one
+            yield ranked_list
 
     def line(self) -> str | None:
-        """The rates for people; None without references."""
+        """Format the error rates; None without references."""
         if not self._num_lists:
             return None
         first, chosen, best = self._metric.score(self._totals)

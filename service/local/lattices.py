@@ -21,7 +21,7 @@ from models.reranking.metrics import make_metric
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15
-"""Lattices are walked together up to so many arcs: more of them share each call of the model."""
+"""Number of arcs up to which lattices are searched together, so that they share calls of the model."""
 
 LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
 """Output formats that are lattices."""
@@ -29,17 +29,17 @@ LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattic
 _TEXT = "text"
 
 Source = tuple[Path | BinaryIO, str]
-"""A file or stream, and what it is called in messages."""
+"""A file or stream, and its name in messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatticeFiles:
-    """How lattices stand in files.
+    """Format of files of lattices.
 
     Attributes:
         form: of the files.
-        symbols: Kaldi's words by number; None where files have the words themselves.
-        no_words: labels that stand for no word, besides the usual ones.
+        symbols: Kaldi's words by number; None if the files have the words themselves.
+        no_words: labels that are not words, besides the usual ones.
     """
 
     form: LatticeFormat
@@ -47,7 +47,7 @@ class LatticeFiles:
     no_words: Collection[str] = ()
 
     def read(self, sources: Iterable[Source]) -> Iterator[Lattice | BadLine]:
-        """The lattices of files, one after the other.
+        """Read the lattices of files, one file after the other.
 
         Raises:
             FormatError: a file is missing or damaged.
@@ -63,58 +63,58 @@ def rescore_lattices(
     weights: Mapping[str, float],
     search: LatticeSearchSettings,
 ) -> Iterator[RescoredLattice | BadLine]:
-    """Rescore lattices, some at a time, in order.
+    """Rescore lattices in batches, in order.
 
     Args:
-        loaded: whose model.
-        lattices: those that could not be read stay in their places.
-        weights: by feature; where none are given, the lattices' own.
-        search: how thoroughly.
+        loaded: the model.
+        lattices: errors of unreadable ones keep their positions in the output.
+        weights: by feature; without a value, the lattice's own.
+        search: settings of the search.
 
     Raises:
-        InvalidInputError: there is no feature that a weight names.
-        UnsupportedParameterError: the model reads backward, or its tokenizer does not keep words apart.
+        InvalidInputError: a weight names an unknown feature.
+        UnsupportedParameterError: the model reads backward, or its tokenizer does not separate words.
     """
     if loaded.reads_backward:
         raise UnsupportedParameterError(
             f"model {loaded.address} reads from right to left; lattices are walked from left to right",
             parameter="model",
         )
-    speller = LabelTokenizer(loaded.tokenizer)
-    waiting: list[Lattice | BadLine] = []
+    tokenizer = LabelTokenizer(loaded.tokenizer)
+    batch: list[Lattice | BadLine] = []
     num_arcs = 0
     for item in lattices:
-        waiting.append(item)
+        batch.append(item)
         num_arcs += item.num_arcs if isinstance(item, Lattice) else 0
         if num_arcs >= _BATCH_ARCS:
-            yield from _rescore_batch(loaded.model, speller, waiting, weights, search)
-            waiting, num_arcs = [], 0
-    yield from _rescore_batch(loaded.model, speller, waiting, weights, search)
+            yield from _rescore_batch(loaded.model, tokenizer, batch, weights, search)
+            batch, num_arcs = [], 0
+    yield from _rescore_batch(loaded.model, tokenizer, batch, weights, search)
 
 
 def _rescore_batch(
     model: LanguageModel[Any],
-    speller: LabelTokenizer,
+    tokenizer: LabelTokenizer,
     items: Sequence[Lattice | BadLine],
     weights: Mapping[str, float],
     search: LatticeSearchSettings,
 ) -> Iterator[RescoredLattice | BadLine]:
     lattices = [item for item in items if isinstance(item, Lattice)]
-    weighings = [PathWeights.of(weights, lattice.scales) for lattice in lattices]
-    rescored = iter(rescore(lattices, model, speller, weights=weighings, search=search))
+    path_weights = [PathWeights.of(weights, lattice.scales) for lattice in lattices]
+    rescored = iter(rescore(lattices, model, tokenizer, weights=path_weights, search=search))
     for item in items:
         yield next(rescored) if isinstance(item, Lattice) else item
 
 
 class ReferenceComparison:
-    """Word errors of lattices against references, as far as there are any.
+    """Word errors of lattices against references, if there are any.
 
     Args:
         files: of references.
         layout: see `References`.
 
     Raises:
-        FormatError: a file cannot be read, or has another layout.
+        FormatError: a file cannot be read, or its layout differs.
     """
 
     def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
@@ -125,7 +125,7 @@ class ReferenceComparison:
     def lists(
         self, items: Iterable[RescoredLattice | BadLine], count: int
     ) -> Iterator[CandidateList | BadLine]:
-        """The n-best lists of lattices, with their references.
+        """Yield the n-best lists of lattices, with their references.
 
         Raises:
             FormatError: a file's references are not those of the lattices.
@@ -136,15 +136,15 @@ class ReferenceComparison:
                 self._num_bad += 1
                 yield item
                 continue
-            one = nbest_candidates(item, count)
-            found = tuple(file.of(one, self._num_lattices) for file in self._files)
+            candidates = nbest_candidates(item, count)
+            references = tuple(file.of(candidates, self._num_lattices) for file in self._files)
             self._num_lattices += 1
-            if found:
-                self._add(item.lattice, one, found[0])
-            yield replace(one, references=found)
+            if references:
+                self._add(item.lattice, candidates, references[0])
+            yield replace(candidates, references=references)
 
     def figures(self) -> dict[str, float]:
-        """Percentages of word errors, and the words that they are of; nothing without references.
+        """Return word error rates in per cent and the number of reference words; empty without references.
 
         Raises:
             FormatError: a file of references does not belong to the lattices.
@@ -161,23 +161,23 @@ class ReferenceComparison:
             "oracle_wer": 100.0 * self._oracle_errors / max(1, self._num_words),
         }
 
-    def _add(self, lattice: Lattice, one: CandidateList, reference: str) -> None:
+    def _add(self, lattice: Lattice, candidates: CandidateList, reference: str) -> None:
         oracle = oracle_path(lattice, reference)
         self._num_words += oracle.reference_words
         self._oracle_errors += oracle.errors
-        self._best.append((one.candidates[0].text, reference))
+        self._best.append((candidates.candidates[0].text, reference))
 
 
 class LatticeOutput:
-    """Where what was found goes.
+    """Writer of rescored lattices or n-best lists.
 
     Args:
         target: a file, a folder for formats of several files, or a stream.
-        output_format: of n-best lists; `text`: the best words after each lattice's id; or a key of `LATTICE_FORMATS`.
+        output_format: of n-best lists; `text` for id and best words; or a key of `LATTICE_FORMATS`.
         symbols: Kaldi's words by number.
 
     Attributes:
-        lattice_format: of lattices to be written; None where lists are.
+        lattice_format: of lattices to be written; None for lists.
 
     Raises:
         InvalidInputError: there is no such format.
@@ -191,15 +191,15 @@ class LatticeOutput:
 
     def write_lattices(self, rescored: Iterable[RescoredLattice]) -> None:
         """Write lattices with their new scores."""
-        lattices = (one.as_lattice() for one in rescored)
+        lattices = (result.as_lattice() for result in rescored)
         write_lattices(lattices, self._target, self.lattice_format or "slf", symbols=self._symbols)
 
     def write_lists(self, lists: Iterable[CandidateList]) -> None:
-        """Write n-best lists, or the best of each."""
+        """Write n-best lists, or the best candidate of each as text."""
         if self._format != _TEXT:
             write_lists(lists, self._target, self._format)
             return
-        lines = (f"{one.name or ''} {one.candidates[0].text}".strip().encode() + b"\n" for one in lists)
+        lines = (f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n" for item in lists)
         if isinstance(self._target, Path):
             with atomic_writer(self._target) as write:
                 for line in lines:

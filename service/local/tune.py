@@ -33,20 +33,20 @@ NO_MODEL = "-"
 _BATCH_LISTS = 128
 
 ProgressCallback: TypeAlias = Callable[[str, int, int], None]
-"""Is told what is being done, how much of it is done, and how much there is."""
+"""Called with the kind of work, its completed amount, and its total."""
 
 
 def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 class TuneJob(NamedTuple):
-    """What `gramophone tune` was asked to do.
+    """Settings and models of `gramophone tune`.
 
     Attributes:
-        settings: as POST /v1/rerank/tune has them.
-        models: that score, and that the weights are for.
-        fold_models: that score the lists of each fold instead of the main model; none for that itself.
+        settings: those of POST /v1/rerank/tune.
+        models: the scoring models, to which the weights belong.
+        fold_models: models that score each fold's lists instead of `models`; empty for none.
     """
 
     settings: TuneSettings
@@ -63,7 +63,7 @@ def prepare_tuning(
     device: str,
     precision: str,
 ) -> TuneJob:
-    """Read options, with commas between the values of one, None for what is not set, and load the models.
+    """Parse options, with comma-separated values and None for unset ones, and load the models.
 
     Raises:
         InvalidInputError: an option is wrong.
@@ -78,39 +78,39 @@ def prepare_tuning(
             f"--fold-models names {len(fold_models)} models; there are {settings.folds} folds, and each needs one",
             parameter="fold_models",
         )
-    further = settings.model_copy(update={"mixture": None})
-    others = tuple(
-        load_models(registry, further.model_copy(update={"model": one}).choice(), device, precision)
-        for one in fold_models
+    fold_settings = settings.model_copy(update={"mixture": None})
+    per_fold = tuple(
+        load_models(registry, fold_settings.model_copy(update={"model": address}).choice(), device, precision)
+        for address in fold_models
     )
-    return TuneJob(settings, models, others)
+    return TuneJob(settings, models, per_fold)
 
 
 def tune_lists(
-    asked: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback = no_progress
+    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback = no_progress
 ) -> tuple[TuneResult, TuneReply]:
-    """Tune on lists, and tell the result as POST /v1/rerank/tune does.
+    """Tune on lists, and return the result with the reply of POST /v1/rerank/tune.
 
     Raises:
         InvalidInputError: no list has a reference, a feature is missing, or there are too few lists.
     """
-    command = asked.settings.command(tuple(lists))
-    _, told = select_with_references(lists)
-    check_given(told, models=asked.models.extra)
-    folds = _folds(told, folds=command.settings.folds, seed=command.settings.seed)
-    scorers = asked.fold_models or (asked.models,)
-    computed = _features(scorers, told, folds if asked.fold_models else np.zeros_like(folds), watch)
+    command = job.settings.command(tuple(lists))
+    _, referenced = select_with_references(lists)
+    check_given(referenced, models=job.models.extra)
+    folds = _folds(referenced, folds=command.settings.folds, seed=command.settings.seed)
+    scorers = job.fold_models or (job.models,)
+    computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
     searches, total = itertools.count(1), command.settings.num_resamples
     watch("seeking weights", 0, total)
     tuned = run_to_completion(
         tune_and_evaluate(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return tuned, tune_reply(tuned, asked.models, main=main_address(asked.models), created=created)
+    return tuned, tune_reply(tuned, job.models, main=main_address(job.models), created=created)
 
 
 def named_profile(reply: TuneReply, name: str) -> Profile:
-    """The profile of a reply under a name."""
+    """Return the profile of a reply under a name."""
     return ProfileBody.model_validate(reply.profile).profile(name)
 
 
@@ -136,20 +136,20 @@ def write_report(folder: Path, tuned: TuneResult, reply: TuneReply, *, title: st
 
 
 def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:
-    """Write for each fold the first references of all lists that are not in it, a line each.
+    """Write for each fold the first references of all lists outside it, one per line.
 
-    A model of such a text has not seen what is right for its fold, and may score it for `--fold-models`.
+    A model trained on such a text has not seen its fold's references, and is suitable for `--fold-models`.
 
     Raises:
         InvalidInputError: no list has a reference, or there are too few lists.
     """
-    _, told = select_with_references(lists)
-    of_lists = _folds(told, folds=folds, seed=seed)
+    _, referenced = select_with_references(lists)
+    of_lists = _folds(referenced, folds=folds, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for fold in range(folds):
         path = folder / f"without-fold-{fold + 1}.txt"
-        text = "".join(f"{told[i].references[0]}\n" for i in np.flatnonzero(of_lists != fold))
+        text = "".join(f"{referenced[i].references[0]}\n" for i in np.flatnonzero(of_lists != fold))
         with atomic_writer(path) as write:
             write(text.encode())
         paths.append(path)
@@ -179,7 +179,7 @@ def _settings(options: Mapping[str, Any], model: str) -> TuneSettings:
 
 
 def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
-    """The fold of each list [N].
+    """Assign a fold to each list [N].
 
     Raises:
         InvalidInputError: there are too few lists.
@@ -195,17 +195,17 @@ def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
 def _features(
     models: Sequence[ScoringModels], lists: Sequence[CandidateList], model_of: Ints, watch: ProgressCallback
 ) -> ListFeatures:
-    """What models say of all candidates, some lists at a time; `model_of` tells who scores each list [N]."""
+    """Compute features of all candidates in batches; `model_of` gives the index of each list's model [N]."""
     offsets = offsets_of(lists)
     parts: list[ListFeatures] = []
     num_scored = 0
-    for number, one in enumerate(models):
+    for number, scorer in enumerate(models):
         own = np.flatnonzero(model_of == number)
         for begin in range(0, len(own), _BATCH_LISTS):
             watch("scoring lists", num_scored, len(lists))
-            some = own[begin : begin + _BATCH_LISTS]
-            parts.append(compute_features(one, [lists[i] for i in some]))
-            num_scored += len(some)
+            batch = own[begin : begin + _BATCH_LISTS]
+            parts.append(compute_features(scorer, [lists[i] for i in batch]))
+            num_scored += len(batch)
     in_order_scored = np.argsort(np.repeat(model_of, np.diff(offsets)), kind="stable")
     values = np.empty((len(in_order_scored), len(parts[0].names)))
     values[in_order_scored] = np.concatenate([part.values for part in parts])

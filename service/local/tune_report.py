@@ -42,7 +42,7 @@ _STYLE: Any = {
 
 
 class Colour(StrEnum):
-    """Colours that no chart has by chance; each stands for one of the page's."""
+    """Placeholder colours in charts, each replaced by a colour variable of the page."""
 
     INK = "#0a0b0c"
     QUIET = "#6a6b6c"
@@ -68,9 +68,9 @@ def draw_chart(title: str, caption: str, draw: Callable[[Any], None]) -> Chart:
     """Draw a chart.
 
     Args:
-        title: stands above it.
-        caption: stands below.
-        draw: puts marks on matplotlib's axes, in colours of `Colour` only.
+        title: above the chart.
+        caption: below it.
+        draw: draws on matplotlib's axes, in colours of `Colour` only.
     """
     import matplotlib as mpl  # slow to import, and needed for reports only
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ def draw_chart(title: str, caption: str, draw: Callable[[Any], None]) -> Chart:
         draw(axes)
         axes.set_title(title)
         if labels := axes.get_legend_handles_labels()[1]:
-            figure.legend(loc="outside lower center", ncols=len(labels))  # where no mark can lie below it
+            figure.legend(loc="outside lower center", ncols=len(labels))  # where it hides no data
         written = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", transparent=True, metadata=nothing)
@@ -97,14 +97,14 @@ def draw_chart(title: str, caption: str, draw: Callable[[Any], None]) -> Chart:
 
 
 def _embed_svg(svg: str, title: str) -> str:
-    """The element alone: as wide as its place, named, with the page's fonts and colours."""
+    """Reduce SVG to its root element: full width, labelled, with the page's fonts and colours."""
     svg = re.sub(
         r"<metadata>.*?</metadata>|<style\b.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL
     )
     svg = re.sub(r'^<svg [^>]*?viewBox="([^"]+)"[^>]*>', lambda found: _svg_root(title, found[1]), svg)
     svg = re.sub(
         r' id="(?!p|m)\w+"', "", svg
-    )  # clips and markers are referred to; names of other parts would clash
+    )  # clips and markers are referenced; ids of other parts would clash
     svg = re.sub(r"font: ([^;\"]*px) [^;\"]*", r"font: \1 system-ui, sans-serif", svg)
     for colour in Colour:
         svg = svg.replace(colour.value, f"var(--{colour.name.lower()})")
@@ -119,14 +119,14 @@ _BINS = 6
 _MIN_LISTS_PER_BIN = 10
 _MAX_RANKS = 20
 _WEIGHT_RANGE = 3.0
-"""The weight curve goes so many times as far as the chosen weight."""
+"""Range of the weight curve, as a multiple of the chosen weight."""
 
 
 class Selection(NamedTuple):
     """A choice of candidates that charts compare.
 
     Attributes:
-        label: what it is called.
+        label: its name.
         colour: of its marks.
         chosen: candidates [N].
     """
@@ -137,7 +137,7 @@ class Selection(NamedTuple):
 
 
 def tuning_charts(tuned: TuneResult) -> list[Chart]:
-    """All that can be drawn of a run."""
+    """Draw all charts for which a run has enough data."""
     outcome = tuned.outcome
     levels = [
         Selection("first pass", Colour.FIRST, outcome.first),
@@ -145,32 +145,32 @@ def tuning_charts(tuned: TuneResult) -> list[Chart]:
         Selection("oracle", Colour.ORACLE, outcome.oracle),
     ]
     charts = [_by_length(tuned, levels), _along_weight(tuned), _by_depth(tuned), _by_rank(tuned, levels)]
-    return [one for one in charts if one is not None]
+    return [chart for chart in charts if chart is not None]
 
 
 def _by_length(tuned: TuneResult, levels: list[Selection]) -> Chart | None:
     problem = tuned.data.problem
     name = problem.metric.name.upper()
-    words = np.array([len(one.references[0].split()) for one in tuned.data.lists])
+    words = np.array([len(candidates.references[0].split()) for candidates in tuned.data.lists])
     edges = _edges(words)
     if len(edges) < 3:
         return None
     bins = np.searchsorted(edges, words, side="right") - 1
 
     def draw(axes: Any) -> None:
-        places = np.arange(len(edges) - 1)
+        slots = np.arange(len(edges) - 1)
         width = 0.8 / len(levels)
         for number, level in enumerate(levels):
-            scores = [problem.score(level.chosen[bins == place]) for place in places]
+            scores = [problem.score(level.chosen[bins == slot]) for slot in slots]
             shift = (number - (len(levels) - 1) / 2) * width
-            axes.bar(places + shift, scores, width=width * 0.9, color=level.colour.value, label=level.label)
+            axes.bar(slots + shift, scores, width=width * 0.9, color=level.colour.value, label=level.label)
         labels = [_range(low, high - 1) for low, high in pairwise(edges)]
-        axes.set_xticks(places, labels)
+        axes.set_xticks(slots, labels)
         axes.grid(visible=False, axis="x")
         axes.set_xlabel("words of the reference")
         axes.set_ylabel(name)
 
-    smallest = min(int((bins == place).sum()) for place in range(len(edges) - 1))
+    smallest = min(int((bins == slot).sum()) for slot in range(len(edges) - 1))
     return draw_chart(
         f"{name} by length",
         f"Every bar is a corpus score over at least {smallest:,} lists whose reference has so many words.",
@@ -179,7 +179,7 @@ def _by_length(tuned: TuneResult, levels: list[Selection]) -> Chart | None:
 
 
 def _edges(words: Ints) -> list[int]:
-    """Where bins of about as many lists begin, and where the last ends; fewer bins for fewer lists."""
+    """Compute edges of bins with similar numbers of lists; fewer bins for fewer lists."""
     count = max(1, min(_BINS, len(words) // _MIN_LISTS_PER_BIN))
     inner = np.quantile(words, np.arange(1, count) / count, method="higher").tolist()
     edges = sorted({int(words.min()), *map(int, inner)})
@@ -193,7 +193,7 @@ def _along_weight(tuned: TuneResult) -> Chart | None:
     weight_of = dict.fromkeys(problem.names, 0.0)
     if fitted.weights is not None:
         weight_of = dict(zip(problem.names, fitted.weights.tolist(), strict=True))
-    name = max(names, key=lambda one: abs(weight_of[one]))
+    name = max(names, key=lambda feature: abs(weight_of[feature]))
     slopes = np.ascontiguousarray(problem.features[:, problem.names.index(name)])
     weight = weight_of[name]
     values = candidate_totals(data, fitted) - weight * slopes
@@ -201,13 +201,13 @@ def _along_weight(tuned: TuneResult) -> Chart | None:
     if not reach:
         return None
     curve = run_steps(line_loss(problem, values, slopes))
-    places = np.linspace(min(0.0, np.sign(weight) * reach), max(0.0, np.sign(weight) * reach) or reach, 801)
-    losses = curve.at(np.arctan(places))
+    grid = np.linspace(min(0.0, np.sign(weight) * reach), max(0.0, np.sign(weight) * reach) or reach, 801)
+    losses = curve.at(np.arctan(grid))
     scores = -losses if problem.metric.higher_is_better else losses
     metric = problem.metric.name.upper()
 
     def draw(axes: Any) -> None:
-        axes.step(places, scores, where="mid", color=Colour.TUNED.value, linewidth=1.4, label="all lists")
+        axes.step(grid, scores, where="mid", color=Colour.TUNED.value, linewidth=1.4, label="all lists")
         axes.axhline(tuned.outcome.baseline, color=Colour.FIRST.value, linewidth=1.2, label="first pass")
         axes.axvline(
             weight,
@@ -228,13 +228,13 @@ def _along_weight(tuned: TuneResult) -> Chart | None:
 
 
 def _comparable_weight(problem: TuningProblem, values: Floats, slopes: Floats) -> float:
-    """A weight with which a feature tells candidates apart twice as much as the other features' totals do."""
-    own, others = _deviation(problem, slopes), _deviation(problem, values)
-    return 2 * others / own if own else 0.0
+    """Return the weight that gives a feature twice the deviation of the other features' totals."""
+    own, rest = _deviation(problem, slopes), _deviation(problem, values)
+    return 2 * rest / own if own else 0.0
 
 
 def _deviation(problem: TuningProblem, values: Floats) -> float:
-    """Within lists, root mean square."""
+    """Compute the deviation within lists, root mean square."""
     lengths = np.diff(problem.offsets)
     means = np.add.reduceat(values, problem.offsets[:-1]) / lengths
     return float(np.sqrt(np.mean((values - np.repeat(means, lengths)) ** 2)))
@@ -269,7 +269,7 @@ def _by_depth(tuned: TuneResult) -> Chart:
 
 
 def _oracle_score(problem: TuningProblem, depth: int) -> float:
-    """The best score that the first candidates of each list can have."""
+    """Compute the oracle score of the first `depth` candidates of each list."""
     lengths = np.minimum(np.diff(problem.offsets), depth)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     rows = np.arange(offsets[-1]) + np.repeat(problem.offsets[:-1] - offsets[:-1], lengths)
@@ -281,15 +281,15 @@ def _oracle_score(problem: TuningProblem, depth: int) -> float:
 
 def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Chart:
     problem = tuned.data.problem
-    most = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
+    count = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
 
     def draw(axes: Any) -> None:
         width = 0.4
         for number, level in enumerate(levels[1:]):
-            places = np.minimum(level.chosen - problem.first_pass(), most - 1)
-            shares = 100 * np.bincount(places, minlength=most) / problem.num_lists
+            ranks = np.minimum(level.chosen - problem.first_pass(), count - 1)
+            shares = 100 * np.bincount(ranks, minlength=count) / problem.num_lists
             axes.bar(
-                np.arange(1, most + 1) + (number - 0.5) * width,
+                np.arange(1, count + 1) + (number - 0.5) * width,
                 shares,
                 width=width * 0.9,
                 color=level.colour.value,
@@ -297,7 +297,7 @@ def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Chart:
             )
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(visible=False, axis="x")
-        axes.set_xlabel("place in the first pass" + (f" ({most}: or after)" if most == _MAX_RANKS else ""))
+        axes.set_xlabel("place in the first pass" + (f" ({count}: or after)" if count == _MAX_RANKS else ""))
         axes.set_ylabel("per cent of lists")
 
     return draw_chart(
@@ -312,9 +312,9 @@ def _range(low: int, high: int) -> str:
 
 
 def mark_errors(text: str, reference: str) -> str:
-    """A text as HTML: in `<mark>` what the reference does not have there, in `<s>` its words that are missed.
+    """Format a text as HTML: inserted and substituted words in `<mark>`, deleted words in `<s>`.
 
-    A word that stands in the place of another is marked; the other is not shown.
+    The reference's word of a substitution is not shown.
     """
     return " ".join(_mark_words(text.split(), reference.split()))
 
@@ -334,14 +334,14 @@ _EXAMPLES = 12
 
 
 class ChangedList(NamedTuple):
-    """A list for which another candidate is chosen than the first.
+    """A list with a chosen candidate other than the first.
 
     Attributes:
-        name: the list's.
-        reference: what is right.
+        name: of the list.
+        reference: the correct text.
         before: the first candidate.
-        after: the one chosen.
-        gain: what that is worth to the corpus score, in percent points; below 0 it is worse.
+        after: the chosen candidate.
+        gain: change of the corpus score, in percentage points; negative if worse.
     """
 
     name: str
@@ -352,10 +352,10 @@ class ChangedList(NamedTuple):
 
 
 def tuning_page(title: str, tuned: TuneResult, reply: TuneReply) -> bytes:
-    """The page, HTML in UTF-8; it needs no other file."""
+    """Make the page, HTML in UTF-8, without references to other files."""
     changes = _changed_lists(tuned)
-    better = sorted((one for one in changes if one.gain > LOSS_TOLERANCE), key=lambda one: -one.gain)
-    worse = sorted((one for one in changes if one.gain < -LOSS_TOLERANCE), key=lambda one: one.gain)
+    better = sorted((item for item in changes if item.gain > LOSS_TOLERANCE), key=lambda item: -item.gain)
+    worse = sorted((item for item in changes if item.gain < -LOSS_TOLERANCE), key=lambda item: item.gain)
     same = len(changes) - len(better) - len(worse)
     verb = "changed" if reply.decision == "tuned" else "would have changed"
     style = (resources.files("service.local") / "tune_report.css").read_text(encoding="utf-8")
@@ -379,8 +379,8 @@ def tuning_page(title: str, tuned: TuneResult, reply: TuneReply) -> bytes:
 
 
 def _models(reply: TuneReply) -> str:
-    further = [f"{name}: {address}" for name, address in reply.models.items()]
-    named = [*([reply.model] if reply.model else []), *further]
+    extra = [f"{name}: {address}" for name, address in reply.models.items()]
+    named = [*([reply.model] if reply.model else []), *extra]
     return f"Models: {', '.join(named)}." if named else "No model scored."
 
 
@@ -403,8 +403,8 @@ def _changed_lists(tuned: TuneResult) -> list[ChangedList]:
 
 
 def _tiles(reply: TuneReply, num_changed: int) -> str:
-    test, room = reply.significance, reply.oracle - reply.baseline
-    closed = f"{round(100 * test.difference / room)} %" if room else "none"
+    test, possible = reply.significance, reply.oracle - reply.baseline
+    closed = f"{round(100 * test.difference / possible)} %" if possible else "none"
     values = [
         (f"{reply.baseline:.2f}", f"{reply.metric.upper()} of the first pass"),
         (f"{reply.tried:.2f}", "tuned weights, on lists held out"),
@@ -422,7 +422,8 @@ def _tiles(reply: TuneReply, num_changed: int) -> str:
 
 def _figures(charts: Sequence[Chart]) -> str:
     figures = "".join(
-        f"<figure>\n{one.svg}\n<figcaption>{escape(one.caption)}</figcaption>\n</figure>\n" for one in charts
+        f"<figure>\n{chart.svg}\n<figcaption>{escape(chart.caption)}</figcaption>\n</figure>\n"
+        for chart in charts
     )
     return f'<div class="figures">\n{figures}</div>\n'
 

@@ -26,14 +26,14 @@ from training.neural.settings import TrainSettings
 from training.progress import HistoryRecord
 
 LAGS = 64
-"""Tokens that gradients are followed back over."""
+"""Largest distance in tokens over which gradients are measured."""
 
 _ROWS = 32
 _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
 
 
 class GateSaturation(NamedTuple):
-    """How often the values of one gate are at an end of their range, where hardly any gradient passes.
+    """Share of one gate's values near either end of their range, where hardly any gradient passes.
 
     Attributes:
         layer: from 1, the lowest.
@@ -49,16 +49,16 @@ class GateSaturation(NamedTuple):
 
 
 def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
-    """The norm of the gradient of a late loss with respect to what was carried at earlier tokens.
+    """Compute the norm of the gradient of a late loss with respect to the state at earlier tokens.
 
     ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …, the mean over rows, L_T being the loss of the last token alone
-    and s all that is carried: of an LSTM the cell as well, through which it remembers. A curve that
-    falls straight on a logarithmic scale is vanishing, one that rises exploding (Pascanu et al. 2013,
-    section 2.1).
+    and s the whole state: of an LSTM the cell as well, which is its memory. A curve that falls straight
+    on a logarithmic scale is a vanishing gradient, a rising one an exploding gradient (Pascanu et al.
+    2013, section 2.1).
 
     Args:
         network: of any family; it is used in evaluation mode.
-        tokens: ids [T + 1, B]; the last is what is predicted.
+        tokens: ids [T + 1, B]; the last one is predicted.
 
     Returns:
         The norms by lag [T], lag 0 first.
@@ -69,12 +69,12 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
         hidden = tuple(p.clone().requires_grad_() if p.is_floating_point() else p for p in hidden)
         for token in tokens[:-1]:
             _, hidden = network(token[None], hidden)
-            # copies, of which nothing but the next step depends, whatever a kernel shares between outputs
+            # copies: only the next step depends on them, even if a kernel shares memory between its outputs
             hidden = tuple(part.clone() for part in hidden)
             carried.append(tuple(part for part in hidden if part.requires_grad))
         loss = -network.target_log_probs(hidden[0][0], tokens[-1]).sum()
-        wanted = [part for parts in carried for part in parts]
-        gradients = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+        states = [part for parts in carried for part in parts]
+        gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
     norms = []
     for parts in carried:
         own = [g for g in (next(gradients) for _ in parts) if g is not None]
@@ -86,15 +86,17 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
 
 
 def gate_saturation(network: Network, tokens: Tensor) -> list[GateSaturation]:
-    """How saturated each gate of each layer is, over all values at all tokens.
+    """Compute the saturation of each gate of each layer, over all values at all tokens.
 
     Args:
         network: of any family; it is used in evaluation mode. One without known gates has none.
         tokens: ids [T, B].
     """
     cells = [module for module in network.modules() if isinstance(module, Cell)]
-    counted = [dict[str, list[Tensor]]() for _ in cells]
-    hooks = [cell.register_forward_hook(_collector(own)) for cell, own in zip(cells, counted, strict=True)]
+    values_by_gate = [dict[str, list[Tensor]]() for _ in cells]
+    hooks = [
+        cell.register_forward_hook(_collector(own)) for cell, own in zip(cells, values_by_gate, strict=True)
+    ]
     try:
         with _evaluation_mode(network), torch.no_grad():
             hidden = network.initial_hidden(tokens.shape[1])
@@ -105,17 +107,17 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[GateSaturation]:
             hook.remove()
     return [
         _saturation(layer, gate, torch.stack(values))
-        for layer, own in enumerate(counted, start=1)
+        for layer, own in enumerate(values_by_gate, start=1)
         for gate, values in own.items()
     ]
 
 
 def diagnose(network: Network, text: EncodedCorpus, *, lags: int = LAGS) -> dict[str, Any]:
-    """Both, on stretches from all over a text, as facts for metrics.json; none of a text of a few tokens."""
-    stretches = sample_segments(text, length=lags + 1, rows=_ROWS)
-    if stretches is None:
+    """Gradients by lag and gate saturation on segments of a text, for metrics.json; empty for tiny texts."""
+    segments = sample_segments(text, length=lags + 1, rows=_ROWS)
+    if segments is None:
         return {}
-    tokens = torch.as_tensor(stretches, device=next(network.parameters()).device)
+    tokens = torch.as_tensor(segments, device=next(network.parameters()).device)
     norms = gradient_by_lag(network, tokens)
     return {
         "stretches": tokens.shape[1],
@@ -125,9 +127,9 @@ def diagnose(network: Network, text: EncodedCorpus, *, lags: int = LAGS) -> dict
 
 
 def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds | None:
-    """Stretches [T, B] of running text, evenly spread, the last token of each one that is predicted.
+    """Sample segments [T, B] of running text, evenly spaced, each ending in a predicted token.
 
-    Shorter than asked for where the text is; None where it has no two tokens.
+    They are shorter than `length` if the text is; None if it has fewer than two tokens.
     """
     running = text.with_boundaries().astype(np.int64)
     length = min(length, len(running))
@@ -135,13 +137,13 @@ def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds 
     ends = ends[ends >= length - 1]
     if length < 2 or not len(ends):
         return None
-    chosen = ends[np.linspace(0, len(ends) - 1, min(rows, len(ends))).astype(np.int64)]
-    stretches: TokenIds = running[chosen + np.arange(1 - length, 1)[:, None]]
-    return stretches
+    end_positions = ends[np.linspace(0, len(ends) - 1, min(rows, len(ends))).astype(np.int64)]
+    segments: TokenIds = running[end_positions + np.arange(1 - length, 1)[:, None]]
+    return segments
 
 
 def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> dict[str, Tensor]:
-    """The values in [0, 1] of each gate of a layer at one token, each [B, H]."""
+    """Return the values in [0, 1] of each gate of a layer at one token, each [B, H]."""
     if isinstance(cell, LSTM):
         i, f, _, o = _gate_inputs(cell, inputs, before[0], parts=4)
         return {"input": i.sigmoid(), "forget": f.sigmoid(), "output": o.sigmoid()}
@@ -156,7 +158,7 @@ def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> di
 
 
 def _gate_inputs(cell: TorchCell, inputs: Tensor, h: Tensor, *, parts: int) -> Sequence[Tensor]:
-    """What a layer's gates are the sigmoids of."""
+    """Compute the pre-activations of a layer's gates, split into `parts`, each [B, H]."""
     of_inputs, of_hidden, *biases = cell.weights()
     return (linear(inputs, of_inputs, biases[0]) + linear(h, of_hidden, biases[1])).chunk(parts, -1)
 
@@ -177,7 +179,7 @@ def _saturation(layer: int, gate: str, values: Tensor) -> GateSaturation:
 
 @contextmanager
 def _evaluation_mode(network: Network) -> Iterator[None]:
-    """A network in evaluation mode for a while."""
+    """Put a network into evaluation mode inside the block."""
     was_training = network.training
     network.eval()
     try:
@@ -194,14 +196,14 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator"
 def divergence_error(
     step: int, *, loss: float, norm: float, text: str, settings: TrainSettings
 ) -> InvalidInputError:
-    """The error of an update whose loss or gradient is not a finite number.
+    """Make the error for an update whose loss or gradient is not a finite number.
 
     Args:
         step: the update, from 1.
         loss: mean over the batch.
         norm: of its gradient.
-        text: of the batch's worst row.
-        settings: of the run.
+        text: the batch's worst row.
+        settings: the run's settings.
     """
     return InvalidInputError(
         f"the training diverged at step {step}: the loss is {loss:g}, the gradient's norm {norm:g}, with "
@@ -213,13 +215,13 @@ def divergence_error(
 
 @torch.no_grad()
 def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vocabulary) -> str:
-    """The text of the row with the highest loss, shortened.
+    """Return the text of the row with the highest loss, shortened.
 
     Args:
-        network: that made the outputs.
+        network: source of the outputs.
         outputs: [T, B, W].
         targets: the ids that follow, [T, B].
-        vocabulary: what they stand for.
+        vocabulary: maps ids to tokens.
     """
     was_training = network.training
     network.eval()
@@ -234,7 +236,7 @@ def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vo
 
 
 def display_text(ids: list[int], vocabulary: Vocabulary) -> str:
-    """Tokens as a line to read, cut off where it gets long."""
+    """Join tokens into a readable line, truncated if it is long."""
     tokens = [vocabulary[token] for token in ids]
     pieces = any(_WORD_START in token for token in tokens)
     text = "".join(tokens).replace(_WORD_START, " ").strip() if pieces else " ".join(tokens)
@@ -243,10 +245,10 @@ def display_text(ids: list[int], vocabulary: Vocabulary) -> str:
 
 @contextmanager
 def memory_advice(settings: TrainSettings) -> Iterator[None]:
-    """Say which settings to lower where memory runs out.
+    """Turn an out-of-memory error into one that names the settings to lower.
 
     Raises:
-        InvalidInputError: it did.
+        InvalidInputError: memory ran out.
     """
     try:
         yield
@@ -267,15 +269,15 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 _SENTENCES = 256  # scored together
-_TOKENS = 20_000  # enough for two digits
+_TOKENS = 20_000  # enough for two significant digits
 
 
 class LogNormalisers(NamedTuple):
-    """Log-normalisers over a text: what unnormalised scores are off by, in nats a token.
+    """Log-normalisers over a text: the error of unnormalised scores, in nats per token.
 
     Attributes:
-        mean: near 0 if the scores are to be compared with log-probabilities.
-        deviation: standard deviation; what disturbs the order of candidates.
+        mean: near 0 if the scores are comparable with log-probabilities.
+        deviation: standard deviation; it disturbs the order of candidates.
     """
 
     mean: float
@@ -283,41 +285,41 @@ class LogNormalisers(NamedTuple):
 
 
 def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> LogNormalisers:
-    """Mean and deviation of log Σ exp of the logits, over sentences from all over a text.
+    """Compute mean and deviation of log Σ exp of the logits, over sentences spread over a text.
 
     Args:
-        model: whose logits.
-        corpus: at least one sentence; some 20,000 of its tokens are looked at.
+        model: source of the logits.
+        corpus: at least one sentence; about 20,000 of its tokens are used.
     """
     every = max(1, corpus.num_tokens // _TOKENS)
-    chosen = range(0, corpus.num_sentences, every)
-    offs = []
-    for start in range(0, len(chosen), _SENTENCES):
-        sentences = [[*corpus.sentence(i).tolist(), EOS] for i in chosen[start : start + _SENTENCES]]
+    indices = range(0, corpus.num_sentences, every)
+    errors = []
+    for start in range(0, len(indices), _SENTENCES):
+        sentences = [[*corpus.sentence(i).tolist(), EOS] for i in indices[start : start + _SENTENCES]]
         tokens, lengths = pad_sequences(sentences)
         state = model.initial_state(len(sentences))
-        off = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
-        offs.append(off[np.arange(tokens.shape[1]) < lengths[:, None]])
-    values = np.concatenate(offs).astype(np.float64)
+        error = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
+        errors.append(error[np.arange(tokens.shape[1]) < lengths[:, None]])
+    values = np.concatenate(errors).astype(np.float64)
     return LogNormalisers(float(values.mean()), float(values.std()))
 
 
 def normaliser_facts(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, Any]:
-    """What is remembered of a self-normalised model; nothing of others."""
+    """Return the log-normalisers of a self-normalised model for its metrics; empty for any other model."""
     if not model.self_normalised:
         return {}
     return {"log_normalisers": log_normalisers(model, corpus)._asdict()}
 
 
 class TensorBoardWriter:
-    """Writes records into a folder; does nothing without one.
+    """Writer of training records for TensorBoard; it does nothing without a folder.
 
     Args:
-        folder: where to; empty for nowhere.
-        step: updates made before; what is there of later ones is hidden.
+        folder: the log folder; empty for none.
+        step: updates made before; records of later ones in the folder are hidden.
 
     Attributes:
-        failure: why nothing more is shown; empty while nothing is wrong.
+        failure: reason for which writing stopped; empty while it works.
 
     Raises:
         InvalidInputError: the package is not installed, or the folder cannot be written.
@@ -356,7 +358,7 @@ class TensorBoardWriter:
                 self._writer.close()
 
     def add(self, record: HistoryRecord) -> None:
-        """Show a record's figures over the updates."""
+        """Write a record's figures, indexed by update."""
         if self._writer is None:
             return
         with self._ignore_write_errors():
@@ -366,7 +368,7 @@ class TensorBoardWriter:
 
     @contextmanager
     def _ignore_write_errors(self) -> Iterator[None]:
-        """Show no more where the file system refuses: the run is worth more than its picture."""
+        """Stop writing when the file system refuses: the run matters more than its charts."""
         try:
             yield
         except OSError as error:

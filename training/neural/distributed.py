@@ -34,34 +34,34 @@ from models.errors import InvalidInputError, LanguageModelError, ProcessLostErro
 from models.neural.cells import Dropout, Hidden
 
 PATIENCE_S = 300.0
-"""How long a process may be silent, or an exchange between processes take, before a process is taken for dead."""
+"""Longest silence of a process, or duration of an exchange, before a process counts as dead, in seconds."""
 
 _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
-_SILENCE_S = 3.5  # of silence, once an exchange has failed: three beats that did not come
+_SILENCE_S = 3.5  # longest silence once an exchange has failed: three missed heartbeats
 _ADVICE = "start all of them again; with --resume the training goes on from what was saved"
 
 
 class Store(Protocol):
-    """What is used of torch's stores."""
+    """Interface of torch's key-value stores, as far as it is used here."""
 
     def set(self, key: str, value: str) -> None:
-        """Put a value."""
+        """Set a value."""
         ...
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """The values of keys, as soon as all have one."""
+        """Wait until all keys have a value; return the values."""
         ...
 
 
 class _Peer:
-    """What was heard of another process.
+    """Last known state of another process.
 
     Attributes:
-        name: its number and its machine.
-        barriers: that it has come to.
-        exit_reason: why it ended; nothing if it ended as it should, None while it runs.
-        heard: when it last told something new; by this process's clock.
+        name: its rank and its machine.
+        barriers: number of barriers that it has reached.
+        exit_reason: why it ended; empty if it ended normally, None while it runs.
+        heard: time of its last new message, by this process's clock.
     """
 
     def __init__(self, rank: int) -> None:
@@ -72,31 +72,31 @@ class _Peer:
         self._rank = rank
         self._said = b""
 
-    def update(self, said: bytes) -> None:
-        """Take in what it says of itself now."""
-        if said == self._said:
+    def update(self, message: bytes) -> None:
+        """Process its newest message, JSON as `PeerMonitor` writes it."""
+        if message == self._said:
             return
-        self._said, self.heard = said, time.monotonic()
-        told = json.loads(said)
-        self.name = f"process {self._rank} on {told['machine']}"
-        self.barriers, self.exit_reason = told["meetings"], told["farewell"]
+        self._said, self.heard = message, time.monotonic()
+        fields = json.loads(message)
+        self.name = f"process {self._rank} on {fields['machine']}"
+        self.barriers, self.exit_reason = fields["meetings"], fields["farewell"]
 
 
 class PeerMonitor:
-    """This process among the others of its run.
+    """Heartbeats between the processes of a run, and detection of lost ones.
 
     Args:
-        store: that all share; used by this object alone.
+        store: shared by all processes; this object has the handle for itself.
         rank: of this process.
-        count: of all.
-        patience_s: silence after which a process is taken for dead.
+        count: number of processes.
+        patience_s: silence after which a process counts as dead.
     """
 
     def __init__(self, store: Store, rank: int, count: int, *, patience_s: float = PATIENCE_S) -> None:
         self._store = store
         self._rank = rank
         self._patience_s = patience_s
-        self._peers = {other: _Peer(other) for other in range(count) if other != rank}
+        self._peers = {peer: _Peer(peer) for peer in range(count) if peer != rank}
         self._barriers = 0
         self._heartbeats = 0
         self._exit_reason: str | None = None
@@ -107,26 +107,26 @@ class PeerMonitor:
         self._thread.start()
 
     def barrier(self) -> None:
-        """Wait until all processes are here, however long that takes while they live.
+        """Wait until all processes have reached this barrier, however long that takes while they live.
 
         Raises:
-            ProcessLostError: one is gone.
+            ProcessLostError: a process is gone.
         """
         self._barriers += 1
         self._wake.set()
         pause = _FIRST_PAUSE_S
-        while late := [other for other in self._peers.values() if other.barriers < self._barriers]:
-            ended = [other.name for other in late if other.exit_reason is not None]
+        while late := [peer for peer in self._peers.values() if peer.barriers < self._barriers]:
+            ended = [peer.name for peer in late if peer.exit_reason is not None]
             if ended or self._problem(late, silent_s=self._patience_s):
                 raise self.lost_peer_error(f"{', '.join(ended)} ended before the others")
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """The error of an exchange that failed, which names who is gone and why, if that can be found out soon.
+        """Make the error of a failed exchange; it names the lost process and why, if soon known.
 
         Args:
-            problem: what to tell otherwise.
+            problem: reported if no lost process is found.
         """
         until = time.monotonic() + 2 * _SILENCE_S
         while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
@@ -137,24 +137,24 @@ class PeerMonitor:
         return ProcessLostError(f"{reason}; {_ADVICE}")
 
     def leave(self, farewell: str) -> None:
-        """Tell the others that this process ends, and why, if it is not as it should."""
+        """Report to the other processes that this one ends, and why, if not normally."""
         self._exit_reason = farewell
         self._wake.set()
         self._thread.join(timeout=2 * _HEARTBEAT_S)
 
-    def _problem(self, others: Iterable[_Peer], *, silent_s: float) -> str:
-        """Who of the others is gone; nothing if nobody is known to be."""
+    def _problem(self, peers: Iterable[_Peer], *, silent_s: float) -> str:
+        """Describe a lost process among `peers`; empty if none is known to be lost."""
         now = time.monotonic()
         if self._failure:
             return f"torchrun on the machine of process 0 is gone: {self._failure}"
         if now - self._heard > silent_s:
             return f"torchrun on the machine of process 0 has not answered for {now - self._heard:.0f} s"
-        for other in others:
-            if other.exit_reason:
-                return f"{other.name} ended: {other.exit_reason}"
-        for other in others:
-            if other.exit_reason is None and now - other.heard > silent_s:
-                return f"{other.name} is gone: nothing was heard of it for {now - other.heard:.0f} s"
+        for peer in peers:
+            if peer.exit_reason:
+                return f"{peer.name} ended: {peer.exit_reason}"
+        for peer in peers:
+            if peer.exit_reason is None and now - peer.heard > silent_s:
+                return f"{peer.name} is gone: nothing was heard of it for {now - peer.heard:.0f} s"
         return ""
 
     def _run(self) -> None:
@@ -168,7 +168,7 @@ class PeerMonitor:
                     pause = _FIRST_PAUSE_S
                 pause = min(2 * pause, _HEARTBEAT_S)
             self._publish()
-        except RuntimeError as error:  # torch's errors of stores are some
+        except RuntimeError as error:  # torch's store errors are subclasses
             self._failure = str(error).splitlines()[0]
 
     def _publish(self) -> None:
@@ -182,9 +182,9 @@ class PeerMonitor:
         self._store.set(_key(self._rank), json.dumps(own))
 
     def _poll(self) -> None:
-        told = self._store.multi_get([_key(rank) for rank in self._peers])
-        for other, said in zip(self._peers.values(), told, strict=True):
-            other.update(said)
+        messages = self._store.multi_get([_key(rank) for rank in self._peers])
+        for peer, message in zip(self._peers.values(), messages, strict=True):
+            peer.update(message)
         self._heard = time.monotonic()
 
 
@@ -197,10 +197,10 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Terminated(SystemExit):
-    """SIGTERM came; leads out of the program, cleaning up on the way.
+    """Exit by SIGTERM; it unwinds the stack, so that everything is cleaned up.
 
     Args:
-        unsaved: why the run could not be saved; empty where it was, or there was none.
+        unsaved: why the run could not be saved; empty if it was, or if there was none.
     """
 
     def __init__(self, unsaved: str = "") -> None:
@@ -209,11 +209,11 @@ class Terminated(SystemExit):
 
 
 class Interruption:
-    """Whether a run is to end.
+    """Requests to end a run.
 
     Attributes:
-        requested: by one Ctrl-C; a second one interrupts at once, as usual.
-        terminated: by SIGTERM; a second one ends the process at once.
+        requested: Ctrl-C was pressed once; a second one interrupts immediately, as usual.
+        terminated: SIGTERM was received; a second one ends the process immediately.
     """
 
     def __init__(self) -> None:
@@ -221,36 +221,36 @@ class Interruption:
         self.terminated = False
 
     def request(self, number: int, frame: FrameType | None) -> None:
-        """Take note of Ctrl-C."""
+        """Record Ctrl-C."""
         if self.requested:
             signal.default_int_handler(number, frame)
         self.requested = True
 
     def terminate(self, _number: int, _frame: FrameType | None) -> None:
-        """Take note of SIGTERM."""
+        """Record SIGTERM."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self.terminated = True
 
 
 @contextmanager
 def catch_interruption() -> Iterator[Interruption]:
-    """Take note of Ctrl-C for a while, and of SIGTERM where a command is `exit_on_sigterm`.
+    """Record Ctrl-C inside the block, and SIGTERM inside an `exit_on_sigterm` block.
 
-    Of nothing where a signal is handled otherwise, or outside the main thread.
+    A signal with another handler is left alone, and so is every signal outside the main thread.
     """
-    asked = Interruption()
+    interruption = Interruption()
     with (
-        _signal_handler(signal.SIGINT, asked.request, instead_of=signal.default_int_handler),
-        _signal_handler(signal.SIGTERM, asked.terminate, instead_of=_raise_terminated),
+        _signal_handler(signal.SIGINT, interruption.request, instead_of=signal.default_int_handler),
+        _signal_handler(signal.SIGTERM, interruption.terminate, instead_of=_raise_terminated),
     ):
-        yield asked
+        yield interruption
 
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` for a while; process 1 of a container would ignore it otherwise.
+    """Make SIGTERM raise `Terminated` inside the block; process 1 of a container would ignore it otherwise.
 
-    Also where a library that was interrupted by it, as DuckDB is, raises an error of its own.
+    An error of a library that it interrupted, such as DuckDB, becomes `Terminated`, too.
     """
     with _signal_handler(signal.SIGTERM, _raise_terminated, instead_of=signal.SIG_DFL):
         handler = signal.getsignal(signal.SIGTERM)
@@ -265,7 +265,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process immediately
     raise Terminated
 
 
@@ -273,7 +273,7 @@ def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 def _signal_handler(
     number: signal.Signals, handler: Callable[..., Any], *, instead_of: object
 ) -> Iterator[None]:
-    """Handle a signal for a while, if it is handled as it is said to be."""
+    """Handle a signal inside the block, if its handler so far is `instead_of`."""
     before = signal.getsignal(number)
     if before != instead_of or threading.current_thread() is not threading.main_thread():
         yield
@@ -287,7 +287,7 @@ def _signal_handler(
 
 
 class ExchangeResult(NamedTuple):
-    """What all processes know after an exchange: the mean loss, the first one's clock, who was asked to end."""
+    """Result of an exchange: the mean loss, the first process's clock, and whether any got a signal to end."""
 
     loss: float
     seconds: float
@@ -296,33 +296,33 @@ class ExchangeResult(NamedTuple):
 
 
 class Processes:
-    """The processes of a run; one alone exchanges nothing.
+    """The processes of a run; a single one exchanges nothing.
 
     Args:
         rank: of this process, from 0.
-        count: of all.
-        company: what is known of the others; None for one alone.
+        count: number of processes.
+        monitor: monitor of the other processes; None for a single process.
     """
 
     _joined: ClassVar["Processes | None"] = None
 
-    def __init__(self, rank: int = 0, count: int = 1, company: PeerMonitor | None = None) -> None:
+    def __init__(self, rank: int = 0, count: int = 1, monitor: PeerMonitor | None = None) -> None:
         self.rank = rank
         self.count = count
-        self._monitor = company
+        self._monitor = monitor
 
     @classmethod
     def current(cls) -> "Processes":
-        """Those that were joined; else this one alone."""
+        """Return the joined processes; without any, this single one."""
         return cls._joined or cls()
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process validates, saves, publishes and tells."""
+        """Whether this process validates, saves, publishes and reports."""
         return self.rank == 0
 
     def rows(self, batch: int) -> slice:
-        """This process's rows of a batch.
+        """Return this process's rows of a batch.
 
         Raises:
             InvalidInputError: the batch cannot be divided equally.
@@ -336,16 +336,16 @@ class Processes:
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def divide_dropout(self, network: nn.Module) -> None:
-        """Have the network's dropout draw for the whole batch and take this process's share."""
+        """Make the network's dropout draw masks for the whole batch and use this process's rows."""
         for module in network.modules():
             if isinstance(module, Dropout):
                 module.shard = (self.rank, self.count)
 
     def barrier(self) -> None:
-        """Wait until all processes are here; before an exchange that one of them may come to much later.
+        """Wait for all processes; needed before an exchange that one of them may reach much later.
 
         Raises:
-            ProcessLostError: one is gone; so it is in all that follows.
+            ProcessLostError: a process is gone; the methods below raise it, too.
         """
         if self._monitor is not None:
             self._monitor.barrier()
@@ -360,41 +360,41 @@ class Processes:
         interrupted: bool,
         terminated: bool,
     ) -> ExchangeResult:
-        """Replace gradients by the sum of all processes' gradients, each times its weight.
+        """Replace gradients by the weighted sum of all processes' gradients.
 
         Args:
             parameters: with gradients of a mean loss.
-            weight: this process's share of what the mean is over; they sum to 1.
-            loss: the mean.
+            weight: this process's share of the predicted tokens; shares sum to 1.
+            loss: mean over this process's rows.
             seconds: by this process's clock.
-            interrupted: whether this process was asked to end.
-            terminated: whether it was asked to end and publish nothing.
+            interrupted: whether this process got Ctrl-C.
+            terminated: whether it got SIGTERM: end and publish nothing.
         """
         if self.count == 1:
             return ExchangeResult(loss, seconds, interrupted, terminated)
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
-        told = [weight * loss, seconds if self.is_leader else 0.0, float(interrupted), float(terminated)]
-        flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(told)])
+        extras = [weight * loss, seconds if self.is_leader else 0.0, float(interrupted), float(terminated)]
+        flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(extras)])
         with self._detect_lost_peer():
             dist.all_reduce(flat)
-            *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(told)])
+            *sums, tail = torch.split(flat, [*(p.numel() for p in parameters), len(extras)])
             loss, seconds, interruptions, terminations = tail.tolist()
         for parameter, gradient in zip(parameters, sums, strict=True):
             parameter.grad = gradient.view_as(parameter)
         return ExchangeResult(loss, seconds, interruptions > 0, terminations > 0)
 
     def broadcast_value(self, value: float) -> float:
-        """A number of the first process, which may be busy with it for long."""
+        """Return the first process's number, which may take it a long time to compute."""
         if self.count == 1:
             return value
         self.barrier()
-        told = torch.tensor([value], dtype=torch.float64)
+        tensor = torch.tensor([value], dtype=torch.float64)
         with self._detect_lost_peer():
-            dist.broadcast(told, src=0)
-        return float(told)
+            dist.broadcast(tensor, src=0)
+        return float(tensor)
 
     def broadcast_bytes(self, content: bytes | None) -> bytes | None:
-        """The first process's bytes, or None; what the others give does not matter."""
+        """Return the first process's bytes, or None; the arguments of other processes are ignored."""
         if self.count == 1:
             return content
         size = -1 if content is None else len(content)
@@ -403,16 +403,16 @@ class Processes:
             dist.broadcast(length, src=0)
             if length < 0:
                 return None
-            told = (
+            tensor = (
                 _bytes_tensor(content or b"")
                 if self.is_leader
                 else torch.empty(int(length), dtype=torch.uint8)
             )
-            dist.broadcast(told, src=0)
-        return told.numpy().tobytes()
+            dist.broadcast(tensor, src=0)
+        return tensor.numpy().tobytes()
 
     def broadcast_weights(self, network: nn.Module) -> None:
-        """Let the network start as the first process's does."""
+        """Copy the first process's parameters into the network."""
         if self.count == 1:
             return
         with self._detect_lost_peer():
@@ -420,7 +420,7 @@ class Processes:
                 dist.broadcast(parameter.data, src=0)
 
     def gather_texts(self, text: str) -> list[str]:
-        """What each process tells, by rank."""
+        """Return each process's text, by rank."""
         if self.count == 1:
             return [text]
         self.barrier()
@@ -434,7 +434,7 @@ class Processes:
         return [row[: int(size)].numpy().tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
 
     def gather_hidden(self, hidden: Hidden) -> Hidden:
-        """What is carried in all processes' rows, of tensors [·, B / count, ·] in each."""
+        """Join the processes' states, tensors [·, B / count, ·] in each, to [·, B, ·]."""
         if self.count == 1:
             return hidden
         gathered = []
@@ -448,10 +448,10 @@ class Processes:
 
     @contextmanager
     def _detect_lost_peer(self) -> Iterator[None]:
-        """Tell who is gone where an exchange fails."""
+        """Turn a failed exchange into an error that names the lost process."""
         try:
             yield
-        except RuntimeError as error:  # torch's errors of connections and of time are some
+        except RuntimeError as error:  # torch's connection and timeout errors are subclasses
             if self._monitor is None:
                 raise
             raise self._monitor.lost_peer_error(str(error).splitlines()[0]) from error
@@ -459,11 +459,11 @@ class Processes:
 
 @contextmanager
 def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[torch.device]:
-    """Join the processes that torchrun started, and leave them at the end; nothing where it did not.
+    """Join the processes that torchrun started, and leave them at the end; without torchrun do nothing.
 
     Args:
-        device: `cuda` becomes this process's own.
-        patience_s: how long an exchange may take, and a process be silent.
+        device: `cuda` becomes the device of this process.
+        patience_s: longest duration of an exchange and longest silence of a process.
 
     Yields:
         The device to compute on.
@@ -478,10 +478,10 @@ def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> I
     patience = timedelta(seconds=patience_s)
     store, rank, count = next(rendezvous("env://", timeout=patience))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
-    company = PeerMonitor(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
-    Processes._joined = Processes(rank, count, company)  # noqa: SLF001 - torch's group is as global
+    monitor = PeerMonitor(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
+    Processes._joined = Processes(rank, count, monitor)  # noqa: SLF001 - torch's group is as global
     try:
-        with _report_exit(company):
+        with _report_exit(monitor):
             yield device
     finally:
         Processes._joined = None  # noqa: SLF001
@@ -489,12 +489,12 @@ def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> I
 
 
 @contextmanager
-def _report_exit(company: PeerMonitor | None) -> Iterator[None]:
-    """Tell the others why this process ends."""
+def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
+    """Report to the other processes why this one ends."""
     reason = ""
     try:
         yield
-    except ProcessLostError:  # they know
+    except ProcessLostError:  # the others detect it themselves
         raise
     except LanguageModelError as error:
         reason = str(error)
@@ -506,8 +506,8 @@ def _report_exit(company: PeerMonitor | None) -> Iterator[None]:
         reason = f"{type(error).__name__}: {error}"
         raise
     finally:
-        if company is not None:
-            company.leave(reason)
+        if monitor is not None:
+            monitor.leave(reason)
 
 
 def _bytes_tensor(content: bytes) -> Tensor:

@@ -25,11 +25,11 @@ _MAX_DIGITS = 18  # of a count
 
 
 class Embeddings(NamedTuple):
-    """Vectors of some of a vocabulary's tokens.
+    """Vectors for a subset of a vocabulary's tokens.
 
     Attributes:
         rows: ids of the tokens that were found, each once [N].
-        vectors: theirs [N, E], float32.
+        vectors: of those tokens [N, E], float32.
     """
 
     rows: npt.NDArray[np.int64]
@@ -37,28 +37,28 @@ class Embeddings(NamedTuple):
 
 
 def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddings:
-    """The vectors that a file has for tokens of a vocabulary; where it lists a word twice, the first.
+    """Read the vectors of a vocabulary's tokens from a file; of a word listed twice, the first.
 
     Words are looked up as they are spelled; control tokens are never found. Numbers of words that the
     vocabulary lacks are counted, not read.
 
     Args:
         path: the file.
-        vocabulary: whose tokens are looked for.
+        vocabulary: the tokens to find.
         size: E, which the file's vectors must have.
 
     Raises:
         FormatError: the file cannot be read, a line is not a word and E numbers, lines are missing, or
             no word is a token of the vocabulary.
     """
-    wanted = dict(vocabulary.ids)
+    missing_ids = dict(vocabulary.ids)
     rows: list[int] = []
     vectors: list[FloatArray] = []
     for number, line in _word_lines(path, size):
         word, _, numbers = line.partition(" ")
         if numbers.count(" ") != size - 1 or not word or not numbers:
             word, numbers = _split_line(path, number, line, size)
-        row = wanted.pop(word, None)
+        row = missing_ids.pop(word, None)
         if row is not None:
             rows.append(row)
             vectors.append(_vector(path, number, numbers))
@@ -72,20 +72,20 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
 
 
 def embedding_facts(path: str, embeddings: Embeddings | None) -> dict[str, Any]:
-    """What a card says of where vectors came from; nothing if they started at random."""
+    """Return the vectors' source for a model card; empty if they started at random."""
     if embeddings is None:
         return {}
     return {"embeddings": {"source": Path(path).name, "tokens": len(embeddings.rows)}}
 
 
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
-    """Start a network's vectors of the tokens that were found from those given.
+    """Initialise a network's embeddings of the tokens found in a file.
 
-    All are scaled by one number, so that their values have the root mean square that the network's start
-    with: vectors of other origin are up to ten times as long, which a tied output could not bear.
+    All are scaled by one number to the root mean square of the network's own initial values: vectors from
+    elsewhere are up to ten times as long, too much for a tied output.
 
     Raises:
-        InvalidInputError: the network's vectors are of several widths.
+        InvalidInputError: the network's vectors have several widths.
     """
     if not isinstance(network.embedding, nn.Embedding):
         raise InvalidInputError(
@@ -101,7 +101,7 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
 
 
 def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank with their numbers, from 1, without what they end with; a first line of counts aside."""
+    """Yield non-blank lines, right-stripped, with numbers from 1; a first line of counts is checked."""
     expected: int | None = None
     count = 0
     for number, line in enumerate(read_lines(path), start=1):
@@ -128,7 +128,7 @@ def _header_counts(line: str) -> tuple[int, int] | None:
 
 
 def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
-    """The word, which holds spaces, and the numbers of an unusual line; no number ends a word that holds spaces."""
+    """Split a line whose word contains spaces into word and numbers; such a word does not end in a number."""
     fields = line.split(" ")
     width = sum(1 for _ in itertools.takewhile(_is_number, reversed(fields[1:])))
     if width == size and fields[0]:
@@ -153,7 +153,7 @@ def _check_width(path: Path, width: int, size: int) -> None:
 
 def _vector(path: Path, number: int, numbers: str) -> FloatArray:
     try:
-        with np.errstate(over="ignore"):  # told of below
+        with np.errstate(over="ignore"):  # reported below
             vector = np.array([float(text) for text in numbers.split(" ")], dtype=np.float32)
     except ValueError as error:
         raise FormatError(path, f"line {number}: {error}", hint="give the file in text format") from None

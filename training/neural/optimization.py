@@ -26,7 +26,7 @@ _MIN_RATE_SHARE = 0.01
 
 
 class Schedule:
-    """Maps updates and the clock to a share of the run.
+    """Progress of a run by updates and the clock, and the learning rate at each point.
 
     Args:
         settings: the bounds and the shape of the learning rate.
@@ -47,15 +47,15 @@ class Schedule:
 
     @property
     def seconds(self) -> float:
-        """Since the run began, pauses left out."""
+        """Seconds since the run began, without pauses."""
         return self._clock() - self._started
 
     def done(self, step: int, *, seconds: float | None = None) -> float:
-        """The share of the run behind it after `step` updates: of its updates or of its time, the larger.
+        """Return the completed share of the run after `step` updates: of its updates or time, the larger.
 
         Args:
             step: updates made.
-            seconds: since the run began, if not by this clock.
+            seconds: since the run began; None to read this clock.
         """
         share = step / self._steps
         if self._settings.max_minutes is not None:
@@ -64,13 +64,13 @@ class Schedule:
         return min(share, 1.0)
 
     def reached(self, step: int) -> StopReason:
-        """Which bound ended the run after `step` updates."""
+        """Return the bound that ended the run after `step` updates."""
         if step < self._steps:
             return "max_minutes"
         return "epochs" if step >= self._epoch_steps else "max_steps"
 
     def learning_rate(self, done: float) -> float:
-        """The rate at a share of the run; see `TrainSettings.schedule`."""
+        """Return the rate at a share of the run; see `TrainSettings.schedule`."""
         settings, peak = self._settings, self._settings.learning_rate
         if done < settings.warmup:
             lowest = _CYCLE_START if settings.schedule == "one-cycle" else 0.0
@@ -94,16 +94,16 @@ class Schedule:
 
 
 def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
-    """The optimiser that the settings name, over all parameters.
+    """Make the optimiser that the settings name, over all parameters.
 
     Weight decay acts on matrices only. Biases, the gains of norms and learned initial states set
-    levels; pulling them to zero only shifts what the network expresses.
+    levels; decay towards zero would only shift the network's outputs.
     """
     matrices = [p for p in network.parameters() if p.ndim == 2]
-    others = [p for p in network.parameters() if p.ndim != 2]
+    rest = [p for p in network.parameters() if p.ndim != 2]
     groups = [
         {"params": matrices, "weight_decay": settings.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": rest, "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     rate = settings.learning_rate
@@ -116,25 +116,25 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Make the next update use a rate."""
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
 class WeightAverage:
-    """The average that the settings name.
+    """Average of the weights over updates, of the kind that the settings name.
 
     `ema` is an exponential moving average (Polyak and Juditsky 1992; decayed). While it is young, its
-    decay is (1 + t) / (10 + t) after t updates, so that it forgets the random start. `nt-asgd` is the plain
+    decay is (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd` is the plain
     mean of all updates since the first validation that was no better than the best of those more than
     `nonmonotone` before it (Merity et al. 2018, algorithm 1).
 
     Args:
-        network: whose parameters are averaged; an average has a copy of them, and `none` does not.
-        settings: which average.
+        network: owner of the parameters; every average but `none` has a copy of them.
+        settings: name the average.
 
     Attributes:
-        updates: that are in the average; 0 while it has not begun.
+        updates: number of updates in the average; 0 before it begins.
     """
 
     def __init__(self, network: nn.Module, settings: TrainSettings) -> None:
@@ -147,12 +147,12 @@ class WeightAverage:
 
     @property
     def is_pending(self) -> bool:
-        """Whether `nt-asgd` has still to begin; what is worse until then is a reason to begin, not to stop."""
+        """Whether `nt-asgd` has yet to begin; worse validations until then start it instead of ending the run."""
         return self._settings.average == "nt-asgd" and not self.updates
 
     @torch.no_grad()
     def add(self, done: float) -> None:
-        """Take in the weights after an update, `done` being the share of the run behind it."""
+        """Add the weights after an update; `done` is the completed share of the run."""
         if not self._wanted(done):
             return
         if self.updates:
@@ -162,7 +162,7 @@ class WeightAverage:
         self.updates += 1
 
     def record_validation(self, perplexity: float) -> None:
-        """Take note of a validation; `nt-asgd` begins when there is no more progress."""
+        """Record a validation; `nt-asgd` begins when there is no more progress."""
         if self._triggered or self._settings.average != "nt-asgd":
             return
         earlier = self._validations[: -self._settings.nonmonotone]
@@ -171,7 +171,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """For a while, the network has the average for its weights, if there is one."""
+        """Replace the network's weights by the average inside the block, if there is one."""
         if not self.updates:
             yield
             return
@@ -183,7 +183,7 @@ class WeightAverage:
             self._set(own)
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs: tensors and numbers."""
+        """Return the state for resuming: tensors and numbers."""
         return {
             "updates": self.updates,
             "averages": self._averages,
@@ -192,7 +192,7 @@ class WeightAverage:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` said."""
+        """Restore the result of `state`."""
         self.updates = state["updates"]
         self._averages = [
             average.to(parameter.device)
@@ -217,17 +217,17 @@ class WeightAverage:
 
 
 class OutputPenalties:
-    """Adds α · mean(d²) + β · mean((h_t − h_{t−1})²) to what is minimised, h being outputs, d those after dropout.
+    """Penalty α · mean(d²) + β · mean((h_t − h_{t−1})²) on outputs h, and d = h after dropout.
 
-    Their gradients are simple, so they are added where the loss's own gradient passes by: nothing is
-    propagated twice. The loss that is reported is without them.
+    Their gradients are simple, so backward hooks add them to the loss's own gradient: nothing is
+    propagated twice. The reported loss excludes them.
 
     Args:
-        network: whose outputs [T, B, W] are penalised in training.
+        network: its outputs [T, B, W] are penalised in training.
         settings: α, `activation_penalty`, and β, `slowness_penalty`.
 
     Attributes:
-        scale: of both; 1, but for a process that has a part of the batch.
+        scale: of both; 1, except in a process with a part of the batch.
     """
 
     def __init__(self, network: Network, settings: TrainSettings) -> None:
@@ -265,13 +265,13 @@ def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
 
 
 class DropoutSchedule:
-    """Shares of dropped values that rise in a straight line over a run (Morerio et al. 2017, "curriculum dropout").
+    """Dropout shares that rise linearly over a run (Morerio et al. 2017, "curriculum dropout").
 
-    Weights and whole tokens are dropped alike throughout.
+    Dropout of weights and of whole tokens stays constant.
 
     Args:
-        network: whose layers' shares are those at the end.
-        start: what part of them there is at the beginning, from 0 to 1.
+        network: its layers have the final shares.
+        start: initial fraction of the final shares, from 0 to 1.
     """
 
     def __init__(self, network: Network, *, start: float) -> None:
@@ -279,6 +279,6 @@ class DropoutSchedule:
         self._start = start
 
     def set_progress(self, done: float) -> None:
-        """Set what belongs to a share of the run behind it."""
+        """Set the dropout shares for the completed share of the run."""
         for layer, share in self._layers:
             layer.share = share * (self._start + (1 - self._start) * done)

@@ -23,7 +23,7 @@ from training.corpus import EncodedCorpus
 from training.neural.settings import BOUNDS, TrainSettings
 
 STATE_FORMAT = 1
-"""Of the state; one of another format is refused."""
+"""Format number of the state; any other is refused."""
 
 _DIGEST_BYTES = 32
 _DISTRIBUTION = "gramophone-lm"
@@ -34,24 +34,24 @@ class StateFile:
     """The training state of one run.
 
     Args:
-        path: of the file; its folder is made when it is needed.
+        path: of the file; its folder is made on the first write.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, state: Mapping[str, Any]) -> None:
-        """Replace the file; whenever the process or the machine dies, the old one or the new one is there.
+        """Replace the file atomically: after a crash either the old or the new one is there.
 
         Raises:
             RegistryError: the file system refused; the old file is as it was.
         """
         temporary = self.path.with_name(f"{self.path.name}.tmp")
-        whole = {"format": STATE_FORMAT, "version": library_version(), **state}
+        content_fields = {"format": STATE_FORMAT, "version": library_version(), **state}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             content = io.BytesIO()
-            torch.save(whole, content)
+            torch.save(content_fields, content)
             with temporary.open("wb") as file:
                 file.write(hashlib.sha256(content.getbuffer()).digest())
                 file.write(content.getbuffer())
@@ -60,12 +60,12 @@ class StateFile:
             temporary.replace(self.path)
             fsync_path(self.path.parent)
         except OSError as error:
-            with contextlib.suppress(OSError):  # of a disk that takes no changes any more
+            with contextlib.suppress(OSError):  # the disk may refuse any change
                 temporary.unlink()
             raise RegistryError(f"cannot save the training state in {self.path}: {error}") from error
 
     def read(self) -> dict[str, Any] | None:
-        """What was written last, on the CPU; None if nothing was.
+        """Read the last written state onto the CPU; None if there is none.
 
         Raises:
             FormatError: the file is no training state, or one of another format.
@@ -74,7 +74,7 @@ class StateFile:
         return None if content is None else self.parse(content)
 
     def content(self) -> bytes | None:
-        """The file's bytes; None if there is none.
+        """Read the file's bytes; None if there is no file.
 
         Raises:
             FormatError: it cannot be read.
@@ -87,7 +87,7 @@ class StateFile:
             raise FormatError(self.path, error.strerror or str(error), hint=_RESTART_HINT) from None
 
     def parse(self, content: bytes) -> dict[str, Any]:
-        """The state that a file's bytes are, on the CPU.
+        """Parse a file's bytes into a state on the CPU.
 
         Raises:
             FormatError: they are no training state, or one of another format.
@@ -107,7 +107,7 @@ class StateFile:
         return dict(state)
 
     def format_error(self, error: Exception) -> FormatError:
-        """The error that says of a whole file that what it holds is no training's state."""
+        """Make the error for an intact file with a content other than a training state."""
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return FormatError(
             self.path, f"does not hold the state of a training: {reason:.200}", hint=_RESTART_HINT
@@ -123,7 +123,7 @@ def identity_of(
     settings: TrainSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """What makes a run this run, by the name to tell a difference under: hashes, and the recipe's keys."""
+    """Return a run's identity, by the names that messages use: hashes, and the recipe's keys."""
     return {
         "the tokenizer": vocabulary.fingerprint,
         "the training text": text_hash(train),
@@ -134,74 +134,75 @@ def identity_of(
     }
 
 
-def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, place: Path) -> list[str]:
-    """How the bounds of a run that is to be resumed differ from what they were, each in words.
+def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, folder: Path) -> list[str]:
+    """Describe the changes of a resumed run's bounds, each in words.
 
     Raises:
-        InvalidInputError: anything else differs; the message says what.
+        InvalidInputError: anything else differs; the message names it.
     """
     before: Mapping[str, Any] = state["identity"]
     names = [name for name in {**identity, **before} if before.get(name) != identity.get(name)]
     bounds = [name for name in names if name.removeprefix("train.") in BOUNDS]
-    told = {name: _difference(name, before.get(name), identity.get(name)) for name in names}
-    others = [told[name] for name in names if name not in bounds]
-    if others:
+    differences = {name: _difference(name, before.get(name), identity.get(name)) for name in names}
+    refused = [differences[name] for name in names if name not in bounds]
+    if refused:
         raise InvalidInputError(
-            f"cannot resume the training in {place}: {'; '.join(others)}; {_RESTART_HINT}", parameter="resume"
+            f"cannot resume the training in {folder}: {'; '.join(refused)}; {_RESTART_HINT}",
+            parameter="resume",
         )
-    return [told[name] for name in bounds]
+    return [differences[name] for name in bounds]
 
 
-def check_same_structure(given: Any, own: Any, place: str) -> None:
-    """See that a part of a saved state is of the same kinds and shapes as a new run's own.
+def check_same_structure(given: Any, own: Any, name: str) -> None:
+    """Check that a part of a saved state has the types and shapes of a new run's own.
 
-    What the new run does not have yet, an empty list or None, is not compared; a tensor may be None.
+    Parts that the new run lacks so far, an empty list or None, are not compared; a tensor may be None.
 
     Args:
         given: the saved part.
         own: the new run's.
-        place: what messages call it.
+        name: name of the part in messages.
 
     Raises:
-        TypeError: it is of other kinds; the message names the place.
+        TypeError: a type differs; the message names the part.
         ValueError: a tensor or list has another shape.
     """
     if own is None or (given is None and isinstance(own, torch.Tensor)):
         return
     kinds = (int, float) if type(own) is float else (type(own),)
     if type(given) not in kinds and not (isinstance(own, Mapping) and isinstance(given, Mapping)):
-        raise TypeError(f"{place} is of the kind {type(given).__name__}, not {type(own).__name__}")
+        raise TypeError(f"{name} is of the kind {type(given).__name__}, not {type(own).__name__}")
     if isinstance(given, int) and abs(given) >> 63 and not (isinstance(own, int) and abs(own) >> 63):
-        raise ValueError(f"{place} has more than 63 bits")  # as only generators of random numbers have
+        raise ValueError(f"{name} has more than 63 bits")  # only states of random generators have that many
     if isinstance(own, torch.Tensor):
-        # a state carried from bfloat16 is of that kind, a new one is not yet
-        alike = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())
-        if given.shape != own.shape or not alike:
+        # a recurrent state computed in bfloat16 has that type, an initial one has not
+        same_kind = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())
+        if given.shape != own.shape or not same_kind:
             raise ValueError(
-                f"{place} is {list(given.shape)} {given.dtype}, not {list(own.shape)} {own.dtype}"
+                f"{name} is {list(given.shape)} {given.dtype}, not {list(own.shape)} {own.dtype}"
             )
     elif isinstance(own, Mapping):
-        for name in own.keys() & given.keys():
-            check_same_structure(given[name], own[name], f"{place}.{name}")
+        for key in own.keys() & given.keys():
+            check_same_structure(given[key], own[key], f"{name}.{key}")
     elif isinstance(own, list) and own:
-        for number, (one, other) in enumerate(zip(given, own, strict=True)):
-            check_same_structure(one, other, f"{place}[{number}]")
+        for number, (item, own_item) in enumerate(zip(given, own, strict=True)):
+            check_same_structure(item, own_item, f"{name}[{number}]")
 
 
 def text_hash(corpus: EncodedCorpus) -> str:
-    """SHA-256 (hex) of a text's tokens and where its sentences end."""
+    """Return the SHA-256 (hex) of a text's tokens and sentence ends."""
     digest = hashlib.sha256(corpus.tokens.tobytes())
     digest.update(corpus.offsets.tobytes())
     return digest.hexdigest()
 
 
 def library_version() -> str:
-    """The version of this library and of torch."""
+    """Return the versions of this library and of torch."""
     return f"{own_version()}, torch {torch.__version__}"
 
 
 def own_version() -> str:
-    """The version of this library."""
+    """Return the version of this library."""
     try:
         return metadata.version(_DISTRIBUTION)
     except metadata.PackageNotFoundError:

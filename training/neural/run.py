@@ -32,10 +32,10 @@ from training.progress import HistoryRecord, Silent
 
 
 class BestWeights:
-    """Remembers the weights of the lowest validation perplexity.
+    """The weights of the lowest validation perplexity, and early stopping.
 
     Args:
-        patience: so many validations in a row without a lower one exhaust it.
+        patience: number of validations in a row without a lower one that exhausts it.
     """
 
     def __init__(self, *, patience: int) -> None:
@@ -46,16 +46,16 @@ class BestWeights:
 
     @property
     def exhausted(self) -> bool:
-        """Whether patience is at its end."""
+        """Whether the patience is used up."""
         return self._failures >= self._patience
 
     def update(self, perplexity: float, network: Network, *, counts: bool = True) -> None:
-        """Take note of a validation.
+        """Record a validation.
 
         Args:
-            perplexity: what it found.
-            network: of which.
-            counts: whether it tries patience if it is no better.
+            perplexity: its result.
+            network: the validated network.
+            counts: whether a result that is no better uses up patience.
         """
         if perplexity < self.perplexity:
             self.perplexity = perplexity
@@ -65,16 +65,16 @@ class BestWeights:
             self._failures += counts
 
     def apply(self, network: Network) -> None:
-        """Give the network the best weights; its own stay if nothing was ever validated."""
+        """Load the best weights into the network; without a validation leave it as it is."""
         if self._weights is not None:
             network.load_state_dict(self._weights)
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs: tensors and numbers."""
+        """Return the state for resuming: tensors and numbers."""
         return {"perplexity": self.perplexity, "failures": self._failures, "weights": self._weights}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` said."""
+        """Restore the result of `state`."""
         self.perplexity, self._failures = state["perplexity"], state["failures"]
         self._weights = state["weights"]
 
@@ -83,7 +83,7 @@ _CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
-    """The type that the settings name; for `auto`, bfloat16 where the device has instructions for it."""
+    """Return the type that the settings name; for `auto`, bfloat16 if the device has instructions for it."""
     if settings.precision == "auto":
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
     return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
@@ -92,24 +92,24 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
 def _has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch cannot say
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older torch
     return any(capabilities.get(name, False) for name in _CPU_INSTRUCTIONS)
 
 
 def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
-    """A context in which matrix products compute in a type."""
+    """Make a context in which matrix products compute in a type."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
 _NUM_ROWS = 16
-_MIN_ROW_TOKENS = 256  # tokens: shorter rows would mostly measure how a text begins
+_MIN_ROW_TOKENS = 256  # in shorter rows the tokens with little context would dominate
 
 
 class Validation:
-    """The same sample of a text, whenever it is asked.
+    """Perplexity of a fixed sample of the validation text.
 
-    In sentence context, sentences from all over it. In stream context, some rows of running text
-    from all over it, read side by side: one row would be slow, and the first tokens of a few cost little.
+    In sentence context, the sample is sentences spread over the text. In stream context, it is a few rows of
+    running text, spread likewise and read in parallel: one row would be slow, many rows would lack context.
 
     Args:
         corpus: the validation text.
@@ -122,7 +122,7 @@ class Validation:
         self._rows = sample_rows(corpus, settings.valid_tokens)
 
     def perplexity(self, model: NeuralModel) -> float:
-        """Per token; infinite where a probability is zero or not a number."""
+        """Compute the perplexity per token; infinite if a probability is zero or not a number."""
         if not self._stream:
             measured = evaluate(model, self._sentences, progress=Silent()).perplexity or math.inf
         else:
@@ -135,7 +135,7 @@ class Validation:
 
 
 def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Sentences from all over a corpus, of about so many tokens to predict, one at least."""
+    """Sample sentences spread over a corpus, with about `tokens` tokens to predict, at least one sentence."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
         [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
@@ -143,7 +143,7 @@ def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
 
 
 def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Rows of running text [R, T] from all over a corpus, of at most about so many tokens in all."""
+    """Sample rows of running text [R, T] spread over a corpus, with at most about `tokens` tokens in all."""
     text = corpus.with_boundaries().astype(np.int64)
     count = max(1, min(_NUM_ROWS, min(len(text), tokens) // _MIN_ROW_TOKENS))
     width = max(2, min(len(text), tokens) // count)
@@ -152,21 +152,21 @@ def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int
 
 
 STOP_REQUESTED = ("interrupted", "terminated")
-"""Ends of a run that are not its own: resumed, it goes on."""
+"""Reasons for a stop from outside the run; when resumed, it continues."""
 
 
 class TrainingRun:
-    """A run's moving parts; see `train_network` for the arguments.
+    """Components and state of a run; see `train_network` for the arguments.
 
     Attributes:
         rows: this process's part of each batch.
-        hidden: what is carried from stretch to stretch.
+        hidden: recurrent state carried from segment to segment.
         step: updates made.
         tokens: of training text seen.
-        done: share of the run behind it.
+        done: completed share of the run.
         loss: of the last updates, smoothed; not a number before the first.
         stopped: why it ended; empty while it has not.
-        notes: what the user should know.
+        notes: messages for the user.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class TrainingRun:
         self.notes: list[str] = []
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run needs; every process has to ask, each tells what it carries."""
+        """Return the state for resuming; every process must call it, as hidden states are gathered."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "step": self.step,
@@ -240,10 +240,10 @@ class TrainingRun:
         }
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """See that a state could be this run's; every process has to ask.
+        """Check that a state fits this run; every process must call it.
 
         Raises:
-            KeyError, TypeError, ValueError: it could not.
+            KeyError, TypeError, ValueError: it does not fit.
         """
         own = self.state()
         check_same_structure(state, own, "state")
@@ -254,7 +254,7 @@ class TrainingRun:
             check_same_structure(state["average"]["averages"], parameters, "average.averages")
 
     def resume_from(self, state: Mapping[str, Any]) -> None:
-        """Become the run that told its state."""
+        """Continue from a saved state."""
         self.step, self.tokens, self.done = state["step"], state["tokens"], state["done"]
         self.loss, self.stopped = state["loss"], state["stopped"]
         self.schedule.resume_from(state["seconds"])
@@ -271,7 +271,7 @@ class TrainingRun:
 
 
 def _target_counts(corpus: EncodedCorpus, vocab_size: int) -> Tensor:
-    """How often each token is predicted [V], and once more."""
+    """Count how often each token is predicted, plus one [V]."""
     counts = np.bincount(corpus.tokens, minlength=vocab_size) + 1.0
     counts[EOS] += corpus.num_sentences
     return torch.as_tensor(counts, dtype=torch.float32)

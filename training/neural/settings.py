@@ -22,10 +22,10 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "average_start": ("average", ("ema",)),
     "nonmonotone": ("average", ("nt-asgd",)),
 }
-"""Keys that act with some values of another key only: that key and those values."""
+"""Keys that act only with certain values of another key: that key and those values."""
 
 BOUNDS = frozenset({"max_minutes", "epochs", "max_steps", "patience", "save_minutes", "tensorboard"})
-"""Keys that may change when a run is resumed: they say when it ends and what is told of it, not how it learns."""
+"""Keys that may change when a run is resumed: they set its end and its reports, not its learning."""
 
 
 class TrainSettings(BaseModel):
@@ -35,19 +35,19 @@ class TrainSettings(BaseModel):
     the learning rate spans just that, so a shorter run is a complete one.
 
     Attributes:
-        max_minutes: wall-clock bound; None for none. What a resumed run used before counts.
+        max_minutes: wall-clock bound; None for none. Time before resuming counts.
         epochs: passes over the text.
         max_steps: bound on the number of updates; None for none.
-        batch_size: parallel streams that the text is cut into; of several processes, all together.
+        batch_size: number of parallel streams of the text, summed over all processes.
         bptt_length: tokens of each stream between two updates; gradients do not reach further back.
-        variable_bptt: whether the length varies around `bptt_length` from update to update, one in
-            twenty being half as long, and the learning rate in proportion (Merity et al. 2018).
-        reset: probability that a stream's state is emptied before an update. Sentences are mostly
-            scored from an empty state: of 0, 0.1, 0.3 and 1, 0.1 gave the lowest perplexity for them,
-            as low as training on single sentences, and kept most of what carrying gives running text.
+        variable_bptt: whether the length varies around `bptt_length` between updates, with one in twenty half
+            as long, and the learning rate in proportion (Merity et al. 2018).
+        reset: probability of resetting a stream's state before an update. Sentences are mostly scored
+            from an empty state: of 0, 0.1, 0.3 and 1, 0.1 gave the lowest perplexity for them, as low
+            as training on single sentences, and preserved most of the gain of carried states on running text.
         optimizer: `adamw` (Loshchilov and Hutter 2019), `adam` (Kingma and Ba 2015), `sgd` or
             `rmsprop` (Tieleman and Hinton 2012).
-        betas: of Adam and AdamW: how slowly the means of gradients and of their squares are forgotten.
+        betas: of Adam and AdamW: decay rates of the means of gradients and of their squares.
         momentum: of SGD and RMSProp.
         learning_rate: its peak.
         schedule: of the learning rate: `cosine` falls along half a cosine to zero (Loshchilov and
@@ -56,41 +56,42 @@ class TrainSettings(BaseModel):
         warmup: share of the run over which the rate rises to its peak, with every schedule.
         anneal: share of the run, at its end, over which `one-cycle` goes to zero.
         decay_at: shares of the run at which `step` lowers the rate, rising.
-        decay_factor: what it is multiplied by there.
-        weight_decay: of matrices only; biases, gains of norms and initial states are left alone. For
-            AdamW decoupled; for the others a part of the gradient, so far smaller values fit.
-        loss: what is minimised: `softmax`, cross-entropy over the whole vocabulary; or losses that ask
-            only for drawn tokens, for large vocabularies: `sampled`, the softmax over them (Jean et al.
+        decay_factor: factor of the rate there.
+        weight_decay: of matrices only, not of biases, gains of norms and initial states. For AdamW
+            decoupled; for the others a part of the gradient, so far smaller values are suitable.
+        loss: the minimised loss: `softmax`, cross-entropy over the whole vocabulary; or, for large
+            vocabularies, losses that need only sampled tokens: `sampled`, the softmax over them (Jean et al.
             2015); `nce`, noise-contrastive estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov
             et al. 2013). Models are evaluated by the exact softmax whatever the loss.
-        self_normalise: weight of the mean squared log-normaliser beside the loss, so that logits can be
+        self_normalise: weight of the mean squared log-normaliser added to the loss, so that logits can be
             used as log-probabilities (`score_mode` of re-ranking); 0 for none.
-        samples: tokens drawn for each update, shared by all its positions.
-        noise: how they are drawn: `unigram`, by their counts to the power of 3/4; `log-uniform`, by rank.
-        sampled_share: share of the run, from its start, with drawn tokens; the rest uses all.
+        samples: noise tokens sampled for each update, shared by all its positions.
+        noise: distribution of the samples: `unigram`, by their counts to the power of 3/4; `log-uniform`, by rank.
+        sampled_share: share of the run, from its start, with sampled tokens; the rest uses all tokens.
         clip_norm: gradients are scaled down to this Euclidean norm.
-        dropout_start: what part of the network's dropout of values there is at first; it grows in a straight
-            line, until at the end there is all of it (Morerio et al. 2017).
+        dropout_start: initial fraction of the network's dropout of values; it rises linearly to 1 at the end
+            of the run (Morerio et al. 2017).
         activation_penalty: α, weight of the mean square of the body's outputs after dropout (Merity
             et al. 2017, "AR").
         slowness_penalty: β, weight of the mean square of their changes from token to token, before
             dropout (the same, "TAR").
-        average: whose weights are validated, kept and published, once there are any: `none`, the
+        average: the weights that are validated, kept and published, once they exist: `none`, the
             last update's; `ema`, an exponential moving average; `nt-asgd`, the mean of all updates since
             validation stopped improving (Merity et al. 2018).
-        average_decay: of `ema`: how much of the average an update keeps; less at first,
+        average_decay: of `ema`: share of the average that an update retains; less at first,
             (1 + t) / (10 + t) after t updates.
         average_start: share of the run at which `ema` begins.
-        nonmonotone: of `nt-asgd`: so many last validations are not asked whether this one is better.
-        precision: what the matrix products of training compute in; `auto` is bfloat16 where the
-            CPU or GPU has instructions for it. Weights, and the model that results, are float32.
-        validations: how often the validation text is scored, evenly spread over the run.
-        validate_context: how it is read: `sentence`, every line afresh; `stream`, as running text.
-        valid_tokens: at most about so many of its tokens are scored.
-        patience: stop after so many validations in a row without a better perplexity.
-        save_minutes: how often what a resumed run needs is written to disk.
+        nonmonotone: of `nt-asgd`: number of last validations excluded from the comparison.
+        precision: of the matrix products in training; `auto` is bfloat16 if the CPU or GPU has
+            instructions for it. Weights, and the resulting model, are float32.
+        validations: number of validations, evenly spread over the run.
+        validate_context: context of the validation text: `sentence`, each line on its own; `stream`,
+            running text.
+        valid_tokens: approximate number of its tokens that are scored, at most.
+        patience: number of validations in a row without a better perplexity that ends the run.
+        save_minutes: interval between saved states.
         tensorboard: folder for TensorBoard's files; empty for none.
-        embeddings: file of word2vec, fastText or GloVe whose vectors tokens start from; empty for none.
+        embeddings: file of word2vec, fastText or GloVe with initial vectors of tokens; empty for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -159,11 +160,11 @@ class TrainSettings(BaseModel):
 
     @property
     def self_normalises(self) -> bool:
-        """Whether logits come out as log-probabilities of their own: because they are pulled there, or by `nce`."""
+        """Whether training makes logits approximate log-probabilities: by `self_normalise` or by `nce`."""
         return self.self_normalise > 0 or (self.loss == "nce" and self.sampled_share == 1)
 
     def problem_with(self, output: str) -> str | None:
-        """Why these settings cannot train an output layer, `neural.output`, in words; None if they can."""
+        """Describe why these settings cannot train an output layer, `neural.output`; None if they can."""
         if output == "softmax":
             return None
         if self.loss != "softmax":
@@ -173,9 +174,9 @@ class TrainSettings(BaseModel):
         return None
 
     def unused_key(self) -> str | None:
-        """A key that was set and would do nothing, with the reason; None if there is none."""
-        for key, (other, values) in ACTS_WITH.items():
-            given = getattr(self, other)
+        """Describe a key that was set but has no effect; None if there is none."""
+        for key, (condition, values) in ACTS_WITH.items():
+            given = getattr(self, condition)
             if key in self.model_fields_set and given not in values:
-                return f"{key} acts with train.{other}={' or '.join(values)} only, given {given}"
+                return f"{key} acts with train.{condition}={' or '.join(values)} only, given {given}"
         return None

@@ -13,17 +13,17 @@ from training.corpus import EncodedCorpus
 _LENGTH_DEVIATION = 5.0  # standard deviation of lengths, in tokens
 _HALF_LENGTH_SHARE = 0.05
 _MEAN = 1 - _HALF_LENGTH_SHARE / 2
-_SHORTEST_VARIABLE = 10  # below it there is nothing to vary
+_SHORTEST_VARIABLE = 10  # shorter segments do not vary
 
 
 class StreamSegment(NamedTuple):
-    """What one update learns from.
+    """Tokens of one update.
 
     Attributes:
         epoch: the pass over the text, from 0.
-        first: whether an epoch begins here, so that nothing is carried into it.
+        first: whether an epoch begins here, with no state carried into it.
         inputs: ids [T, B].
-        targets: the ids that follow, [T, B]; those that are `<s>` are not to be predicted.
+        targets: the ids that follow, [T, B]; `<s>` is not predicted.
     """
 
     epoch: int
@@ -35,16 +35,16 @@ class StreamSegment(NamedTuple):
 class Streams:
     """A text cut into parallel streams.
 
-    Each epoch starts at another place of the text, taken as a ring, so that the cuts between
-    streams and between stretches fall elsewhere. What an epoch looks like depends on the seed and its
-    number alone, so the number of updates made is all that a resumed run has to know.
+    Each epoch starts at another offset of the text, which is cyclic, so that streams and segments are
+    cut at other tokens. An epoch depends on the seed and its number alone, so a resumed run needs only
+    the number of updates made.
 
     Args:
         corpus: the text.
         batch_size: streams, B; fewer if the text is too short to fill them.
-        bptt_length: tokens in a stretch, T.
+        bptt_length: tokens in a segment, T.
         variable: whether T varies around that (Merity et al. 2018).
-        seed: of the places where epochs start, and of lengths.
+        seed: of the offsets where epochs start, and of lengths.
 
     Raises:
         InvalidInputError: the text has no tokens.
@@ -64,13 +64,13 @@ class Streams:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Updates in one pass; what is left of the streams after them is left out."""
+        """Updates in one pass; the remainder of the streams is left out."""
         if self._variable:
             return max(1, int(self._length / (_MEAN * self.bptt_length)))
         return self._length // self.bptt_length
 
     def segments(self, epochs: int, *, skip: int = 0) -> Iterator[StreamSegment]:
-        """The stretches of so many passes, in order, from the one after `skip` others."""
+        """Yield the segments of `epochs` passes in order, without the first `skip`."""
         width = self.batch_size * self._length
         first_epoch, first_step = divmod(skip, self.steps_per_epoch)
         for epoch in range(first_epoch, epochs):
@@ -86,7 +86,7 @@ class Streams:
                 )
 
     def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-        """The lengths of one epoch's stretches, `steps_per_epoch` of them, no longer in all than a stream."""
+        """Draw the lengths of one epoch's segments [steps_per_epoch]; their sum is at most a stream's length."""
         count, mean = self.steps_per_epoch, self.bptt_length
         if not self._variable:
             return np.full(count, mean)

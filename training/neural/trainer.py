@@ -37,10 +37,10 @@ _MAX_THRESHOLD = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep large blocks that it frees, to use them again.
+    """Make glibc reuse large freed blocks instead of returning them to the system.
 
-    glibc returns each to the system and takes it back page by page, zeroed: an eighth of an update's
-    time on a CPU. Other allocators are left alone.
+    It would return each and get it back page by page, zeroed: an eighth of an update's time on a CPU.
+    Other allocators are left alone.
 
     Returns:
         Whether it is so now.
@@ -62,11 +62,11 @@ def backward(
         network: in training mode.
         outputs: the body's [T, B, W], with the graph that made them.
         targets: the ids that follow, [T, B]; `<s>` is not predicted.
-        loss: what is minimised.
+        loss: the minimised criterion.
         precision: of matrix products.
 
     Returns:
-        The loss: mean per predicted token, 0 where there is none.
+        The loss: mean per predicted token, 0 if there is none.
     """
     predicted = targets != BOS
     ids = targets[predicted]
@@ -80,15 +80,15 @@ def backward(
 
 
 class Saver:
-    """Keeps a run in a file.
+    """Saver of a run's state, for resuming.
 
     Args:
-        run: what is saved.
-        path: of the file; None for nowhere.
-        identity: what makes the run this run, as `identity_of` has it.
+        run: the run to save.
+        path: of the file; None to save nothing.
+        identity: the run's identity, of `identity_of`.
 
     Attributes:
-        failure: why it could not be saved when that was last tried; empty where it was.
+        failure: why the last attempt to save failed; empty if it succeeded.
     """
 
     def __init__(self, run: TrainingRun, path: Path | None, identity: Mapping[str, Any]) -> None:
@@ -99,14 +99,14 @@ class Saver:
         self.failure = ""
 
     def resume(self) -> float:
-        """Let the run go on from what is in the file, if anything is; of several processes, in the first one's.
+        """Resume the run from the file, if there is one; of several processes, from the first one's.
 
         Returns:
-            The seconds that it took until then.
+            The seconds that the run took before it was saved.
 
         Raises:
-            InvalidInputError: it is of another run; the message says what differs. Or another process has a
-                state and the first one has none.
+            InvalidInputError: the state is of another run; the message names the differences. Or another
+                process has a state and the first one has none.
             FormatError: the file is damaged.
         """
         if self._file is None:
@@ -120,7 +120,7 @@ class Saver:
         state = self._file.parse(content)
         try:
             version = f"{state['version']:.80}"
-            changed = changed_bounds(state, self._identity, place=self._file.path.parent)
+            changed = changed_bounds(state, self._identity, folder=self._file.path.parent)
             run.check(state)
             run.resume_from(state)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -136,7 +136,7 @@ class Saver:
         return self._saved_at
 
     def save_if_due(self, seconds: float) -> None:
-        """Save if it was last done `save_minutes` ago.
+        """Save if the last save was `save_minutes` ago.
 
         Args:
             seconds: since the run began, the same in all processes, so that all save or none.
@@ -154,20 +154,20 @@ class Saver:
             return
         try:
             self._file.write(state)
-        except RegistryError as error:  # no reason to lose the run as well
+        except RegistryError as error:  # a failed save must not end the run
             self.failure = str(error)
-            if self.failure not in self._run.notes:  # it may be so at every update
+            if self.failure not in self._run.notes:  # it may fail at every update
                 self._run.notes.append(self.failure)
         else:
             self.failure = ""
 
     def _check_no_stale_state(self, path: Path) -> None:
-        """Do not begin anew where the machines were started in another order than before."""
-        places = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
-        for rank, place in enumerate(places):
-            if place:
+        """Raise if another process has a saved state: the machines were started in another order than before."""
+        paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
+        for rank, found in enumerate(paths):
+            if found:
                 raise InvalidInputError(
-                    f"process 0 has no saved training to go on with, but process {rank} has one, {place}: start its "
+                    f"process 0 has no saved training to go on with, but process {rank} has one, {found}: start its "
                     "machine as the first one (--node-rank 0), or go without --resume",
                     parameter="resume",
                 )
@@ -178,13 +178,13 @@ _SMOOTHING = 0.98
 
 
 class TrainingResult(NamedTuple):
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
-        model: with the weights of the best validation.
+        model: has the weights of the best validation.
         history: from the first update to the last.
         stopped: why it ended: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
-        notes: what the user should know: that it was resumed, with what changes.
+        notes: messages for the user, such as that it was resumed, and with what changes.
         seconds_before: that the run took before it was resumed.
     """
 
@@ -196,7 +196,7 @@ class TrainingResult(NamedTuple):
 
 
 class _Update(NamedTuple):
-    """An update: its learning rate, the gradient's norm before and after clipping, the time, who wants it to end."""
+    """An update: learning rate, gradient norm before and after clipping, time, why to stop after it."""
 
     rate: float
     norm: float
@@ -220,11 +220,11 @@ def train_network(
     state_file: Path | None = None,
     resume: bool = False,
 ) -> TrainingResult:
-    """Train a network, together with the other processes if there are such.
+    """Train a network, together with the other processes if there are any.
 
     The same seed and number of updates give the same weights, bit by bit, on the same CPU with
     the same number of threads, in one go or resumed. A bound in minutes makes the number of updates
-    vary: set `max_steps` or `epochs` where that matters.
+    vary: set `max_steps` or `epochs` for reproducible runs.
 
     Args:
         train: the text to learn from.
@@ -234,25 +234,25 @@ def train_network(
         settings: length, optimiser and bookkeeping.
         seed: of weights, dropout and the order of the text.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
-        progress: told of per cents.
+        progress: display of the percentage.
         clock: seconds that only grow.
-        embeddings: vectors that tokens start from; None for random ones.
-        state_file: where to save all that a resumed run needs; None for nowhere.
-        resume: go on from what is saved there, if anything is.
+        embeddings: initial vectors of tokens; None for random ones.
+        state_file: file of the state for resuming; None to save none.
+        resume: whether to continue from `state_file`, if it exists.
 
     Raises:
         InvalidInputError: a text is empty, there is no such device, the training diverged or ran
-            out of memory, or what is to be resumed is another run.
+            out of memory, or the saved state is of another run.
         FormatError: the saved state is damaged.
         ProcessLostError: one of several processes is gone.
-        Terminated: SIGTERM came, which a command takes note of; the run is saved.
+        Terminated: SIGTERM was received under `exit_on_sigterm`; the run is saved.
     """
     if not valid.num_sentences:
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
-    place = resolve_device(device)
+    torch_device = resolve_device(device)
     keep_freed_memory()
-    Processes.current().barrier()  # the first one may have estimated n-grams for long
-    forked = torch.random.fork_rng(devices=[place] if place.type == "cuda" else [])
+    Processes.current().barrier()  # the first one may have spent long on estimating n-grams
+    forked = torch.random.fork_rng(devices=[torch_device] if torch_device.type == "cuda" else [])
     with forked, memory_advice(settings), catch_interruption() as interrupted:
         torch.manual_seed(seed)
         run = TrainingRun(
@@ -262,7 +262,7 @@ def train_network(
             network=network,
             settings=settings,
             seed=seed,
-            device=place,
+            device=torch_device,
             clock=clock,
             embeddings=embeddings,
         )
@@ -282,31 +282,31 @@ def train_network(
         if run.stopped == "terminated" or interrupted.terminated:
             raise Terminated(saver.failure)
     run.best.apply(run.network)
-    model = NeuralModel(run.network, vocabulary, device=str(place))
+    model = NeuralModel(run.network, vocabulary, device=str(torch_device))
     return TrainingResult(model, run.history, run.stopped, tuple(run.notes), before)
 
 
 def _train_until_stop(
     run: TrainingRun, saver: Saver, interrupted: Interruption, board: TensorBoardWriter, progress: Progress
 ) -> None:
-    """Update until a bound, patience or the user ends it; the run remembers which."""
+    """Update until a bound, patience or the user ends the run, and store the reason in it."""
     if run.stopped:
         return
     validations = run.settings.validations
-    whole = True  # whether all parts stand at the same update
+    consistent = True  # whether all parts of the state are at the same update
     try:
-        for stretch in run.streams.segments(run.settings.epochs, skip=run.step):
+        for segment in run.streams.segments(run.settings.epochs, skip=run.step):
             if run.done >= 1:
                 break
-            whole = False
-            update = _update(run, stretch, interrupted)
+            consistent = False
+            update = _update(run, segment, interrupted)
             before, run.done = run.done, run.schedule.done(run.step, seconds=update.seconds)
             run.average.add(run.done)
             perplexity = _validate(run) if _crosses(before, run.done, validations) else None
             if _crosses(before, run.done, _RECORDS_PER_VALIDATION * validations):
-                _record(run, stretch.epoch, perplexity, update)
+                _record(run, segment.epoch, perplexity, update)
                 board.add(run.history[-1])
-            whole = True
+            consistent = True
             progress.advance(100 * (run.done - before), _progress_note(run))
             if update.stopped or run.best.exhausted:
                 run.stopped = update.stopped or "patience"
@@ -314,21 +314,21 @@ def _train_until_stop(
             saver.save_if_due(update.seconds)
         run.stopped = run.stopped or run.schedule.reached(run.step)
     except KeyboardInterrupt:
-        if run.processes.count > 1:  # the others are amid an exchange
+        if run.processes.count > 1:  # the others are in the middle of an exchange
             raise
         run.stopped = "interrupted"
-    if whole:
+    if consistent:
         saver.save()
 
 
-def _update(run: TrainingRun, stretch: StreamSegment, interrupted: Interruption) -> _Update:
-    """One step of the optimiser."""
+def _update(run: TrainingRun, segment: StreamSegment, interrupted: Interruption) -> _Update:
+    """Run one step of the optimiser on a segment."""
     settings, network = run.settings, run.network
-    _detach_hidden(run, first=stretch.first)
+    _detach_hidden(run, first=segment.first)
     inputs, targets = (
-        torch.as_tensor(ids[:, run.rows], device=run.device) for ids in (stretch.inputs, stretch.targets)
+        torch.as_tensor(ids[:, run.rows], device=run.device) for ids in (segment.inputs, segment.targets)
     )
-    predicted = stretch.targets != BOS
+    predicted = segment.targets != BOS
     weight = float(predicted[:, run.rows].sum()) / max(int(predicted.sum()), 1)
     run.penalties.scale = 1 / (run.processes.count * weight) if weight else 0.0
     run.criterion.set_progress(run.done)
@@ -337,7 +337,7 @@ def _update(run: TrainingRun, stretch: StreamSegment, interrupted: Interruption)
     with autocast(run.precision, run.device):
         outputs, run.hidden = network(inputs, run.hidden)
     loss = backward(network, outputs, targets, run.criterion, precision=run.precision)
-    told = run.processes.exchange(
+    totals = run.processes.exchange(
         list(network.parameters()),
         weight=weight,
         loss=loss,
@@ -346,29 +346,29 @@ def _update(run: TrainingRun, stretch: StreamSegment, interrupted: Interruption)
         terminated=interrupted.terminated,
     )
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
-    if not (math.isfinite(told.loss) and math.isfinite(norm)):
+    if not (math.isfinite(totals.loss) and math.isfinite(norm)):
         text = worst_row(network, outputs, targets, run.vocabulary)
-        raise divergence_error(run.step + 1, loss=told.loss, norm=norm, text=text, settings=settings)
+        raise divergence_error(run.step + 1, loss=totals.loss, norm=norm, text=text, settings=settings)
     rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length
     set_learning_rate(run.optimizer, rate)
     run.optimizer.step()
     run.step += 1
-    run.tokens += stretch.inputs.size
-    smoothed = told.loss if math.isnan(run.loss) else run.loss
-    run.loss = _SMOOTHING * smoothed + (1 - _SMOOTHING) * told.loss
-    stopped = "terminated" if told.terminated else "interrupted" if told.interrupted else ""
-    return _Update(rate, norm, min(norm, settings.clip_norm), told.seconds, stopped)
+    run.tokens += segment.inputs.size
+    smoothed = totals.loss if math.isnan(run.loss) else run.loss
+    run.loss = _SMOOTHING * smoothed + (1 - _SMOOTHING) * totals.loss
+    stopped = "terminated" if totals.terminated else "interrupted" if totals.interrupted else ""
+    return _Update(rate, norm, min(norm, settings.clip_norm), totals.seconds, stopped)
 
 
 def _detach_hidden(run: TrainingRun, *, first: bool) -> None:
-    """Cut the carried state off from the past; at random, and at an epoch's start, empty it."""
-    going_on = 0.0 if first else 1 - run.settings.reset
-    kept = torch.bernoulli(torch.full((run.streams.batch_size,), going_on)).bool()[run.rows]
-    run.hidden = run.network.detach_and_reset(run.hidden, kept.to(run.device))
+    """Detach the carried state from its graph; reset it at an epoch's start, and rows of it at random."""
+    keep_probability = 0.0 if first else 1 - run.settings.reset
+    keep = torch.bernoulli(torch.full((run.streams.batch_size,), keep_probability)).bool()[run.rows]
+    run.hidden = run.network.detach_and_reset(run.hidden, keep.to(run.device))
 
 
 def _validate(run: TrainingRun) -> float:
-    """Perplexity per token of the validation text, of the averaged weights if there are any."""
+    """Compute the validation perplexity per token, of the averaged weights if there are any."""
     with run.average.applied():
         perplexity = math.nan
         if run.processes.is_leader:
@@ -383,7 +383,7 @@ def _validate(run: TrainingRun) -> float:
 
 
 def _crosses(before: float, after: float, marks: int) -> bool:
-    """Whether one of so many even marks lies in (before, after]."""
+    """Check whether one of `marks` evenly spaced marks lies in (before, after]."""
     return int(before * marks) < int(after * marks)
 
 

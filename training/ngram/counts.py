@@ -5,8 +5,8 @@ N, one partition of first words per core. The n-grams of every order k ≤ N are
 k-word prefixes in that list, already in lexicographic order, and the number of an n-gram's prefix or
 suffix is that of the (k−1)-gram at the same position or the next.
 
-Count pruning: n-grams that occur too rarely are counted, but not listed. The totals of their context
-keep their counts, so their mass falls to the context's back-off weight. Thresholds are on occurrences
+Count pruning: rare n-grams are counted, but not listed. The totals of their context include their
+counts, so their mass goes to the context's back-off weight. Thresholds are on occurrences
 in the text, whatever is smoothed, and never fall from one order to the next; so a listed n-gram has
 its prefix and its suffix listed, which occur at least as often.
 """
@@ -32,14 +32,14 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 
 class SortedText(NamedTuple):
-    """Positions in the order of the N words that start at each; equal words, as they stand in the text.
+    """Positions sorted by the N words that start at each; with equal words, in text order.
 
     Attributes:
-        text: words, and N more than there are positions [L + N], int32.
-        positions: in order [L], int32.
-        shared: how many words each shares with the one before, up to the end of its sentence [L], uint8.
-        extents: how many words each has left in its sentence, N at most [L], uint8.
-        shares: where the positions of each share begin, and L at the end [M + 1].
+        text: words, N more than there are positions [L + N], int32.
+        positions: sorted [L], int32.
+        shared: number of words shared with the position before, up to the end of its sentence [L], uint8.
+        extents: number of words left in its sentence, at most N [L], uint8.
+        shares: start of each partition in `positions`, and L at the end [M + 1].
     """
 
     text: IntArray
@@ -50,13 +50,13 @@ class SortedText(NamedTuple):
 
 
 def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress) -> SortedText:
-    """Sort by the first `order` words, which every position but the last `order` has.
+    """Sort all positions but the last `order` by their first `order` words.
 
     Args:
         text: words [L + order], each in [0, V).
         vocab_size: V.
         order: N.
-        progress: told of as many steps.
+        progress: advanced by `order` steps.
     """
     length = len(text) - order
     bounds, shares = _equal_partitions(text[:length], vocab_size)
@@ -82,10 +82,10 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
 
 
 def _equal_partitions(text: IntArray, vocab_size: int) -> tuple[list[int], list[int]]:
-    """First words that part the positions in shares of about the same size, one a core; and where those begin."""
+    """Return first words that split the positions into similar partitions, one per core; and their starts."""
     smaller = np.concatenate([[0], np.cumsum(np.bincount(text, minlength=vocab_size))])
-    wanted = np.linspace(0, len(text), (os.cpu_count() or 1) + 1)
-    bounds = np.unique([0, *np.searchsorted(smaller, wanted[1:-1]), vocab_size])
+    targets = np.linspace(0, len(text), (os.cpu_count() or 1) + 1)
+    bounds = np.unique([0, *np.searchsorted(smaller, targets[1:-1]), vocab_size])
     return bounds.tolist(), smaller[bounds].tolist()
 
 
@@ -93,8 +93,8 @@ def _equal_partitions(text: IntArray, vocab_size: int) -> tuple[list[int], list[
 def _smaller_words(
     text: IntArray, positions: IntArray, offset: int, vocab_size: int
 ) -> npt.NDArray[np.int64]:
-    """How many positions have a smaller word, by the word `offset` further on [V]."""
-    smaller = np.zeros(vocab_size + 1, np.int64)
+    """Count, for each word, the positions with a smaller word `offset` further on [V + 1]."""
+    smaller = np.zeros(vocab_size + 1, np.int64)  # counts, then their running sums
     for position in positions:
         smaller[text[position + offset] + 1] += 1
     for word in range(vocab_size):
@@ -108,9 +108,9 @@ def _sorted_by_word(
 ) -> IntArray:
     """Sort positions, stably, by the word `offset` further on: one pass of a radix sort.
 
-    `first` [V] holds how many words are smaller than each; it is used up.
+    `first` [V + 1] holds the count of smaller words for each word; it is overwritten.
     """
-    out = np.empty_like(positions)
+    out = np.empty_like(positions)  # [n]; positions in order keep the sort stable
     for position in positions:
         word = text[position + offset]
         out[first[word]] = position
@@ -128,8 +128,8 @@ def _share_prefixes(
     shared: ByteArray,
     extents: ByteArray,
 ) -> None:
-    """What the sorted positions from `begin` to `end` share with the one before, and have left in their sentence."""
-    for i in range(begin, end):
+    """Fill `shared` and `extents` for the sorted positions from `begin` to `end`; see `SortedText`."""
+    for i in range(begin, end):  # at most N comparisons each, as the sort does not keep common prefixes
         here, before = positions[i], positions[i - 1]
         extent = 1
         while extent < order and text[here + extent - 1] != EOS:
@@ -142,14 +142,14 @@ def _share_prefixes(
 
 
 MAX_ORDER = 255
-"""The length of an n-gram is kept in one byte while counting."""
+"""Largest n-gram length: one byte while counting."""
 
 MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
-"""Positions in the text are kept in four bytes."""
+"""Largest number of positions in the text: four bytes each."""
 
 
 class CountedNGrams(NamedTuple):
-    """The n-grams of one order and how often each occurs.
+    """The n-grams of one order and their counts.
 
     Attributes:
         ngrams: words, prefixes, suffixes [n].
@@ -163,7 +163,7 @@ class CountedNGrams(NamedTuple):
 def count_ngrams(
     corpus: EncodedCorpus, vocab_size: int, *, order: int, progress: Progress
 ) -> Sequence[CountedNGrams]:
-    """The n-grams of orders 1 to `order`, with `<s>` before and `</s>` after every sentence.
+    """Count the n-grams of orders 1 to `order`, with `<s>` before and `</s>` after every sentence.
 
     No n-gram crosses a sentence's end, and `<s>` is only ever the first word of one.
 
@@ -171,7 +171,7 @@ def count_ngrams(
         corpus: sentences of ids in [0, V), without `<s>` and `</s>`.
         vocab_size: V.
         order: the length of the longest n-grams.
-        progress: told of each pass over the text.
+        progress: advanced after each pass over the text.
 
     Raises:
         InvalidInputError: the order is out of range; the corpus is empty, too large, or has an
@@ -182,7 +182,7 @@ def count_ngrams(
             f"ngram.order is {order}, it can be 1 to {MAX_ORDER}", parameter="ngram.order"
         )
     _check_corpus(corpus, vocab_size)
-    # so many </s> more, that every position has `order` words after it
+    # padded with </s>, so that every position has `order` words after it
     text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
     progress.start("counting n-grams", 2 * order - 1)
     in_order = sort_text(text, vocab_size, order=order, progress=progress)
@@ -209,16 +209,16 @@ def _check_corpus(corpus: EncodedCorpus, vocab_size: int) -> None:
 
 
 def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
-    """Make sure that a text can be counted, or looked up in counts.
+    """Check the ids of a text to be counted or matched with counts.
 
     Args:
         corpus: the text.
         vocab_size: V.
-        what: how a message calls the text.
-        parameter: where it came from.
+        what: name of the text in messages.
+        parameter: key or option that gave the text.
 
     Raises:
-        InvalidInputError: it has an id outside [0, V), or one that stands for `<s>` or `</s>`.
+        InvalidInputError: an id is outside [0, V), or is that of `<s>` or `</s>`.
     """
     if len(corpus.tokens) == 0:
         return
@@ -242,7 +242,7 @@ def _unigrams(text: IntArray, vocab_size: int) -> CountedNGrams:
 
 
 def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[CountedNGrams, IntArray]:
-    """The n-grams of one order, and the number of the one that starts at each position."""
+    """Count one order; return its n-grams, and the number of the n-gram at each position [L]."""
     sizes = run_slices(
         lambda share: _count_distinct(in_order.shared[share], in_order.extents[share], order), in_order.shares
     )
@@ -273,7 +273,7 @@ def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[C
 
 @numba.njit(nogil=True, cache=True)
 def _count_distinct(shared: ByteArray, extents: ByteArray, order: int) -> int:
-    """How many different n-grams of one order some positions have."""
+    """Count the distinct n-grams of one order at sorted positions."""
     size = 0
     for i in range(len(shared)):
         size += shared[i] < order <= extents[i]
@@ -297,10 +297,10 @@ def _list_ngrams(
 ) -> None:
     """Write one order's words, prefixes, suffixes and counts [n] from `number` on, and numbers by position [L].
 
-    Positions whose sentence ends too soon are passed over.
+    Positions with fewer than `order` words left in their sentence are skipped.
     """
     number -= 1
-    for i in range(len(positions)):
+    for i in range(len(positions)):  # equal n-grams are adjacent, so one pass numbers them in order
         if extents[i] < order:
             continue
         position = positions[i]
@@ -317,10 +317,10 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
-    """One threshold for each order up to `order`: n-grams that occur at most so often are dropped.
+    """Return one threshold per order; n-grams with a count up to the threshold are dropped.
 
     Args:
-        prune: thresholds of the orders 1, 2, …; the last holds for all higher orders, none means 0.
+        prune: thresholds of the orders 1, 2, …; the last applies to all higher orders, none means 0.
         order: the length of the longest n-grams.
 
     Raises:
@@ -334,7 +334,7 @@ def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
 
 
 def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
-    """What is wrong with the thresholds, or None."""
+    """Describe the problem with the thresholds; None if there is none."""
     shown = list(prune)
     if len(shown) > order:
         return f"is {shown}, thresholds of {len(shown)} orders, but ngram.order is {order}"
@@ -346,48 +346,48 @@ def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
 
 
 def listed_mask(counts: npt.NDArray[np.int32], threshold: int, *, order: int) -> BoolArray | None:
-    """Which n-grams of an order stay [n]; None for all, as with unigrams, which are the vocabulary."""
+    """Return a mask of an order's listed n-grams [n]; None if all are, as unigrams are (the vocabulary)."""
     return None if order == 1 or threshold == 0 else counts > threshold
 
 
 def keep_listed(
-    ngrams: NGrams, *, kept: BoolArray | None, numbers: npt.NDArray[np.int32] | None
+    ngrams: NGrams, *, mask: BoolArray | None, numbers: npt.NDArray[np.int32] | None
 ) -> tuple[NGrams, npt.NDArray[np.int32] | None]:
-    """Drop n-grams and number the rest anew.
+    """Drop n-grams and renumber the rest.
 
     Args:
         ngrams: all n-grams of one order.
-        kept: which of them stay [n]; None for all.
-        numbers: the new numbers of the order below by the old ones; None where they have not changed.
+        mask: of those to keep [n]; None for all.
+        numbers: new numbers of the order below by old number; None if unchanged.
 
     Returns:
-        The n-grams that stay, and their own new numbers by the old ones; None where nothing has changed.
+        The kept n-grams, and their new numbers by old number; None if unchanged.
     """
     words, prefixes, suffixes = ngrams
-    if kept is not None:
-        words, prefixes, suffixes = words[kept], prefixes[kept], suffixes[kept]
+    if mask is not None:
+        words, prefixes, suffixes = words[mask], prefixes[mask], suffixes[mask]
     if numbers is not None:
         prefixes, suffixes = numbers[prefixes], numbers[suffixes]
-    renumbered = None if kept is None else np.cumsum(kept, dtype=np.int32) - np.int32(1)
+    renumbered = None if mask is None else np.cumsum(mask, dtype=np.int32) - np.int32(1)
     return NGrams(words, prefixes, suffixes), renumbered
 
 
 MAX_COUNT_OF_COUNTS = 7
-"""Counts of counts are kept up to this one."""
+"""Largest count with a count of counts."""
 
 
 class OrderCounts(NamedTuple):
-    """The counts of one order, and what is known of its contexts, the n-grams of the order below.
+    """The counts of one order, and statistics of its contexts, the n-grams of the order below.
 
-    Of the words after a context, `totals` and `types` include those whose n-gram was pruned,
-    and `counts_of_counts` those n-grams themselves: they say how the text is, not what is listed.
+    `totals`, `types` and `counts_of_counts` include pruned n-grams: they describe the text, not the
+    listed n-grams.
 
     Attributes:
-        ngrams: the n-grams that are listed [n].
-        counts: theirs [n], int32; 0 for `<s>` as a unigram, which is never predicted.
-        totals: the sum of the counts after each context [m], int32.
-        types: how many different words came after each context [m], int32.
-        counts_of_counts: how many n-grams have the count 0, 1, … 7 [8], int64.
+        ngrams: the listed n-grams [n].
+        counts: their counts [n], int32; 0 for `<s>` as a unigram, which is never predicted.
+        totals: sum of the counts after each context [m], int32.
+        types: number of distinct words after each context [m], int32.
+        counts_of_counts: number of n-grams with the count 0, 1, … 7 [8], int64.
     """
 
     ngrams: NGrams
@@ -398,11 +398,11 @@ class OrderCounts(NamedTuple):
 
 
 class Observations:
-    """A counted text as smoothing looks at it; each look is a fresh pass, so that nothing is held twice.
+    """A counted text as input of smoothing; each iteration is a fresh pass, to save memory.
 
     Args:
         counted: n-grams of the orders 1, 2, ….
-        prune: by order, n-grams that occur at most so often are dropped; see `count_pruning`.
+        prune: count thresholds by order; see `thresholds_by_order`.
 
     Raises:
         InvalidInputError: the thresholds are wrong.
@@ -419,18 +419,18 @@ class Observations:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """Vocabulary size, V."""
         return len(self._counted[0].counts)
 
     def occurrences(self) -> Iterator[OrderCounts]:
-        """How often each n-gram occurs in the text, by order from 1."""
+        """Yield the occurrence counts of each order, from 1."""
         return self._orders(lambda k: self._counted[k - 1].counts)
 
     def continuations(self) -> Iterator[OrderCounts]:
-        """How many different words come before each n-gram, by order from 1.
+        """Yield the continuation counts of each order, from 1: numbers of distinct preceding words.
 
-        An n-gram of the highest order has its occurrences, and so has one that starts with
-        `<s>`, which nothing precedes.
+        For n-grams of the highest order and for those that start with `<s>`, which have no preceding
+        word, they are occurrence counts.
 
         Source: Heafield et al. (2013), section 3.2, «adjusted counts».
         """
@@ -444,7 +444,7 @@ class Observations:
 
     def _orders(self, counts_of: Callable[[int], IntArray]) -> Iterator[OrderCounts]:
         num_contexts = 1
-        contexts = numbers = None  # of the order below: which are listed, and their new numbers
+        contexts = numbers = None  # of the order below: mask of the listed ones, and their new numbers
         for k, (every_ngram, occurrences) in enumerate(self._counted, start=1):
             counts = counts_of(k)
             if k == 1:
@@ -455,15 +455,15 @@ class Observations:
                 totals, types = totals[contexts], types[contexts]
             num_contexts = len(counts)
             contexts = listed_mask(occurrences, self.thresholds[k - 1], order=k)
-            ngrams, numbers = keep_listed(every_ngram, kept=contexts, numbers=numbers)
+            ngrams, numbers = keep_listed(every_ngram, mask=contexts, numbers=numbers)
             counts = counts if contexts is None else counts[contexts]
             yield OrderCounts(ngrams, counts, totals, types, counts_of_counts)
 
 
 @numba.njit(nogil=True, cache=True)
 def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
-    """How many n-grams have each shorter one as their suffix [n]; its occurrences where none has."""
-    counts = np.zeros_like(occurrences)
+    """Count the n-grams with each shorter one as their suffix [n]; its occurrences if there is none."""
+    counts = np.zeros_like(occurrences)  # [n]
     for suffix in suffixes:
         counts[suffix] += 1
     for i in range(len(counts)):
@@ -476,7 +476,7 @@ def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
 def _by_context(
     prefixes: IntArray, counts: IntArray, num_contexts: int
 ) -> tuple[IntArray, IntArray, npt.NDArray[np.int64]]:
-    """Totals and types by context, and counts of counts, in one pass."""
+    """Compute totals and types by context [m], and counts of counts, in one pass."""
     totals, types = np.zeros(num_contexts, np.int32), np.zeros(num_contexts, np.int32)
     counts_of_counts = np.zeros(MAX_COUNT_OF_COUNTS + 1, np.int64)
     for i in range(len(counts)):
@@ -489,11 +489,11 @@ def _by_context(
 
 
 class HitRate(NamedTuple):
-    """The tokens of a text for which the longest n-gram found has one length.
+    """The tokens of a text whose longest n-gram found has a given length.
 
     Attributes:
         order: that length; 1 for a unigram.
-        tokens: how many there are.
+        tokens: number of these tokens.
         share: of all tokens.
         logprob: their mean natural-log probability; None without any, or where one is impossible.
         perplexity: of them alone; None likewise.
@@ -509,11 +509,11 @@ class HitRate(NamedTuple):
 def hit_rates(
     log_probs: npt.NDArray[np.floating[Any]], matched: npt.NDArray[np.integer[Any]], *, order: int
 ) -> list[HitRate]:
-    """Hit rates by order from 1.
+    """Compute hit rates by order from 1.
 
     Args:
         log_probs: natural-log probabilities of a text's tokens [N].
-        matched: the length of the longest n-gram found for each [N].
+        matched: length of the longest n-gram found for each token [N].
         order: of the model.
     """
     tokens = np.bincount(matched, minlength=order + 1)

@@ -17,15 +17,15 @@ DEFAULT_SMOOTHING: Smoothing = ModifiedKneserNey()
 
 
 class NGramEstimate(NamedTuple):
-    """A model and what its estimation found, each by order from 1.
+    """A model and statistics of its estimation, each by order from 1.
 
     Attributes:
-        model: ready to answer or to be saved.
-        num_ngrams: different n-grams that are listed; those of order 1 are the vocabulary. 0 for
-            orders that pruning leaves nothing of, although the model may not have them any more.
+        model: ready to use or to save.
+        num_ngrams: number of listed n-grams; at order 1 it is the vocabulary size. 0 for orders that
+            pruning has emptied, although the model may lack them.
         discounts: for counts of 1, 2, and 3 or more; empty for smoothings without.
-        fallback_orders: the orders whose parameters are constants, as their counts allow no estimate.
-        facts: what else the smoothing found, for the model card.
+        fallback_orders: orders with constant parameters, as their counts allow no estimate.
+        facts: other results of the smoothing, for the model card.
     """
 
     model: NGramModel
@@ -49,19 +49,19 @@ def estimate(
 ) -> NGramEstimate:
     """Estimate an n-gram model.
 
-    Words of the vocabulary that never occur get what `<unk>` gets.
+    Words of the vocabulary that never occur get the probability of `<unk>`.
 
     Args:
         corpus: sentences, without `<s>` and `</s>`.
-        vocabulary: what its ids mean.
+        vocabulary: maps ids to words.
         order: the length of the longest n-grams, at least 1.
         smoothing: how probabilities are estimated; by default, modified Kneser–Ney.
-        prune: by order from 1, n-grams that occur at most so often are dropped; the last
-            threshold holds for all higher orders.
+        prune: count thresholds by order from 1; n-grams with a count up to the threshold are dropped.
+            The last one applies to all higher orders.
         prune_entropy: n-grams whose loss raises the perplexity by a smaller share are dropped.
         quantise: store probabilities and back-offs in eight bits each.
-        held_out: other sentences, for what the smoothing fits on them.
-        progress: told of each stage.
+        held_out: other sentences, for parameters that the smoothing fits on them.
+        progress: display of the stages.
 
     Raises:
         InvalidInputError: the order or a threshold is out of range; a text is empty or not of
@@ -99,9 +99,9 @@ def smooth(
     held_out: EncodedCorpus | None = None,
     progress: Progress,
 ) -> Smoothed:
-    """The same as `estimate`, but for the automaton: n-grams with their weights, order by order.
+    """Compute n-grams and weights by order, as `estimate` does, without building the automaton.
 
-    The counts are given up on the way, as an automaton is about as large again.
+    The counts are freed on return, as an automaton is about as large.
     """
     counted = count_ngrams(corpus, vocab_size, order=order, progress=progress)
     progress.start("smoothing n-grams", None)

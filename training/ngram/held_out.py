@@ -15,13 +15,13 @@ IntArray: TypeAlias = npt.NDArray[np.int32]
 
 
 class Matches(NamedTuple):
-    """What the counts of one order say of every held-out token, `</s>` included; 0 where they say nothing.
+    """Counts of one order for every held-out token, `</s>` included; 0 for unseen n-grams and contexts.
 
     Attributes:
         counts: of the n-gram that ends in the token [T], int32.
-        totals: of the counts after its context [T], int32.
-        pruned: how much of that belongs to n-grams that are not listed [T], int32.
-        types: how many listed words after the context have the count 1, 2, and 3 or more [T, 3], int32.
+        totals: sum of the counts after its context [T], int32.
+        pruned: part of that sum due to unlisted n-grams [T], int32.
+        types: number of listed words after the context with a count of 1, 2, and 3 or more [T, 3], int32.
     """
 
     counts: IntArray
@@ -33,7 +33,7 @@ class Matches(NamedTuple):
 def match_counts(
     orders: Iterable[OrderCounts], held_out: EncodedCorpus, *, vocab_size: int
 ) -> Iterator[Matches]:
-    """Match every held-out token once with each order.
+    """Yield the matches of all held-out tokens with each order.
 
     Args:
         orders: the counts of the orders 1, 2, ….
@@ -51,7 +51,7 @@ def match_counts(
         words, prefixes, _ = order.ngrams
         numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
         yield _matches(order, numbers[predicted], contexts[predicted])
-        contexts = np.roll(numbers, 1)  # the first position has none before it, but holds `<s>`
+        contexts = np.roll(numbers, 1)  # the first value is wrong, but unused: `<s>` is not predicted
 
 
 def _matches(order: OrderCounts, numbers: IntArray, contexts: IntArray) -> Matches:
@@ -64,26 +64,26 @@ def _matches(order: OrderCounts, numbers: IntArray, contexts: IntArray) -> Match
     )
 
 
-def _values_at(places: IntArray, values: IntArray) -> IntArray:
-    """Values of n-grams or contexts [T, …]; 0 at a place of −1."""
-    found = np.zeros((len(places), *values.shape[1:]), dtype=np.int32)
-    known = places >= 0
-    found[known] = values[places[known]]
+def _values_at(indices: IntArray, values: IntArray) -> IntArray:
+    """Return values of n-grams or contexts [T, …]; 0 for an index of −1."""
+    found = np.zeros((len(indices), *values.shape[1:]), dtype=np.int32)
+    known = indices >= 0
+    found[known] = values[indices[known]]
     return found
 
 
 @numba.njit(nogil=True, cache=True)
 def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: IntArray) -> IntArray:
-    """The number of the n-gram that ends at each position, by bisection; −1 where there is none.
+    """Find the n-gram that ends at each position, by bisection; −1 if there is none.
 
-    `contexts` holds the number of the n-gram of the order below that ends just before.
+    `contexts` holds the n-gram of the order below that ends just before [T].
     """
-    numbers = np.full(len(text), -1, np.int32)
+    numbers = np.full(len(text), -1, np.int32)  # [T]
     for position in range(len(text)):
         context, word = contexts[position], text[position]
         if context < 0:
             continue
-        begin, end = 0, len(words)
+        begin, end = 0, len(words)  # n-grams are sorted by (prefix, word)
         while begin < end:
             middle = (begin + end) >> 1
             if prefixes[middle] < context or (prefixes[middle] == context and words[middle] < word):
@@ -97,7 +97,7 @@ def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: 
 
 @numba.njit(nogil=True, cache=True)
 def _listed_by_context(prefixes: IntArray, counts: IntArray, num_contexts: int) -> tuple[IntArray, IntArray]:
-    """The sum of the listed counts after each context [m], and how many are 1, 2, and 3 or more [m, 3]."""
+    """Sum the listed counts after each context [m]; count those of 1, 2, and 3 or more [m, 3]."""
     listed, types = np.zeros(num_contexts, np.int32), np.zeros((num_contexts, 3), np.int32)
     for i in range(len(counts)):
         listed[prefixes[i]] += counts[i]

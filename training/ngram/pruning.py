@@ -1,13 +1,13 @@
 """Relative-entropy pruning of back-off models, and their quantization to eight bits.
 
 Source: Stolcke (1998), "Entropy-based pruning of backoff language models", equations 3 to 8. Without
-the n-gram hw the row of h says α'(h) p(w|h') of w, and scales all its unlisted words by α'(h)
+the n-gram hw the row of h gives w α'(h) p(w|h'), and scales all its unlisted words by α'(h)
 instead of α(h). The row's relative entropy, weighted by how often h occurs, is
 
     D = p(h) { p(w|h) [ln p(w|h) − ln(α'(h) p(w|h'))] + [ln α(h) − ln α'(h)] Σ_{v unlisted} p(v|h) },
 
 and the n-gram is removed if the perplexity would grow by a smaller share than the threshold:
-exp(D) − 1 < threshold. Each n-gram is judged alone, against the whole model.
+exp(D) − 1 < threshold. Each n-gram is evaluated alone, against the full model.
 """
 
 import math
@@ -41,27 +41,26 @@ from training.progress import Progress
 def prune_by_entropy(
     orders: Orders, threshold: float, *, history_probs: Sequence[DoubleArray] | None = None
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """Leave out n-grams whose loss raises the perplexity by a smaller share than the threshold.
+    """Remove n-grams whose removal raises the perplexity by a smaller share than the threshold.
 
-    Unigrams stay, and so does every n-gram with a longer one that continues it. Kept
+    Unigrams stay, and so does every n-gram that a kept longer one continues. Kept
     probabilities do not change; back-off weights do, such that every row keeps its sum.
 
-    How often a context comes up is by default what the model says by the chain rule, with
+    The frequency of a context is by default the model's own, by the chain rule, with
     p(`<s>`) = 1 (SRILM takes that of `</s>`, which is worse for Kneser–Ney models and a little
-    better for others). Kneser–Ney models say it badly, as their lower orders are made for
-    backing off and not for how often words come up (Chelba et al. 2010, "Study on interaction
-    between entropy pruning and Kneser–Ney smoothing"): where there are counts, give
-    `history_frequencies` of them.
+    better for others). Kneser–Ney models estimate it badly, as their lower orders are made for
+    backing off and not for frequencies (Chelba et al. 2010, "Study on interaction between
+    entropy pruning and Kneser–Ney smoothing"): if there are counts, pass their
+    `history_frequencies`.
 
     Args:
         orders: n-grams and weights of the orders 1, 2, … of any back-off model.
         threshold: the share, at least 0; 0 keeps everything. 1e-8 to 1e-6 are usual.
-        history_probs: by order from 1 to the last but one, how probable it is that a word
-            comes after each n-gram [n].
+        history_probs: by order from 1 to the last but one, probability of each n-gram as the
+            context of a word [n].
 
     Returns:
-        The same for what is kept, without orders that nothing is left of; suffixes are −1 where
-        an n-gram's suffix was left out.
+        The kept n-grams and their weights, without empty orders; a suffix is −1 if it was removed.
 
     Raises:
         InvalidInputError: the threshold is negative or not finite, or `history_probs` do not fit.
@@ -78,18 +77,18 @@ def prune_by_entropy(
         return list(orders)
     trie = link([ngrams for ngrams, _ in orders])
     contexts = _context_masses(trie, orders)
-    kept = _kept_masks(orders, contexts, history_probs, threshold)
-    ngrams = _kept_ngrams(trie, orders, kept)
-    return list(zip(ngrams, _reweighted(ngrams, orders, contexts, kept), strict=True))
+    masks = _kept_masks(orders, contexts, history_probs, threshold)
+    ngrams = _kept_ngrams(trie, orders, masks)
+    return list(zip(ngrams, _reweighted(ngrams, orders, contexts, masks), strict=True))
 
 
 def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[DoubleArray]:
-    """How often a word comes after each n-gram, as a share of all words of a text.
+    """Compute the frequency of each n-gram as a context, as a share of all words of a text.
 
-    A word comes after `<s>` as often as `</s>` comes, whatever count `<s>` itself is given.
+    That of `<s>` is the frequency of `</s>`, whatever the count of `<s>` itself.
 
     Args:
-        counts: how often the n-grams of the orders 1, 2, … occur [n each].
+        counts: occurrences of the n-grams of the orders 1, 2, … [n each].
 
     Returns:
         By order, for all but the highest [n each].
@@ -102,7 +101,7 @@ def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[Doubl
 
 
 def _chain_rule(orders: Orders) -> list[DoubleArray]:
-    """Each n-gram's probability as a text's beginning; all its prefixes are listed."""
+    """Compute each n-gram's probability by the chain rule; all its prefixes are listed."""
     first = from_log10(orders[0][1].log10_probs)
     first[BOS] = 1.0
     probs = [first]
@@ -122,7 +121,7 @@ def _check_shapes(orders: Orders, history_probs: Sequence[DoubleArray]) -> None:
 
 
 def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
-    """Of the n-grams of the orders 2, 3, …."""
+    """Compute the masses of the n-grams of the orders 2, 3, …."""
     rows = BackoffRows(trie)
     answer = []
     left: DoubleArray | float = 0.0
@@ -139,16 +138,16 @@ def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
 def _kept_masks(
     orders: Orders, contexts: Sequence[ContextMasses], history_probs: Sequence[DoubleArray], threshold: float
 ) -> list[npt.NDArray[np.bool_]]:
-    """Which n-grams stay, by order up to the highest that any stay of."""
-    kept = [np.ones(len(orders[0][0].words), dtype=np.bool_)]
+    """Compute the masks of n-grams to keep, by order up to the highest with any."""
+    masks = [np.ones(len(orders[0][0].words), dtype=np.bool_)]
     for (ngrams, weights), context, history in zip(orders[1:], contexts, history_probs, strict=False):
         probs = from_log10(weights.log10_probs)
-        kept.append(_reaches_threshold(ngrams.prefixes, probs, context, history, threshold))
-    for (ngrams, _), longer, shorter in zip(orders[:0:-1], kept[:0:-1], kept[-2::-1], strict=True):
+        masks.append(_reaches_threshold(ngrams.prefixes, probs, context, history, threshold))
+    for (ngrams, _), longer, shorter in zip(orders[:0:-1], masks[:0:-1], masks[-2::-1], strict=True):
         shorter[ngrams.prefixes[longer]] = True
-    while not kept[-1].any():
-        kept.pop()
-    return kept
+    while not masks[-1].any():
+        masks.pop()
+    return masks
 
 
 @numba.njit(nogil=True, cache=True)
@@ -159,29 +158,29 @@ def _reaches_threshold(
     history_probs: DoubleArray,
     threshold: float,
 ) -> npt.NDArray[np.bool_]:
-    """Whether exp(D) − 1 reaches the threshold [n]."""
-    missed = np.ones(len(probs), np.bool_)
-    for i in range(len(probs)):
+    """Return a mask of n-grams whose exp(D) − 1 reaches the threshold [n]."""
+    keep = np.ones(len(probs), np.bool_)  # [n]
+    for i in range(len(probs)):  # by context, so that values of a context stay in the cache
         context, p, lower = prefixes[i], probs[i], contexts.lower[i]
-        left, room = contexts.unlisted[context], contexts.lower_unlisted[context]
-        scale = (left + p) / (room + lower)  # α'(h)
+        left, lower_left = contexts.unlisted[context], contexts.lower_unlisted[context]
+        scale = (left + p) / (lower_left + lower)  # α'(h)
         entropy = 0.0
         if p > 0:
             if lower * scale == 0:
-                continue  # it would become impossible
+                continue  # without its n-gram the word would get probability 0
             entropy += p * math.log(p / (lower * scale))
         if left > 0:
-            entropy += left * math.log(left / room / scale)
-        missed[i] = math.expm1(history_probs[context] * entropy) >= threshold
-    return missed
+            entropy += left * math.log(left / lower_left / scale)
+        keep[i] = math.expm1(history_probs[context] * entropy) >= threshold
+    return keep
 
 
-def _kept_ngrams(trie: Trie, orders: Orders, kept: Sequence[npt.NDArray[np.bool_]]) -> list[NGrams]:
-    """The kept n-grams, numbered anew."""
+def _kept_ngrams(trie: Trie, orders: Orders, masks: Sequence[npt.NDArray[np.bool_]]) -> list[NGrams]:
+    """Return the kept n-grams, renumbered."""
     answer = [orders[0][0]]
     suffixes_of = suffixes_by_order(trie)
-    for length in range(2, len(kept) + 1):
-        ngrams, keep, shorter = orders[length - 1][0], kept[length - 1], kept[length - 2]
+    for length in range(2, len(masks) + 1):
+        ngrams, keep, shorter = orders[length - 1][0], masks[length - 1], masks[length - 2]
         numbers = np.cumsum(shorter, dtype=np.int32) - 1
         suffixes = suffixes_of[length - 1][keep]
         listed = (suffixes >= 0) & shorter[suffixes]
@@ -199,17 +198,17 @@ def _reweighted(
     ngrams: Sequence[NGrams],
     orders: Orders,
     contexts: Sequence[ContextMasses],
-    kept: Sequence[npt.NDArray[np.bool_]],
+    masks: Sequence[npt.NDArray[np.bool_]],
 ) -> list[NGramWeights]:
-    """The kept probabilities, and back-off weights with which rows sum to what they did."""
+    """Return the kept probabilities, and new back-off weights that preserve each row's sum."""
     rows = BackoffRows(trie := link(ngrams))
     answer: list[NGramWeights] = []
-    for length, ((old, weights), keep) in enumerate(zip(orders, kept, strict=False), start=1):
+    for length, ((old, weights), keep) in enumerate(zip(orders, masks, strict=False), start=1):
         if length > 1:
             lower = lower_probs(trie, length, rows.probs, rows.backoffs)
             probs = from_log10(weights.log10_probs)
             backoffs = _new_backoffs(old.prefixes, keep, probs, contexts[length - 2], lower)
-            rows.set_backoffs(length - 1, backoffs := backoffs[kept[length - 2]])
+            rows.set_backoffs(length - 1, backoffs := backoffs[masks[length - 2]])
             answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
         log10_probs = weights.log10_probs[keep]
         rows.set_probs(length, from_log10(log10_probs))
@@ -224,30 +223,32 @@ def _new_backoffs(
     contexts: ContextMasses,
     lower: DoubleArray,
 ) -> DoubleArray:
-    """Back-off weights of contexts [m] whose n-grams [n] are kept only in part.
+    """Compute back-off weights of contexts [m] whose n-grams [n] are only partly kept.
 
-    What was left and what there was room for grow by the words that are no longer listed; the
-    room also by what the kept words have lost in the shorter context's row. Sums of changes,
-    not 1 minus sums: a context that nothing changes for keeps its weight to the last bit.
+    The unlisted masses, at the context and at its shorter one, grow by the words no longer listed; the
+    latter also by the losses of kept words in the shorter context's row. Changes are summed, instead of
+    1 minus sums, so that the weight of an unchanged context stays the same to the last bit.
     """
-    gone = ~keep
+    dropped = ~keep
     size = len(contexts.unlisted)
-    left = contexts.unlisted + np.bincount(prefixes[gone], probs[gone], minlength=size)
-    room = contexts.lower_unlisted + np.bincount(prefixes[gone], contexts.lower[gone], minlength=size)
-    room += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
-    backoffs: DoubleArray = left / np.maximum(room, MIN_LOWER_MASS)
+    left = contexts.unlisted + np.bincount(prefixes[dropped], probs[dropped], minlength=size)
+    lower_left = contexts.lower_unlisted + np.bincount(
+        prefixes[dropped], contexts.lower[dropped], minlength=size
+    )
+    lower_left += np.bincount(prefixes[keep], contexts.lower[keep] - lower, minlength=size)
+    backoffs: DoubleArray = left / np.maximum(lower_left, MIN_LOWER_MASS)
     fan_out = np.bincount(prefixes[keep], minlength=size)
-    bare = (fan_out == 0) & (np.bincount(prefixes[gone], minlength=size) > 0)
-    backoffs[bare] = 1.0  # exactly: it is no context any more
+    bare = (fan_out == 0) & (np.bincount(prefixes[dropped], minlength=size) > 0)
+    backoffs[bare] = 1.0  # exactly 1: it is no longer a context
     return backoffs
 
 
 class CompressionSettings(NamedTuple):
-    """What to do to a model that no counts are known of.
+    """Compression of a model without counts.
 
     Attributes:
-        prune_entropy: n-grams whose loss raises the perplexity by a smaller share are dropped; 0 drops
-            none. How often a context comes up is what the model itself says.
+        prune_entropy: n-grams whose removal raises the perplexity by a smaller share are dropped; 0 drops
+            none. Frequencies of contexts are the model's own.
         quantise: store probabilities and back-offs in eight bits each.
     """
 
@@ -259,12 +260,12 @@ NO_COMPRESSION = CompressionSettings()
 
 
 class CompressedModel(NamedTuple):
-    """A model and what was done to it.
+    """A compressed model and statistics of the compression.
 
     Attributes:
-        model: ready to answer or to be saved.
-        listed: the n-grams that are left, by order from 1.
-        facts: n-grams by order, and how many there were before pruning.
+        model: ready to use or to save.
+        listed: the remaining n-grams, by order from 1.
+        facts: number of n-grams by order, and before pruning.
     """
 
     model: NGramModel
@@ -280,14 +281,14 @@ def compress(
     normalised: bool = True,
     progress: Progress,
 ) -> CompressedModel:
-    """Build a model of a table's n-grams, with fewer of them and fewer bits if that is wanted.
+    """Build a model of n-grams, pruned and quantised as `shrinking` demands.
 
     Args:
         orders: n-grams and weights of the orders 1, 2, ….
-        vocabulary: what their words mean.
-        shrinking: what is wanted.
-        normalised: whether every distribution sums to 1 before.
-        progress: told of each stage.
+        vocabulary: maps ids to words.
+        shrinking: the compression.
+        normalised: whether every distribution sums to 1 before compression.
+        progress: display of the stages.
 
     Raises:
         InvalidInputError: the threshold is out of range, or there are too many words for eight-bit models.

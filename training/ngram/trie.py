@@ -1,13 +1,12 @@
 """N-grams of a back-off model as one trie, and the rows p(·|h) over it, order by order.
 
 Estimators and files give n-grams order by order; changing a finished model (pruning it, mixing
-several) needs its probabilities after a *shorter* context, perhaps more than one order down: where an
-n-gram's suffix is not listed, the next shorter one counts.
+several) needs its probabilities after a *shorter* context, perhaps more than one order down: if an
+n-gram's suffix is not listed, the next shorter one is used.
 
-A row lists some words; the others share what the shorter context's row gives them, times the
-back-off weight. So the mass that a row leaves to unlisted words is its back-off weight times what the
-shorter context's row gives to those same words. Both follow from the listed words, and no row need
-sum to 1 for that.
+A row lists some words; each unlisted word has its probability in the shorter context's row, times the
+back-off weight. So the mass of a row's unlisted words is its back-off weight times the mass of the same
+words in the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
 """
 
 from collections.abc import Sequence
@@ -29,9 +28,9 @@ class Trie(NamedTuple):
     Attributes:
         starts: the first node of each length from 0, and the number of nodes at the end [order + 2], int64.
         words: the last word of each node [nodes], int32.
-        first_children: where the nodes start that continue a node by one word, for nodes below
-            the highest order, and the number of nodes at the end [starts[order] + 1], uint32.
-        suffixes: the node of the longest proper suffix that is listed [nodes], uint32.
+        first_children: first child of each node below the highest order, children being one word
+            longer, and the number of nodes at the end [starts[order] + 1], uint32.
+        suffixes: node of the longest listed proper suffix [nodes], uint32.
     """
 
     starts: npt.NDArray[np.int64]
@@ -45,15 +44,15 @@ class Trie(NamedTuple):
         return len(self.starts) - 2
 
     def nodes(self, length: int) -> slice:
-        """The nodes of so many words."""
+        """Return the range of nodes with `length` words."""
         return slice(int(self.starts[length]), int(self.starts[length + 1]))
 
 
 def link(ngrams: Sequence[NGrams]) -> Trie:
-    """Join n-grams to a trie, and find the suffixes that are not given.
+    """Build a trie of n-grams, and find missing suffixes.
 
     Args:
-        ngrams: of the orders 1, 2, …; a suffix of −1 is looked for, and then for shorter ones.
+        ngrams: of the orders 1, 2, …; for a suffix of −1, the longest listed one is searched.
     """
     sizes = [1, *(len(one_order.words) for one_order in ngrams)]
     starts = np.concatenate([[0], np.cumsum(sizes)])
@@ -72,21 +71,21 @@ def link(ngrams: Sequence[NGrams]) -> Trie:
 
 
 def suffixes_by_order(trie: Trie) -> list[npt.NDArray[np.int32]]:
-    """Each n-gram's suffix as its place in the order below, −1 where it is not listed; by order from 1."""
+    """Return each n-gram's suffix as an index into the order below, −1 if unlisted; by order from 1."""
     unigrams = np.zeros(int(trie.starts[2] - 1), dtype=np.int32)
-    places = [
+    offsets = [
         trie.suffixes[trie.nodes(length)].astype(np.int64) - trie.starts[length - 1]
         for length in range(2, trie.order + 1)
     ]
-    return [unigrams, *(np.maximum(one_order, -1).astype(np.int32) for one_order in places)]
+    return [unigrams, *(np.maximum(one_order, -1).astype(np.int32) for one_order in offsets)]
 
 
 def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
-    """What a model says of each n-gram's last word after its context without the first word.
+    """Compute the probability of each n-gram's last word after its context without the first word.
 
     Args:
         trie: the n-grams.
-        length: of the n-grams asked about, at least 2; there are n.
+        length: of the n-grams [n], at least 2.
         probs: the probability of each shorter node's last word, by node.
         backoffs: the back-off weight of each shorter node, by node.
 
@@ -101,7 +100,7 @@ def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArr
 
 @numba.njit(nogil=True, cache=True)
 def _child(trie: Trie, node: np.int64, word: np.int64) -> np.int64:
-    """The node that continues a node by a word, else −1; unigrams are dense."""
+    """Find a node's child for a word, −1 if there is none; unigrams are dense."""
     if node == 0:
         return 1 + word
     begin, end = np.int64(trie.first_children[node]), np.int64(trie.first_children[node + 1])
@@ -117,8 +116,9 @@ def _child(trie: Trie, node: np.int64, word: np.int64) -> np.int64:
 
 @numba.njit(nogil=True, cache=True)
 def _link_order(trie: Trie, length: int, given: npt.NDArray[np.int32]) -> None:
-    """Fill in the suffixes of one length; those of shorter nodes are there."""
+    """Fill in the suffixes of one length; those of shorter nodes must be filled already."""
     first, shorter = trie.starts[length], trie.starts[length - 1]
+    # by parent, whose suffix is where the search starts; nodes of a parent are adjacent
     for parent in range(shorter, first):
         for node in range(np.int64(trie.first_children[parent]), np.int64(trie.first_children[parent + 1])):
             if given[node - first] >= 0:
@@ -134,9 +134,9 @@ def _link_order(trie: Trie, length: int, given: npt.NDArray[np.int32]) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
-    """Walk from the shortened context to the one whose word is the n-gram's listed suffix."""
+    """Back off from the shortened context to that of each n-gram's longest listed suffix."""
     first = trie.starts[length]
-    out = np.empty(trie.starts[length + 1] - first, np.float64)
+    out = np.empty(trie.starts[length + 1] - first, np.float64)  # [n], by node
     for parent in range(trie.starts[length - 1], first):
         for node in range(np.int64(trie.first_children[parent]), np.int64(trie.first_children[parent + 1])):
             suffix = np.int64(trie.suffixes[node])
@@ -155,11 +155,11 @@ Orders: TypeAlias = Sequence[tuple[NGrams, NGramWeights]]
 """A back-off model as its n-grams and weights of the orders 1, 2, …."""
 
 MIN_LOWER_MASS = 1e-9
-"""Less room than this is rounding, as probabilities are stored in single precision."""
+"""Smallest lower-order mass; less is rounding error, as stored probabilities are in single precision."""
 
 
 class ContextMasses(NamedTuple):
-    """What the contexts [m] of one order's n-grams [n] do with the words they do not list.
+    """Lower-order and unlisted masses at the contexts [m] of one order's n-grams [n].
 
     Attributes:
         lower: probability of each n-gram's last word after its context without the first word [n].
@@ -176,7 +176,7 @@ class BackoffRows:
     """Probabilities, back-off weights and row sums of a model, by node below the trie's highest order.
 
     Args:
-        trie: the n-grams; those that the model itself does not list have the weight 1.
+        trie: the n-grams; those that the model itself does not list have a back-off weight of 1.
     """
 
     def __init__(self, trie: Trie) -> None:
@@ -187,24 +187,24 @@ class BackoffRows:
         self.sums = np.ones(size)
 
     def contexts(self, ngrams: NGrams, length: int) -> ContextMasses:
-        """What follows from the shorter n-grams for those of `length` words, at least 2."""
+        """Compute the masses at contexts of n-grams of `length` words, at least 2, from shorter n-grams."""
         nodes = self.trie.nodes(length - 1)
         lower = lower_probs(self.trie, length, self.probs, self.backoffs)
-        room = self.sums[self.trie.suffixes[nodes]]
-        room -= np.bincount(ngrams.prefixes, lower, minlength=len(room))
-        np.maximum(room, MIN_LOWER_MASS, out=room)
-        return ContextMasses(lower, room, room * self.backoffs[nodes])
+        lower_unlisted = self.sums[self.trie.suffixes[nodes]]
+        lower_unlisted -= np.bincount(ngrams.prefixes, lower, minlength=len(lower_unlisted))
+        np.maximum(lower_unlisted, MIN_LOWER_MASS, out=lower_unlisted)
+        return ContextMasses(lower, lower_unlisted, lower_unlisted * self.backoffs[nodes])
 
     def add_order(
         self, ngrams: NGrams, length: int, probs: DoubleArray, *, left: DoubleArray | float
     ) -> None:
-        """Take in the n-grams of `length` words [n].
+        """Add the n-grams of `length` words [n].
 
         Args:
-            ngrams: all that the trie has.
-            length: their length; shorter ones were entered before.
+            ngrams: all of this length in the trie.
+            length: their length; shorter ones must have been added.
             probs: of their last words [n].
-            left: what their contexts' rows leave to words that are not among them.
+            left: mass of the unlisted words in their contexts' rows.
         """
         contexts = self.trie.nodes(length - 1)
         listed = np.bincount(ngrams.prefixes, probs, minlength=contexts.stop - contexts.start)
@@ -212,17 +212,17 @@ class BackoffRows:
         self.set_probs(length, probs)
 
     def set_probs(self, length: int, probs: DoubleArray) -> None:
-        """The probabilities of n-grams of `length` words [n]; not kept for the highest order."""
+        """Set the probabilities of n-grams of `length` words [n]; those of the highest order are not stored."""
         if length < self.trie.order:
             self.probs[self.trie.nodes(length)] = probs
 
     def set_backoffs(self, length: int, backoffs: DoubleArray) -> None:
-        """The back-off weights of n-grams of `length` words [n]; not kept for the highest order."""
+        """Set the back-off weights of n-grams of `length` words [n]; the highest order has none."""
         if length < self.trie.order:
             self.backoffs[self.trie.nodes(length)] = backoffs
 
 
 def from_log10(log10: npt.NDArray[np.float32]) -> DoubleArray:
-    """Probabilities or weights in double precision from their decimal logarithms."""
+    """Convert decimal logarithms to probabilities or weights in double precision."""
     values: DoubleArray = np.power(10.0, log10, dtype=np.float64)
     return values

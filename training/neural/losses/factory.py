@@ -22,12 +22,12 @@ from training.neural.settings import TrainSettings
 
 
 class SwitchedLoss(Loss):
-    """A cheap loss while there is much to learn, an exact one to end with.
+    """A cheap loss for the first share of a run, followed by an exact one.
 
     Args:
         first: for the first share of the run.
         then: for the rest.
-        share: of the run, from 0 to 1, after which the second takes over.
+        share: of the run, from 0 to 1, after which the second is used.
     """
 
     def __init__(self, first: Loss, then: Loss, *, share: float) -> None:
@@ -38,24 +38,24 @@ class SwitchedLoss(Loss):
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
     ) -> LossResult:
-        """Add the gradients of the loss whose turn it is; see `Loss`."""
+        """Add the gradients of the current loss; see `Loss`."""
         return self._current(output, features, ids, precision=precision)
 
     @property
     def is_final(self) -> bool:
-        """Whether the second has taken over."""
+        """Whether the second loss is in use."""
         return self._current is self._losses[1]
 
     def set_progress(self, done: float) -> None:
-        """Switch when the share is behind."""
+        """Switch once the share is reached."""
         self._current = self._losses[done >= self._share]
 
     def state(self) -> dict[str, Any]:
-        """What both need to go on."""
+        """Return the states of both losses."""
         return {"first": self._losses[0].state(), "then": self._losses[1].state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Let both go on from there."""
+        """Restore the states of both losses."""
         for loss, name in zip(self._losses, ("first", "then"), strict=True):
             loss.restore(state[name])
 
@@ -68,13 +68,13 @@ _SAMPLED_LOSSES: dict[str, Callable[[NoiseSampler], Loss]] = {
 
 
 def make_loss(settings: TrainSettings, output: OutputLayer, counts: Tensor, *, seed: int) -> Loss:
-    """The loss that settings name.
+    """Make the loss that settings name.
 
     Args:
         settings: how to train.
         output: the layer to be trained.
         counts: how often each token occurs in the training text [V].
-        seed: of what a loss draws; in every process of a run the same, as they share the draws.
+        seed: of a loss's random draws; the same in every process of a run, as they share the draws.
 
     Raises:
         InvalidInputError: the loss cannot train such a layer.

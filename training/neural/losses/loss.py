@@ -11,11 +11,11 @@ from models.neural.softmax import OutputLayer
 
 
 class LossResult(NamedTuple):
-    """What a stretch of text taught.
+    """Loss of a segment of text, and its gradient.
 
     Attributes:
-        loss: what was minimised, mean per predicted token; its cross-entropy in nats where the loss is
-            one over the whole vocabulary.
+        loss: the minimised value, mean per predicted token; the cross-entropy in nats if the loss is over
+            the whole vocabulary.
         gradient: of the loss with respect to the features [N, E], in their type.
     """
 
@@ -35,7 +35,7 @@ class Loss(ABC):
         Args:
             output: the layer.
             features: [N, E], N ≥ 1, without a graph.
-            ids: what follows each, [N]; never `<s>`.
+            ids: the target tokens [N]; never `<s>`.
             precision: of the matrix products.
 
         Raises:
@@ -44,20 +44,20 @@ class Loss(ABC):
 
     @property
     def is_final(self) -> bool:
-        """Whether the run ends with this loss; one that gives way to another is no ground for stopping early."""
+        """Whether the run ends with this loss; early stopping must wait for the final one."""
         return True
 
-    def set_progress(self, done: float) -> None:  # noqa: B027 - most losses need not know
-        """Learn how far the run is, a share from 0 to 1; told before each update."""
+    def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
+        """Set the completed share of the run, from 0 to 1; called before each update."""
 
     def state(self) -> dict[str, Any]:
-        """What it takes to continue exactly, in plain numbers and dictionaries; nothing for a loss without chance."""
+        """Return the state for exact resuming, plain numbers and dictionaries; empty for a deterministic loss."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most losses remember nothing
-        """Continue from what `state` said."""
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most losses have no state
+        """Restore the result of `state`."""
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """Add to a parameter's gradient, which may take over the memory of what is added."""
+    """Add to a parameter's gradient; a missing one becomes `gradient` itself, without a copy."""
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)

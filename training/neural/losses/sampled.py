@@ -21,47 +21,47 @@ from training.neural.losses.loss import Loss, LossResult, accumulate
 from training.neural.losses.softmax import logistic_rows, require_softmax, softmax_rows
 
 MAX_SAMPLED_LOGITS = 1 << 22
-"""Logits held at once."""
+"""Most logits in memory at a time."""
 
 
 class SampledLogits:
-    """An output layer cut down to drawn tokens and to each position's target.
+    """An output layer restricted to sampled tokens and to each position's target.
 
-    Gradients gather here, position by position; `finish` hands them to the layer.
+    It accumulates gradients, slice by slice; `finish` adds them to the layer's.
 
     Args:
         layer: the output layer.
-        drawn: noise, ids that are all different [S].
-        shift: added to the drawn tokens' logits [S].
+        noise: sampled noise, distinct ids [S].
+        shift: added to the sampled tokens' logits [S].
         precision: of the matrix products.
     """
 
-    def __init__(self, layer: Softmax, drawn: Tensor, shift: Tensor, *, precision: torch.dtype) -> None:
+    def __init__(self, layer: Softmax, noise: Tensor, shift: Tensor, *, precision: torch.dtype) -> None:
         self._weight, self._bias = layer.weight.detach(), layer.bias.detach()
         self._layer = layer
-        self._drawn = drawn
+        self._drawn = noise
         self._precision = precision
-        self._vectors = self._weight[drawn].to(precision)
-        self._biases = (self._bias[drawn] + shift).to(precision)
+        self._vectors = self._weight[noise].to(precision)
+        self._biases = (self._bias[noise] + shift).to(precision)
         self._grad_vectors = torch.zeros_like(self._vectors, dtype=torch.float32)
         self._grad_biases = torch.zeros_like(self._biases, dtype=torch.float32)
         self._grad_weight, self._grad_bias = torch.zeros_like(self._weight), torch.zeros_like(self._bias)
 
     def slices(self, positions: int) -> Iterator[slice]:
-        """So many positions in pieces whose logits fit into bounded memory."""
+        """Yield slices of the positions, small enough that their logits fit into bounded memory."""
         size = max(1, MAX_SAMPLED_LOGITS // (len(self._drawn) + 1))
         return (slice(start, start + size) for start in range(0, positions, size))
 
     def drawn_logits(self, features: Tensor) -> Tensor:
-        """Logits of the drawn tokens, shifted [N, S], after vectors [N, E]."""
+        """Return shifted logits [N, S] of the sampled tokens after vectors [N, E]."""
         return torch.addmm(self._biases, features.to(self._precision), self._vectors.T)
 
     def target_logits(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Logits of ids [N] after vectors [N, E], float32."""
+        """Return logits [N] of ids [N] after vectors [N, E], float32."""
         return (features.float() * self._weight[targets]).sum(-1) + self._bias[targets]
 
     def backward(self, features: Tensor, targets: Tensor, of_target: Tensor, of_drawn: Tensor) -> Tensor:
-        """Take gradients of logits [N] and [N, S]; returns those of the features [N, E], float32."""
+        """Propagate gradients of logits [N] and [N, S]; return those of the features [N, E], float32."""
         inputs = features.to(self._precision)
         self._grad_vectors += of_drawn.T @ inputs
         self._grad_biases += of_drawn.sum(0, dtype=torch.float32)
@@ -70,7 +70,7 @@ class SampledLogits:
         return (of_drawn @ self._vectors).float().addcmul_(self._weight[targets], of_target[:, None])
 
     def finish(self) -> None:
-        """Add the gradients to the layer's: whole matrices, as optimisers want, zero where nothing took part."""
+        """Add the gradients to the layer's, as dense matrices for the optimisers, zero for unused tokens."""
         self._grad_weight.index_add_(0, self._drawn, self._grad_vectors)
         self._grad_bias.index_add_(0, self._drawn, self._grad_biases)
         accumulate(self._layer.weight, self._grad_weight)
@@ -85,11 +85,11 @@ _POWER = 0.75
 
 
 class NoiseDraw(NamedTuple):
-    """What was drawn.
+    """A sample of noise tokens.
 
     Attributes:
-        ids: all different [S].
-        log_expected: how often each was to be expected among them, as a logarithm [S], at most 0.
+        ids: distinct [S].
+        log_expected: log of each token's inclusion probability [S], at most 0.
     """
 
     ids: Tensor
@@ -97,18 +97,18 @@ class NoiseDraw(NamedTuple):
 
 
 class NoiseSampler:
-    """Draws a number of tokens without replacement, each with a probability in proportion to its weight.
+    """Sampler of a number of tokens without replacement, with probabilities in proportion to weights.
 
-    Systematic sampling (Madow 1949): probabilities of being drawn, which add up to S, are laid end to
-    end in a shuffled order, and a comb with a tooth at every whole number is laid over
-    them at random. So one random number makes a draw, the probabilities are exact, and a token whose
-    weight calls for more than 1 is drawn every time.
+    Systematic sampling (Madow 1949): inclusion probabilities, which sum to S, are accumulated in a
+    shuffled order, and the points u, u + 1, u + 2, … for a random u in [0, 1) select tokens. So a
+    draw takes one random number, the probabilities are exact, and a token with a weight for more
+    than 1 is in every sample.
 
     Args:
-        weights: how often tokens are to be drawn relative to each other [V], not all 0; `<s>` never is.
-        samples: tokens in a draw, S; all of those with a weight if they are fewer.
+        weights: relative frequency of tokens in samples [V], not all 0; that of `<s>` is 0.
+        samples: tokens in a sample, S; all tokens with a weight if they are fewer.
         seed: of the draws.
-        device: where draws are wanted.
+        device: of the samples.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class NoiseSampler:
         self.samples = round(float(expected.sum()))
         self._generator = np.random.default_rng(
             [seed, 0x6E6F697365]
-        )  # not the stream's, which has the same seed
+        )  # differs from the stream's, which has the same seed
         drawable = np.flatnonzero(expected)
         self._order = np.random.default_rng(0).permutation(drawable)  # the same whatever the seed
         self._ends = np.cumsum(expected[self._order])
@@ -127,26 +127,26 @@ class NoiseSampler:
             self.log_expected = torch.as_tensor(np.log(expected), dtype=torch.float32, device=self._device)
 
     def draw(self) -> NoiseDraw:
-        """The next draw."""
-        teeth = self._generator.random() + np.arange(self.samples)
-        places = np.searchsorted(self._ends, teeth, side="right")
-        # rounding may put two teeth into one token, or the last past the end
+        """Draw the next sample."""
+        points = self._generator.random() + np.arange(self.samples)
+        slots = np.searchsorted(self._ends, points, side="right")
+        # rounding may put two points into one token, or the last past the end
         ids = torch.as_tensor(
-            np.unique(self._order[np.minimum(places, len(self._order) - 1)]), device=self._device
+            np.unique(self._order[np.minimum(slots, len(self._order) - 1)]), device=self._device
         )
         return NoiseDraw(ids, self.log_expected[ids])
 
     def state(self) -> dict[str, Any]:
-        """What it takes to go on drawing the same."""
+        """Return the random generator's state."""
         return dict(self._generator.bit_generator.state)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on as from when `state` was asked."""
+        """Restore the result of `state`."""
         self._generator.bit_generator.state = dict(state)
 
 
 def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> NoiseWeights:
-    """How often tokens are drawn relative to each other [V].
+    """Compute the relative frequency of tokens in noise samples [V].
 
     Args:
         counts: how often each token occurs in the training text [V].
@@ -164,7 +164,7 @@ def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> NoiseWeights:
 
 
 def inclusion_probabilities(weights: NoiseWeights, samples: int) -> NoiseWeights:
-    """Probabilities [V], at most 1, that add up to a number of samples, in proportion to weights where below 1.
+    """Compute inclusion probabilities [V], at most 1, with a given sum, and below 1 in proportion to weights.
 
     Args:
         weights: relative [V], not negative, not all 0.
@@ -184,10 +184,10 @@ def inclusion_probabilities(weights: NoiseWeights, samples: int) -> NoiseWeights
 
 
 class _Contrastive(Loss):
-    """−log σ(true token's score) − Σ log(1 − σ(drawn token's score)), the drawn ones shared by all positions."""
+    """−log σ(target's score) − Σ log(1 − σ(noise token's score)), with noise shared by all positions."""
 
     name: str
-    corrected: bool  # whether a score is the logit less the log of how often noise is expected to be it
+    corrected: bool  # whether scores are logits less the log of the inclusion probability
 
     def __init__(self, sampler: NoiseSampler) -> None:
         self._sampler = sampler
@@ -197,27 +197,27 @@ class _Contrastive(Loss):
     ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's; see `Loss`."""
         layer = require_softmax(output, loss=self.name)
-        drawn = self._sampler.draw().ids
+        noise = self._sampler.draw().ids
         correction = self._sampler.log_expected if self.corrected else torch.zeros_like(layer.bias)
-        chosen = SampledLogits(layer, drawn, -correction[drawn], precision=precision)
+        sampled = SampledLogits(layer, noise, -correction[noise], precision=precision)
         gradient = torch.empty_like(features)
         loss = 0.0
-        for cut in chosen.slices(len(ids)):
-            scores = chosen.target_logits(features[cut], ids[cut]) - correction[ids[cut]]
-            logits = chosen.drawn_logits(features[cut])
+        for cut in sampled.slices(len(ids)):
+            scores = sampled.target_logits(features[cut], ids[cut]) - correction[ids[cut]]
+            logits = sampled.drawn_logits(features[cut])
             losses = logistic_rows(logits, scale=1 / len(ids)) + functional.softplus(-scores)
             of_target = torch.sigmoid(-scores) / -len(ids)
-            gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, logits)
+            gradient[cut] = sampled.backward(features[cut], ids[cut], of_target, logits)
             loss += float(losses.sum(dtype=torch.float64))
-        chosen.finish()
+        sampled.finish()
         return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:
-        """Where the draws are."""
+        """Return the sampler's state."""
         return self._sampler.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing from there."""
+        """Restore the sampler's state."""
         self._sampler.restore(state)
 
 
@@ -238,26 +238,26 @@ class NoiseContrastive(_Contrastive):
 class NegativeSampling(_Contrastive):
     """Negative sampling (Mikolov et al. 2013): scores are the logits themselves.
 
-    They are not log-probabilities: the best ones are log p(w | context) − log of how often noise
-    is expected to be w. Evaluation renormalises them by the exact softmax as it does any logits, which
-    is off by the noise where more than one token is likely: end with another loss (`train.sampled_share`).
+    They are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
+    probability of w). Evaluation renormalises them by the exact softmax like any logits, so the noise
+    distribution stays in where several tokens are probable: end with another loss (`train.sampled_share`).
 
     Args:
-        sampler: what draws, without replacement.
+        sampler: draws noise without replacement.
     """
 
     name, corrected = "negative-sampling", False
 
 
 class SampledSoftmax(Loss):
-    """−log of the true token's share among itself and drawn tokens (Jean et al. 2015), shared by all positions.
+    """Softmax over the target and sampled tokens (Jean et al. 2015), which all positions share.
 
-    A drawn token's logit has the logarithm of its probability of being drawn taken off, so that the sum
-    over drawn tokens is expected to be the sum over all but the true one; the true one, where it is
-    drawn too, is removed (Blanc and Rendle 2018). With as many samples as tokens it is the full softmax.
+    A sampled token's logit is reduced by the log of its inclusion probability, so that the expected sum
+    over the sample is the sum over all tokens but the target; the target is removed from the sample
+    (Blanc and Rendle 2018). With as many samples as tokens it is the full softmax.
 
     Args:
-        sampler: what draws, without replacement.
+        sampler: draws noise without replacement.
     """
 
     def __init__(self, sampler: NoiseSampler) -> None:
@@ -268,34 +268,34 @@ class SampledSoftmax(Loss):
     ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's; see `Loss`."""
         layer = require_softmax(output, loss="sampled")
-        drawn, log_expected = self._sampler.draw()
-        place = drawn.new_full((len(layer.bias),), -1)  # of each token among those drawn
-        place[drawn] = torch.arange(len(drawn), device=drawn.device)
-        chosen = SampledLogits(layer, drawn, -log_expected, precision=precision)
+        noise, log_expected = self._sampler.draw()
+        column = noise.new_full((len(layer.bias),), -1)  # [V], of each token in the sample
+        column[noise] = torch.arange(len(noise), device=noise.device)
+        sampled = SampledLogits(layer, noise, -log_expected, precision=precision)
         gradient = torch.empty_like(features)
         loss = 0.0
-        for cut in chosen.slices(len(ids)):
-            own = chosen.target_logits(features[cut], ids[cut])[:, None].to(precision)
-            logits = torch.cat([chosen.drawn_logits(features[cut]), own], dim=1)
-            _remove(logits, place[ids[cut]])
-            last = torch.full_like(ids[cut], len(drawn))
+        for cut in sampled.slices(len(ids)):
+            own = sampled.target_logits(features[cut], ids[cut])[:, None].to(precision)
+            logits = torch.cat([sampled.drawn_logits(features[cut]), own], dim=1)
+            _remove(logits, column[ids[cut]])
+            last = torch.full_like(ids[cut], len(noise))
             rows = softmax_rows(logits, last, scale=1 / len(ids))
             of_target, of_drawn = logits[:, -1].float(), logits[:, :-1]
-            gradient[cut] = chosen.backward(features[cut], ids[cut], of_target, of_drawn)
+            gradient[cut] = sampled.backward(features[cut], ids[cut], of_target, of_drawn)
             loss += float(rows.losses.sum(dtype=torch.float64))
-        chosen.finish()
+        sampled.finish()
         return LossResult(loss / len(ids), gradient)
 
     def state(self) -> dict[str, Any]:
-        """Where the draws are."""
+        """Return the sampler's state."""
         return self._sampler.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on drawing from there."""
+        """Restore the sampler's state."""
         self._sampler.restore(state)
 
 
 def _remove(logits: Tensor, columns: Tensor) -> None:
-    """Give one column of each row the probability 0; none where it is −1."""
+    """Set the logit in one column of each row to minus infinity; −1 stands for no column."""
     rows = (columns >= 0).nonzero().squeeze(1)
     logits[rows, columns[rows]] = -math.inf

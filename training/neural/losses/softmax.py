@@ -1,10 +1,10 @@
 """Cross-entropy of the full and the adaptive softmax, in bounded memory.
 
-Positions are processed in slices, each forward and backward at once, so that logits [N, V] never
-exist as a whole. On a CPU, compiled kernels turn logits into gradients in place, in one pass and in
-threads; torch takes several passes over fresh memory, which beside matrix products in bfloat16 would
-cost as much as the products. Logits are float32, or bfloat16 that NumPy sees as 16 bits. The
-adaptive softmax (Grave et al. 2017) has a head and clusters.
+Positions are processed in slices, forward and backward together, so that the full logits [N, V] are
+never in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row and in
+threads; torch makes several passes over fresh memory, which would take as long as matrix products in
+bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softmax
+(Grave et al. 2017) has a head and clusters.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _BITS, _HALF = ir.IntType(32), ir.IntType(16)
 
 @intrinsic
 def _as_float32(typing_context: Any, logit: Any) -> Any:  # noqa: ARG001
-    """A logit as float32."""
+    """Convert a logit to float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if logit == types.float32:
@@ -46,7 +46,7 @@ def _as_float32(typing_context: Any, logit: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def _as_type_of(typing_context: Any, value: Any, logit: Any) -> Any:  # noqa: ARG001
-    """A float32 in a logit's type; of two nearest bfloat16 the even one."""
+    """Convert a float32 to a logit's type, to the nearest bfloat16, ties to even."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if logit == types.float32:
@@ -77,22 +77,22 @@ _ONE = np.float32(1)
 
 @numba.njit(nogil=True, inline="always")
 def _sortable_bits(value: Any) -> Any:
-    """A float32 as an integer of the same order: LLVM vectorises the maximum of integers, not that of floats."""
+    """Map a float32 to an integer of the same order: LLVM vectorises the maximum of integers, not of floats."""
     bits = np.int32(bits_of_float(value))
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 
 
 @numba.njit(nogil=True, inline="always")
 def _float_of_sortable(key: Any) -> Any:
-    """The float32 of a key."""
+    """Map a key of `_sortable_bits` back to its float32."""
     return float_of_bits(np.uint32(key ^ ((key >> _SIGN) & _MAGNITUDE)))
 
 
-# infinities are left alone: they are the logits of what is never predicted
+# no "ninf": logits of never predicted tokens are minus infinity
 @numba.njit(
     nogil=True,
     cache=True,
-    error_model="numpy",  # a row of no numbers has a loss that is none, and the trainer says so
+    error_model="numpy",  # NaN in a row gives a NaN loss, which the trainer reports
     fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
 )
 def softmax_gradients(
@@ -110,10 +110,11 @@ def softmax_gradients(
         log_sums: written: log Σ exp, [N] float32.
     """
     size = logits.shape[1]
-    values = np.empty(size, np.float32)
+    values = np.empty(size, np.float32)  # [V], one row at a time: it stays in the cache
     for n in range(logits.shape[0]):
         row = logits[n]
         key = _LOWEST_KEY
+        # three passes over the row: maximum, sum of exponentials, gradient
         for v in range(size):
             values[v] = as_float32(row[v]) + bias[v]
             key = max(key, _sortable_bits(values[v]))
@@ -137,15 +138,15 @@ _LANES = 64
 """Logits computed together, each with a sum of its own, so that the loop over them is vectorised."""
 
 _FACTORS = 64
-"""Logits of a lane between two logarithms: a product of so many factors from 1 to 2 is below 2^64."""
+"""Logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
 _ZERO = np.float32(0)
-_NO_LOGIT = np.float32(-3e38)  # adds nothing
+_NO_LOGIT = np.float32(-3e38)  # its term is 0
 
 
 @numba.njit(
     nogil=True,
     cache=True,
-    error_model="numpy",  # no numbers give no number
+    error_model="numpy",  # NaN gives NaN
     fastmath={"reassoc", "nsz", "nnan", "arcp", "contract"},
 )
 def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
@@ -157,7 +158,8 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
         losses: written: the sum of each row's log(1 + exp(logit)), [N] float32.
     """
     size = logits.shape[1]
-    values = np.empty(_LANES, np.float32)
+    values = np.empty(_LANES, np.float32)  # [lanes], in float32 whatever the type of the logits
+    # by lane: sums of max(x, 0), and products of 1 + e^-|x|, which need a logarithm only now and then
     above, products = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
     for n in range(logits.shape[0]):
         row = logits[n]
@@ -191,7 +193,7 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 
 
 class SoftmaxRows(NamedTuple):
-    """What became of rows of logits beside their gradients.
+    """Losses and log-normalisers of rows of logits.
 
     Attributes:
         losses: −log p(target) [N], float32.
@@ -209,23 +211,23 @@ def softmax_rows(
 
     Args:
         logits: [N, V], float32 or bfloat16; written over.
-        targets: places in the rows [N].
+        targets: indices into the rows [N].
         scale: of the gradients.
         pull: weight of the squared log-normalisers.
-        bias: yet to be added to each row [V], float32; None for nothing.
+        bias: added to each row [V], float32; None for zeros.
     """
     if bias is None:
         bias = logits.new_zeros(logits.shape[1], dtype=torch.float32)
     if logits.is_cuda:
         return _softmax_rows_by_torch(logits, bias, targets, scale, pull)
     losses, log_sums = torch.empty(2, len(logits))
-    rows, added, places = _numpy_view(logits), bias.numpy(), targets.numpy()
+    rows, added, indices = _numpy_view(logits), bias.numpy(), targets.numpy()
 
     def work(part: slice) -> None:
         softmax_gradients(
             rows[part],
             added,
-            places[part],
+            indices[part],
             np.float32(scale),
             np.float32(pull),
             losses[part].numpy(),
@@ -237,7 +239,7 @@ def softmax_rows(
 
 
 def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
-    """Turn logits of what is noise into the gradient of scale · Σ −log(1 − σ(logit)), in place.
+    """Turn logits of noise tokens into the gradient of scale · Σ −log(1 − σ(logit)), in place.
 
     Args:
         logits: [N, S], float32 or bfloat16; written over.
@@ -277,13 +279,13 @@ def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
 
 
 def _numpy_view(logits: Tensor) -> AnyArray:
-    """The same memory as an array; numpy has no bfloat16, so its 16 bits."""
+    """View the same memory as an array; bfloat16, which numpy lacks, as uint16."""
     array: AnyArray = (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
     return array
 
 
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:
-    """Do a share of the rows in each thread; what comes out does not depend on their number."""
+    """Split the rows over threads; the result does not depend on their number."""
     threads = max(1, torch.get_num_threads())
     cuts = np.linspace(0, rows, min(threads, rows) + 1).astype(int)
     list(_pool(threads).map(lambda begin, end: work(slice(begin, end)), cuts[:-1], cuts[1:]))
@@ -295,12 +297,12 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 MAX_LOGITS = 1 << 22
-"""Logits held at once on a CPU; beyond the caches, fresh pages for them cost more than the products."""
+"""Most logits in memory at a time on a CPU; beyond the caches, fresh pages cost more than the products."""
 
 MAX_LOGITS_ON_CUDA = 1 << 25
 
 MIN_ROWS = 256
-"""Positions at least in a slice: each slice reads and writes matrices as large as the layer's."""
+"""Fewest positions in a slice: each slice reads and writes matrices as large as the layer's."""
 
 
 class LinearSoftmax(NamedTuple):
@@ -331,13 +333,13 @@ def linear_softmax(
     precision: torch.dtype,
     pull: float = 0.0,
 ) -> LinearSoftmax:
-    """Losses and gradients of scale · Σ_n (loss_n + ½ pull · log_sum_n²); nothing is differentiated by torch.
+    """Compute losses and gradients of scale · Σ_n (loss_n + ½ pull · log_sum_n²) without autograd.
 
     Args:
         weight: [V, E].
-        bias: [V]; minus infinity for what is never predicted.
+        bias: [V]; minus infinity for tokens that are never predicted.
         inputs: [N, E]; N may be 0.
-        targets: places in [0, V) that follow [N].
+        targets: following tokens, in [0, V) [N].
         scale: of the gradients.
         precision: of the matrix products.
         pull: weight of the squared log-normalisers.
@@ -359,7 +361,7 @@ def linear_softmax(
     for start in range(0, count, size):
         cut = slice(start, min(start + size, count))
         logits = buffer[: cut.stop - start]
-        torch.mm(inputs[cut], weight.T, out=logits)  # a bias added here would be spread over all rows first
+        torch.mm(inputs[cut], weight.T, out=logits)  # addmm would first copy the bias to all rows
         rows: SoftmaxRows = softmax_rows(logits, targets[cut], scale=scale, pull=pull, bias=bias)
         answer.losses[cut], answer.log_sums[cut] = rows
         torch.mm(logits, weight, out=answer.grad_inputs[cut])
@@ -374,8 +376,8 @@ def linear_softmax(
 class FullSoftmax(Loss):
     """Mean cross-entropy, plus ½ `self_normalise` times the mean squared log-normaliser.
 
-    The second term pulls Σ exp of the logits towards 1, so that logits can stand for log-probabilities
-    where a sum over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
+    The second term pulls Σ exp of the logits towards 1, so that logits can replace log-probabilities
+    if a sum over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
 
     Args:
         self_normalise: weight of the second term; 0 for plain cross-entropy.
@@ -407,10 +409,10 @@ class FullSoftmax(Loss):
 
 
 def require_softmax(output: OutputLayer, *, loss: str) -> Softmax:
-    """The output layer, if it is a softmax over the whole vocabulary.
+    """Return the output layer if it is a softmax over the whole vocabulary.
 
     Raises:
-        InvalidInputError: it is another.
+        InvalidInputError: it is another layer.
     """
     if isinstance(output, Softmax):
         return output
@@ -420,14 +422,14 @@ def require_softmax(output: OutputLayer, *, loss: str) -> Softmax:
 
 
 class AdaptiveCrossEntropy(Loss):
-    """Mean cross-entropy of an `AdaptiveSoftmax`, the logarithm of a product of two softmaxes (Grave et al. 2017)."""
+    """Mean cross-entropy of an `AdaptiveSoftmax`, a product of two softmaxes (Grave et al. 2017)."""
 
     def __call__(
         self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
     ) -> LossResult:
         """Add the gradients of the mean loss to the output layer's; see `Loss`.
 
-        Parameters of a cluster that nothing needed get gradients of zero.
+        Parameters of unused clusters get zero gradients.
         """
         if not isinstance(output, AdaptiveSoftmax):
             raise InvalidInputError(
@@ -457,7 +459,7 @@ def _cluster_loss(
     gradient: Tensor,
     precision: torch.dtype,
 ) -> Tensor:
-    """Add a cluster's gradients to its parameters' and to the features' [N, E]; returns its summed losses."""
+    """Add a cluster's gradients to parameters and features [N, E]; return the sum of its losses."""
     vectors = output.vectors
     begin, end = vectors.bounds[cluster], vectors.bounds[cluster + 1]
     rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)

@@ -26,22 +26,22 @@ SmoothingName: TypeAlias = Literal[
 ]
 
 WITH_DISCOUNTS: tuple[SmoothingName, ...] = ("absolute", "kneser-ney", "modified-kneser-ney")
-"""Those whose discounts can be fitted on held-out text."""
+"""Smoothings whose discounts can be fitted on held-out text."""
 
 SMOOTHING_OF_KEY: dict[str, SmoothingName] = {"k": "add-k", "buckets": "jelinek-mercer"}
-"""Settings that one smoothing alone looks at."""
+"""Settings that only one smoothing uses."""
 
 
 def make_smoothing(
     name: SmoothingName, *, k: float = 0.1, buckets: int = 1, discounts: DiscountSource = "counts"
 ) -> Smoothing:
-    """The smoothing of a name.
+    """Make the smoothing of a name.
 
     Args:
-        name: which.
-        k: what `add-k` adds to every count.
-        buckets: how many weights `jelinek-mercer` fits for each order.
-        discounts: where `absolute`, `kneser-ney` and `modified-kneser-ney` have their discounts from.
+        name: of the smoothing.
+        k: constant that `add-k` adds to every count.
+        buckets: number of weights that `jelinek-mercer` fits for each order.
+        discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`.
 
     Raises:
         InvalidInputError: a value is out of range for the smoothing that uses it.

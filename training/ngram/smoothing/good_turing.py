@@ -29,17 +29,17 @@ _CANCELLED = 1e-6  # below that, a difference from 1 has lost too many digits
 class GoodTuring:
     """Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, α(h) p(w|h') for others.
 
-    d(c) is a ratio found with Good and Turing's estimate, see `discount_ratios`. α(h) is such
-    that the probabilities after h sum to 1; below the unigrams, words never seen share evenly.
-    Where no probability is freed although words remain, because all counts after h are high,
-    h is counted once more, for a new word. Where no word remains, nothing is discounted.
+    d(c) is a ratio from the Good–Turing estimate, see `discount_ratios`. α(h) is such
+    that the probabilities after h sum to 1; below the unigrams, unseen words share equally.
+    If no probability is freed although words remain, because all counts after h are high,
+    h is counted once more, for a new word. If no word remains, nothing is discounted.
 
     Source: Katz (1987), "Estimation of probabilities from sparse data for the language model
     component of a speech recognizer"; Chen and Goodman (1998), sections 2.2 and 2.4.
     """
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not looked at."""
+        """Estimate a model; held-out text is not used."""
         ratios: list[list[float]] = []
         fallback_orders: list[int] = []
         orders = attach_backoffs(_estimate(observations, ratios, fallback_orders))
@@ -47,13 +47,13 @@ class GoodTuring:
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> list[float] | None:
-    """What is left of a count of 1, 2, …, k: d_1, …, d_k; None where there is no estimate.
+    """Compute discount ratios d_1, …, d_k of counts 1, 2, …, k; None if there is no estimate.
 
     r* = (r + 1) n_{r+1} / n_r and d_r = (r*/r − s) / (1 − s) with s = (k + 1) n_{k+1} / n_1. k is
     the highest for which all d_r lie between 0 and 1, from `MAX_DISCOUNTED` down to 2.
 
     Args:
-        counts_of_counts: how many n-grams have the count 0, 1, 2, … 6.
+        counts_of_counts: number of n-grams with the count 0, 1, 2, … 6.
     """
     n = [int(count) for count in counts_of_counts]
     for k in range(MAX_DISCOUNTED, 1, -1):
@@ -69,7 +69,7 @@ def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> 
 
 
 FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
-"""For an order whose counts of counts allow no estimate: half an occurrence is taken from low counts."""
+"""For an order whose counts of counts allow no estimate: low counts are reduced by ½."""
 
 
 def _estimate(
@@ -82,9 +82,9 @@ def _estimate(
         if found is None:
             fallback_orders.append(k)
         ratios.append(found or FALLBACK_RATIOS)
-        kept = np.array([0.0, *ratios[-1], 1.0])
+        kept_shares = np.array([0.0, *ratios[-1], 1.0])
         if k == 1:
-            probs = _unigrams(order.counts, kept)
+            probs = _unigrams(order.counts, kept_shares)
             backoffs = np.ones(1)
             unlisted = np.zeros(1)  # the unigrams list every word
         else:
@@ -93,7 +93,7 @@ def _estimate(
                 order.ngrams.suffixes,
                 order.counts,
                 order.totals,
-                kept,
+                kept_shares,
                 lower_prefixes,
                 lower,
                 unlisted,
@@ -102,10 +102,10 @@ def _estimate(
         yield EstimatedOrder(order.ngrams, log10(probs), log10(backoffs))
 
 
-def _unigrams(counts: npt.NDArray[np.int32], kept: DoubleArray) -> DoubleArray:
-    """Probabilities of all words [V]; what is freed is shared evenly by those never seen."""
-    left = counts * kept[np.minimum(counts, len(kept) - 1)]
-    total, freed = float(counts.sum()), float((counts - left).sum())
+def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> DoubleArray:
+    """Compute the probabilities of all words [V]; unseen words share the freed mass equally."""
+    reduced = counts * kept_shares[np.minimum(counts, len(kept_shares) - 1)]
+    total, freed = float(counts.sum()), float((counts - reduced).sum())
     never_seen = counts == 0
     never_seen[BOS] = False
     remaining = int(never_seen.sum())
@@ -113,7 +113,7 @@ def _unigrams(counts: npt.NDArray[np.int32], kept: DoubleArray) -> DoubleArray:
         return counts / total
     if freed == 0:
         total, freed = total + 1.0, 1.0
-    probs: DoubleArray = left / total
+    probs: DoubleArray = reduced / total
     probs[never_seen] = freed / total / remaining
     return probs
 
@@ -124,28 +124,28 @@ def _back_off(
     suffixes: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int32],
     totals: npt.NDArray[np.int32],
-    kept: DoubleArray,
+    kept_shares: DoubleArray,
     lower_prefixes: npt.NDArray[np.int32],
     lower: DoubleArray,
     lower_unlisted: DoubleArray,
 ) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
-    """Probabilities of one order [n]; back-off weights and mass of unlisted words by context [m].
+    """Compute probabilities of one order [n]; back-off weights and mass of unlisted words by context [m].
 
     `lower_unlisted` is the mass of unlisted words by context of the order below.
     """
     probs = np.empty(len(counts), np.float64)
     backoffs, unlisted = np.ones(len(totals), np.float64), np.zeros(len(totals), np.float64)
-    highest = len(kept) - 1
-    for i in range(len(counts)):  # by itself, so that the scattered reads overlap
+    highest = len(kept_shares) - 1
+    for i in range(len(counts)):  # a loop of its own, so that the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
-    while begin < len(counts):
+    while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
         context = prefixes[begin]
         listed, taken, lower_listed = 0.0, 0.0, 0.0
         end = begin
         while end < len(counts) and prefixes[end] == context:
             listed += counts[end]
-            taken += counts[end] * (1.0 - kept[min(counts[end], highest)])
+            taken += counts[end] * (1.0 - kept_shares[min(counts[end], highest)])
             lower_listed += probs[end]
             end += 1
         remaining = 1.0 - lower_listed
@@ -162,7 +162,7 @@ def _back_off(
             unlisted[context] = freed / total
             backoffs[context] = unlisted[context] / remaining
             for i in range(begin, end):
-                probs[i] = counts[i] * kept[min(counts[i], highest)] / total
+                probs[i] = counts[i] * kept_shares[min(counts[i], highest)] / total
         begin = end
     return probs, backoffs, unlisted
 
@@ -174,21 +174,21 @@ def _remaining_mass(
     lower: DoubleArray,
     lower_unlisted: DoubleArray,
 ) -> float:
-    """What the shorter context gives words that are not listed after the longer one, term by term.
+    """Sum the shorter context's probabilities of words that the longer one does not list, term by term.
 
-    `listed` are the suffixes of those that are, in order: n-grams of the shorter context,
-    whose own unlisted words are not listed after the longer one either.
+    `listed` are the suffixes of the longer context's listed n-grams, in order: n-grams of the shorter
+    context, whose own unlisted words are not listed after the longer one either.
     """
     context = lower_prefixes[listed[0]]
-    place = listed[0]
-    while place > 0 and lower_prefixes[place - 1] == context:
-        place -= 1
+    i = listed[0]
+    while i > 0 and lower_prefixes[i - 1] == context:
+        i -= 1
     mass: float = lower_unlisted[context]
     passed = 0
-    while place < len(lower_prefixes) and lower_prefixes[place] == context:
-        if passed < len(listed) and listed[passed] == place:
+    while i < len(lower_prefixes) and lower_prefixes[i] == context:
+        if passed < len(listed) and listed[passed] == i:
             passed += 1
         else:
-            mass += lower[place]
-        place += 1
+            mass += lower[i]
+        i += 1
     return mass

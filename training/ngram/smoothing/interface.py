@@ -13,7 +13,7 @@ from training.ngram.counts import Observations
 
 
 class Discounts(NamedTuple):
-    """What is taken from an n-gram's count if that is 1, 2, or 3 and more."""
+    """Discounts of n-gram counts of 1, 2, and 3 or more."""
 
     one: float
     two: float
@@ -21,11 +21,11 @@ class Discounts(NamedTuple):
 
     @classmethod
     def same(cls, discount: float) -> "Discounts":
-        """One discount for every count."""
+        """Make discounts that are equal for all counts."""
         return cls(discount, discount, discount)
 
     def table(self) -> npt.NDArray[np.float64]:
-        """Discounts by count: 0, 1, 2, 3 and more [4]."""
+        """Return discounts by count: 0, 1, 2, 3 and more [4]."""
         return np.array([0.0, *self])
 
 
@@ -33,11 +33,11 @@ FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
 """For an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
 
 SINGLE_FALLBACK_DISCOUNT = Discounts.same(0.5)
-"""Likewise, where all counts have the same discount."""
+"""Likewise, for smoothings with one discount."""
 
 
 def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> Discounts | None:
-    """Three discounts; None where there is no estimate.
+    """Estimate three discounts; None if there is no estimate.
 
     Y = n₁ / (n₁ + 2 n₂); D_j = j − (j + 1) Y n_{j+1} / n_j. There is none if n₁, n₂ or n₃ is 0
     or a D_j is outside [0, j].
@@ -45,7 +45,7 @@ def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) 
     Source: Chen and Goodman (1998), section 3.
 
     Args:
-        counts_of_counts: how many n-grams have the count 0, 1, 2, 3, 4, ….
+        counts_of_counts: number of n-grams with the count 0, 1, 2, 3, 4, ….
     """
     n = [int(count) for count in counts_of_counts]
     if 0 in n[1:4]:
@@ -58,26 +58,26 @@ def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) 
 
 
 def single_discount(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> Discounts | None:
-    """One discount for all counts, D = n₁ / (n₁ + 2 n₂); None if n₁ or n₂ is 0.
+    """Estimate one discount for all counts, D = n₁ / (n₁ + 2 n₂); None if n₁ or n₂ is 0.
 
     Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
     stochastic language modelling".
 
     Args:
-        counts_of_counts: how many n-grams have the count 0, 1, 2, ….
+        counts_of_counts: number of n-grams with the count 0, 1, 2, ….
     """
     once, twice = int(counts_of_counts[1]), int(counts_of_counts[2])
     return Discounts.same(once / (once + 2 * twice)) if once and twice else None
 
 
 class Smoothed(NamedTuple):
-    """A back-off model by order, and how it came about.
+    """A back-off model by order, and statistics of its estimation.
 
     Attributes:
         orders: n-grams and weights of the orders 1, 2, …, for `build_automaton`.
-        facts: what was found, for the model card; numbers, words, and lists of them.
-        discounts: by order from 1; empty for a smoothing that has none of this kind.
-        fallback_orders: the orders whose parameters are constants, as their counts allow no estimate.
+        facts: fitted values for the model card: numbers, strings, and lists of them.
+        discounts: by order from 1; empty for a smoothing without absolute discounts.
+        fallback_orders: orders with constant parameters, as their counts allow no estimate.
     """
 
     orders: Sequence[tuple[NGrams, NGramWeights]]
@@ -87,7 +87,7 @@ class Smoothed(NamedTuple):
 
 
 class Smoothing(Protocol):
-    """A way to estimate probabilities from counts. All of them are normalised."""
+    """Interface of a smoothing method; all estimates are normalised."""
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model.
@@ -103,7 +103,7 @@ class Smoothing(Protocol):
 
 
 def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:
-    """Held-out text that a smoothing cannot do without.
+    """Return the held-out text, which a smoothing needs.
 
     Raises:
         InvalidInputError: there is none; the message names the recipe's key.

@@ -3,10 +3,10 @@
     p(w|h) = (1 − μ(h)) (c(hw) − D(c(hw))) / c(h) + γ(h) p(w|h')
 
 h' is h without its first word; below the unigrams is the uniform distribution over all words but
-`<s>`. c(h) is the sum of the counts after h, μ(h) the share that the order below gets in any case,
-and D the discount of a count. γ(h) is all the mass left to the order below: μ(h), the discounts, and
-the counts of pruned n-grams. It is also the back-off weight of h, so words that are not listed after
-h have exactly γ(h) p(w|h'). After contexts that nothing follows γ is 1.
+`<s>`. c(h) is the sum of the counts after h, μ(h) the fixed share of the order below, and D the discount
+of a count. γ(h) is the total mass of the order below: μ(h), the discounts, and the counts of pruned
+n-grams. It is also the back-off weight of h, so words that are not listed after h have exactly
+γ(h) p(w|h'). For contexts without a following word γ is 1.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,11 +24,11 @@ DoubleArray: TypeAlias = npt.NDArray[np.float64]
 
 
 class EstimatedOrder(NamedTuple):
-    """What estimating one order gives.
+    """Estimated weights of one order.
 
     Attributes:
         ngrams: its n-grams [n].
-        log10_probs: theirs [n], float32.
+        log10_probs: of the n-grams [n], float32.
         log10_backoffs: of its contexts, the n-grams of the order below [m], float32.
     """
 
@@ -38,9 +38,9 @@ class EstimatedOrder(NamedTuple):
 
 
 def attach_backoffs(estimated: Iterable[EstimatedOrder]) -> list[tuple[NGrams, NGramWeights]]:
-    """Put each back-off weight beside its n-gram: those found with order k belong to order k − 1.
+    """Join back-off weights to their n-grams: those estimated with order k belong to order k − 1.
 
-    The empty context's is never charged, and the longest n-grams are no contexts.
+    The empty context's weight is never used, and the longest n-grams are no contexts.
     """
     orders = list(estimated)
     nothing = np.zeros(0, dtype=np.float32)
@@ -52,22 +52,22 @@ def attach_backoffs(estimated: Iterable[EstimatedOrder]) -> list[tuple[NGrams, N
 
 
 def uniform_distribution(vocab_size: int) -> DoubleArray:
-    """What stands below the unigrams [1]: the same probability for every word but `<s>`."""
+    """Return the distribution below the unigrams [1]: the same probability for every word but `<s>`."""
     return np.full(1, 1.0 / (vocab_size - 1))
 
 
 def log10(values: DoubleArray) -> npt.NDArray[np.float32]:
-    """Logarithms in single precision; that of 0 is minus infinity."""
+    """Compute decimal logarithms in single precision; that of 0 is minus infinity."""
     with np.errstate(divide="ignore"):
         return np.log10(values).astype(np.float32)
 
 
 class InterpolationLevel(NamedTuple):
-    """How one order is interpolated with the one below.
+    """Parameters for interpolating one order with the one below.
 
     Attributes:
-        discounts: D, what is taken from counts of 0, 1, 2, and 3 or more [4].
-        lower_shares: μ by context [m]; 1 for contexts that shall say nothing of their own.
+        discounts: D, of counts of 0, 1, 2, and 3 or more [4].
+        lower_shares: μ by context [m]; 1 for contexts whose own counts are ignored.
     """
 
     discounts: DoubleArray
@@ -77,11 +77,11 @@ class InterpolationLevel(NamedTuple):
 def interpolate(
     orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """A back-off model from counts.
+    """Estimate a back-off model from counts.
 
     Args:
         orders: the counts of the orders 1, 2, ….
-        level: how an order is interpolated with the one below it.
+        level: returns an order's interpolation parameters.
     """
     return attach_backoffs(_estimate(orders, level))
 
@@ -111,16 +111,16 @@ def _interpolate(
     lower_shares: DoubleArray,
     lower: DoubleArray,
 ) -> tuple[DoubleArray, DoubleArray]:
-    """Probabilities of one order [n], and the back-off weights of its contexts [m].
+    """Compute the probabilities of one order [n], and the back-off weights of its contexts [m].
 
-    The n-grams of a context lie together. What is freed is summed by itself, not as a
-    difference from 1, so that it is exactly 0 where nothing is.
+    The n-grams of a context are adjacent. The freed mass is summed directly, not as a
+    difference from 1, so that it is exactly 0 if nothing is freed.
     """
     probs, backoffs = np.empty(len(counts), np.float64), np.ones(len(totals), np.float64)
-    for i in range(len(counts)):  # by itself, so that the scattered reads overlap
+    for i in range(len(counts)):  # a loop of its own, so that the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
-    while begin < len(counts):
+    while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
         context = prefixes[begin]
         listed, taken = np.int64(0), 0.0
         end = begin

@@ -25,7 +25,7 @@ from training.ngram.smoothing.interpolation import (
 LongArray: TypeAlias = npt.NDArray[np.int64]
 
 MAX_BUCKETS = 31
-"""As many powers of two as a count can have."""
+"""Number of powers of two below the largest int32 count."""
 
 _MAX_LAMBDA = 1.0 - 1e-6
 _TOLERANCE = 1e-5
@@ -36,15 +36,15 @@ _MAX_STEPS = 500
 class JelinekMercer:
     """Linear interpolation: p(w|h) = λ(h) c(hw) / c(h) + (1 − λ(h)) p(w|h').
 
-    λ is the same for all contexts of a length, or for those whose counts c(h) lie in the same
-    bucket: 1, 2 to 3, 4 to 7, …; the last bucket is open. λ stays just below 1, so that what
-    the held-out text happens to lack keeps a probability.
+    λ is the same for all contexts of a length, or for those whose counts c(h) are in the same
+    bucket: 1, 2 to 3, 4 to 7, …; the last bucket is open. λ stays just below 1, so that words
+    missing in the held-out text keep a probability.
 
     Source: Jelinek and Mercer (1980), "Interpolated estimation of Markov source parameters from
     sparse data"; buckets by count: Bahl, Jelinek and Mercer (1983); Chen and Goodman (1998), section 2.3.
 
     Args:
-        buckets: how many, 1 to `MAX_BUCKETS`.
+        buckets: their number, 1 to `MAX_BUCKETS`.
 
     Raises:
         InvalidInputError: the number of buckets is out of range.
@@ -81,17 +81,17 @@ class JelinekMercer:
 
 
 def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) -> DoubleArray:
-    """The weights [orders, buckets] under which held-out text is most probable, by EM from ½.
+    """Fit the weights [orders, buckets] that maximise the held-out likelihood, by EM from ½.
 
-    A token that reaches an order stops there or goes on to the order below. λ becomes the
-    share of those that stop, among all that reach its bucket; every step makes the text more
-    probable. A bucket that no held-out token reaches takes the weight of the one before.
+    Each token at an order is generated there or by the order below. λ becomes the expected
+    share generated there, among all tokens in its bucket; every step makes the text more
+    probable. A bucket without held-out tokens takes the weight of the bucket before.
 
     Source: Dempster, Laird and Rubin (1977); Chen and Goodman (1998), section 4.1.
 
     Args:
-        matches: held-out text against the orders 1, 2, ….
-        buckets: how many for each order.
+        matches: of held-out text with the orders 1, 2, ….
+        buckets: number for each order.
         vocab_size: V.
     """
     orders = [_Evidence(one_order, buckets) for one_order in matches]
@@ -108,7 +108,7 @@ def fit_lambdas(matches: Sequence[Matches], *, buckets: int, vocab_size: int) ->
 
 
 class _Evidence:
-    """What one order says of the tokens whose contexts it has seen."""
+    """Relative frequencies of one order at the tokens whose contexts it has seen."""
 
     def __init__(self, matches: Matches, buckets: int) -> None:
         self.tokens = np.flatnonzero(matches.totals)
@@ -120,10 +120,10 @@ class _Evidence:
 
 
 def _em_step(orders: Sequence[_Evidence], lambdas: DoubleArray, uniform_prob: float) -> DoubleArray:
-    """One step of EM."""
+    """Run one step of EM; return the new weights [orders, buckets]."""
     num_tokens = len(orders[0].tokens)  # every token has seen unigrams
     probs = np.full(num_tokens, uniform_prob)
-    below = []  # by order, what the order below says
+    below = []  # by order, the probabilities of the order below
     for order, row in zip(orders, lambdas, strict=True):
         lower = probs[order.tokens]
         own = order.frequencies + order.pruned * lower
@@ -144,13 +144,13 @@ def _em_step(orders: Sequence[_Evidence], lambdas: DoubleArray, uniform_prob: fl
 def _stop_shares(
     order: _Evidence, stopping: DoubleArray, reaching: DoubleArray, before: DoubleArray
 ) -> DoubleArray:
-    """The share that stops, by bucket; as before where nobody comes by."""
+    """Compute the share that stops, by bucket; unchanged for buckets without tokens."""
     stopped = np.bincount(order.buckets, stopping, minlength=len(before))
     reached = np.bincount(order.buckets, reaching, minlength=len(before))
     return np.minimum(np.divide(stopped, reached, out=before.copy(), where=reached > 0), _MAX_LAMBDA)
 
 
 def _bucket_of(totals: npt.NDArray[np.int32], buckets: int) -> LongArray:
-    """The bucket of each context by its count; that of contexts never seen is of no account."""
+    """Return the bucket of each context by its count; arbitrary for unseen contexts."""
     exponents = np.frexp(np.maximum(totals, 1))[1].astype(np.int64) - 1
     return np.minimum(exponents, buckets - 1)

@@ -2,13 +2,13 @@
 
     p(w|h) = (c(hw) − D(c(hw))) / Σ_x c(hx) + γ(h) p(w|h')
 
-The three differ in what they count below the highest order, occurrences or different preceding
-words, and in how many discounts they have. γ(h) is the mass that discounts and pruning free.
+The three differ in the counts below the highest order, occurrences or distinct preceding words,
+and in the number of discounts. γ(h) is the mass freed by discounts and pruning.
 
 Discounts come from counts of counts, or are fitted on held-out text. Counts of counts estimate
-discounts well if rare n-grams are many and selected by chance alone. Subword pieces, closed
-vocabularies and texts with rare words replaced are not so: hardly a piece occurs once. There the
-discounts that make held-out text most probable are better.
+discounts well if rare n-grams are many and a random sample. With subword pieces, closed
+vocabularies and texts with rare words replaced they are not: hardly a piece occurs once. There
+discounts fitted by held-out likelihood are better.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ from training.ngram.smoothing.interpolation import (
 )
 
 MIN_DISCOUNT = 1e-3
-"""Something is always left for words that neither text has."""
+"""Smallest fitted discount: words in neither text keep a probability."""
 
 _TOLERANCE = 1e-4  # of a discount, from one round to the next
 _MAX_ROUNDS = 100
@@ -47,17 +47,17 @@ _MAX_NEWTON_STEPS = 50
 def fit_discounts(
     matches: Iterable[Matches], *, num_discounts: Literal[1, 3], vocab_size: int
 ) -> list[Discounts]:
-    """The discounts by order under which held-out text is most probable.
+    """Fit the discounts by order that maximise the held-out likelihood.
 
-    They are searched for one after the other, in turns, from the fallback's values. A token's
-    probability is a linear function of any one of them, so the log-likelihood is concave in
-    it, and its one maximum in [`MIN_DISCOUNT`, j] is found by Newton's method.
+    Coordinate ascent starts from the fallback discounts. A token's probability is a linear
+    function of each single discount, so the log-likelihood is concave in it, and its only
+    maximum in [`MIN_DISCOUNT`, j] is found by Newton's method.
 
     Source: discounts as parameters to be optimised: Chen and Goodman (1998), section 4.1.
 
     Args:
-        matches: held-out text against the orders 1, 2, ….
-        num_discounts: 3 for counts of 1, 2, and 3 or more; 1 for the same for all.
+        matches: of held-out text with the orders 1, 2, ….
+        num_discounts: 3 for counts of 1, 2, and 3 or more; 1 for all counts together.
         vocab_size: V.
     """
     orders = [_Evidence(one_order, num_discounts) for one_order in matches]
@@ -73,13 +73,13 @@ def fit_discounts(
 
 
 class _Evidence:
-    """What one order says of the held-out tokens [T], by discount.
+    """Statistics of one order at the held-out tokens [T], by discount.
 
     Attributes:
         frequencies: counts over totals [T].
-        pruned: the share of n-grams that are not listed [T]; 1 where the context was never seen.
-        freed: what the order below gains by each discount of 1 [T, D].
-        lost: what the n-gram itself loses by it [T, D].
+        pruned: share of unlisted n-grams [T]; 1 if the context was never seen.
+        freed: gain of the order below by each discount of 1 [T, D].
+        lost: loss of the n-gram itself by it [T, D].
     """
 
     def __init__(self, matches: Matches, num_discounts: int) -> None:
@@ -97,11 +97,11 @@ class _Evidence:
 
 
 def _improve_discounts(orders: list[_Evidence], discounts: DoubleArray, uniform_prob: float) -> None:
-    """One round: every discount [orders, D] in turn takes its best value, the others as they are."""
+    """Run one round of coordinate ascent over the discounts [orders, D], in place."""
     backoffs = [e.pruned + e.freed @ d for e, d in zip(orders, discounts, strict=True)]
     lower = np.full(len(backoffs[0]), uniform_prob)
     for k, evidence in enumerate(orders):
-        # how much this order's probability counts at the highest, and what is added on the way there
+        # the highest order's probability is added + factor · this order's probability
         factor, added = np.ones_like(lower), np.zeros_like(lower)
         for j in range(k + 1, len(orders)):
             factor *= backoffs[j]
@@ -117,9 +117,9 @@ def _improve_discounts(orders: list[_Evidence], discounts: DoubleArray, uniform_
 
 
 def _best_discount(probs: DoubleArray, slopes: DoubleArray, start: float, *, highest: float) -> float:
-    """The discount that maximises Σ log p, where p = probs + slopes · (discount − start) [T].
+    """Find the discount that maximises Σ log p, where p = probs + slopes · (discount − start) [T].
 
-    The derivative falls throughout; its root is kept between two bounds.
+    The derivative decreases monotonically; its root stays bracketed.
     """
     concerned = slopes != 0
     probs, slopes = probs[concerned], slopes[concerned]
@@ -148,16 +148,16 @@ def _best_discount(probs: DoubleArray, slopes: DoubleArray, start: float, *, hig
 
 
 DiscountSource: TypeAlias = Literal["counts", "held-out"]
-"""Where discounts come from: counts of counts, or the likelihood of held-out text."""
+"""Source of discounts: counts of counts, or the likelihood of held-out text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Discounting:
-    """What the three have in common.
+    """Common part of the three smoothings.
 
     Args:
-        discounts: where the discounts come from. Fitted ones are better where counts of counts
-            say little: pieces of words, closed vocabularies, very small texts.
+        discounts: source of the discounts. Fitted ones are better where counts of counts are
+            unreliable: subword pieces, closed vocabularies, very small texts.
     """
 
     discounts: DiscountSource = "counts"

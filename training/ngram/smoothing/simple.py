@@ -18,17 +18,17 @@ class Additive:
     """Add k to every count: p(w|h) = (c(hw) + k) / (c(h) + k V').
 
     V' is the number of words but `<s>`. After a context that was never seen every word has
-    1 / V'; shorter contexts have no say. So only contexts of full length and those that begin
-    with `<s>` carry the estimate. All shorter ones are there to keep track of what was read:
-    they answer with 1 / V' and back off at no charge. What pruned n-grams weighed is shared
-    evenly among all words.
+    1 / V'; shorter contexts are not used. So only contexts of full length and those that begin
+    with `<s>` have estimates. All shorter ones exist for the automaton's states: they give
+    1 / V' and have a back-off weight of 1. The mass of pruned n-grams is shared equally by
+    all words.
 
     As an interpolation that is a share of k V' / (c(h) + k V') for the uniform distribution.
 
     Source: Lidstone (1920); Chen and Goodman (1998), section 2.1. With k = 1, Laplace's law of succession.
 
     Args:
-        k: what is added, above 0.
+        k: added constant, above 0.
 
     Raises:
         InvalidInputError: k is not a number above 0.
@@ -41,12 +41,12 @@ class Additive:
             raise InvalidInputError(f"ngram.k is {self.k}, it must be above 0", parameter="ngram.k")
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not looked at."""
+        """Estimate a model; held-out text is not used."""
         carrying = _EstimateContexts(observations.order)
         added = self.k * (observations.vocab_size - 1)
 
         def level(order: OrderCounts) -> InterpolationLevel:
-            with np.errstate(over="ignore"):  # with next to nothing added, or more than a float holds
+            with np.errstate(over="ignore"):  # k may be tiny or too large for a float
                 shares = 1.0 / (1.0 + order.totals / added)
             return InterpolationLevel(np.zeros(4), np.where(carrying.next_mask(order), shares, 1.0))
 
@@ -55,7 +55,7 @@ class Additive:
 
 
 class _EstimateContexts:
-    """Follows, order by order, which contexts are of full length or begin with `<s>`."""
+    """Iteration over orders that finds contexts of full length or with `<s>` at the start."""
 
     def __init__(self, full_order: int) -> None:
         self._full_order = full_order
@@ -63,7 +63,7 @@ class _EstimateContexts:
         self._begins = np.zeros(1, dtype=np.bool_)  # the empty context does not begin with <s>
 
     def next_mask(self, order: OrderCounts) -> npt.NDArray[np.bool_]:
-        """Of the contexts of the next order [m], those that carry the estimate."""
+        """Return a mask of the next order's contexts [m] that have estimates."""
         self._order += 1
         contexts = self._begins
         words, prefixes, _ = order.ngrams
@@ -75,15 +75,15 @@ class _EstimateContexts:
 class MaximumLikelihood:
     """Relative frequencies: p(w|h) = c(hw) / c(h).
 
-    What never followed a context has probability 0 there. A context that was never seen says
-    nothing: the next shorter one answers. Where n-grams are pruned, they are estimated by the
-    shorter context, with the weight that they had together.
+    Words that never followed a context have probability 0 there. For an unseen context, the next
+    shorter one is used. Pruned n-grams are estimated by the shorter context, with their total
+    weight.
 
     Source: Jelinek (1997), "Statistical methods for speech recognition", section 4.2.
     """
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not looked at."""
+        """Estimate a model; held-out text is not used."""
         orders = interpolate(
             observations.occurrences(),
             lambda order: InterpolationLevel(np.zeros(4), np.zeros(len(order.totals))),
@@ -93,15 +93,15 @@ class MaximumLikelihood:
 
 @dataclass(frozen=True, slots=True)
 class WittenBell:
-    """Interpolation by how varied a context is: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
+    """Interpolation by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 
-    T(h) is the number of different words seen after h: as often was the next word a new one.
+    T(h) is the number of distinct words seen after h, which is how often the next word was new.
 
     Source: Witten and Bell (1991), "The zero-frequency problem", method C; Chen and Goodman (1998), section 2.5.
     """
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not looked at."""
+        """Estimate a model; held-out text is not used."""
         return Smoothed(interpolate(observations.occurrences(), _level), {})
 
 
