@@ -1,4 +1,4 @@
-"""DuckDB engine: the plan in this process, spilling to disk what does not fit into memory."""
+"""DuckDB engine: runs the plan in this process, spilling to disk beyond the memory limit."""
 
 import glob
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from training.scale.options import engine_memory_bytes
 from training.scale.plan import Stage
 
 _FILE = "part.parquet"
-"""What a table's one file is called."""
+"""Name of a table's only file."""
 
 _ROW_GROUP = 1 << 16
-"""Rows that are held at once of a table that is written, by each thread."""
+"""Rows buffered per thread while a table is written."""
 
 _DISK_FULL = "No space left on device"
 _POLL_INTERVAL_S = 0.25
@@ -28,9 +28,9 @@ class DuckDBEngine:
     """See `engines.Engine`.
 
     Args:
-        memory_limit_bytes: what this process may take in all.
-        spill: a folder for what does not fit into memory.
-        threads: at most so many; None: one a core.
+        memory_limit_bytes: limit of the whole process.
+        spill: folder for data beyond the limit.
+        threads: maximum number; None: one per core.
 
     Raises:
         InvalidInputError: the memory limit is too small.
@@ -42,7 +42,7 @@ class DuckDBEngine:
         config: dict[str, Any] = {
             "memory_limit": f"{engine_memory_bytes(memory_limit_bytes) // 1024}KiB",
             "temp_directory": str(spill),
-            "preserve_insertion_order": False,  # sorted tables stay in order all the same
+            "preserve_insertion_order": False,  # sorted tables stay sorted regardless
         }
         if threads is not None:
             config["threads"] = threads
@@ -56,7 +56,7 @@ class DuckDBEngine:
         """
         file = _quoted(
             glob.escape(str(folder / _FILE))
-        )  # `data*/…` would read the tables of `database/…` too
+        )  # unescaped, `data*/…` would also match the tables of `database/…`
         try:
             self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({file})")
         except duckdb.Error as error:
@@ -95,16 +95,16 @@ class DuckDBEngine:
         self._connection.close()
 
     def _watch(self, running: "Future[Any]", progress: Progress) -> None:
-        """Tell how far the statement is, in per cent, until it is done."""
-        told = 0.0
+        """Report the statement's progress, in per cent, until it is done."""
+        reported = 0.0
         while True:
             try:
                 running.result(timeout=_POLL_INTERVAL_S)
             except StillRunning:
                 done = self._connection.query_progress()
-                if done > told:
-                    progress.advance(done - told)
-                    told = done
+                if done > reported:
+                    progress.advance(done - reported)
+                    reported = done
             else:
                 return
 
@@ -123,7 +123,7 @@ def _quoted(text: str) -> str:
 
 
 def _write_error(error: Exception) -> str:
-    """Why a file cannot be written, without the JSON that DuckDB puts around it."""
+    """Return the reason of a failed write, without the JSON that DuckDB wraps it in."""
     return _DISK_FULL if _DISK_FULL in str(error) else _first_line(error)
 
 
