@@ -71,7 +71,7 @@ from training.trained import Trained
 
 
 def training_result(
-    store: Registry, version: Version, trained: Trained, run: RunContext, *, said: Sequence[str]
+    store: Registry, version: Version, trained: Trained, run: RunContext, *, first_notes: Sequence[str]
 ) -> dict[str, Any]:
     """Return the version's address, directory, notes and held-out figures.
 
@@ -80,11 +80,11 @@ def training_result(
         version: the published version.
         trained: the model.
         run: its training run.
-        said: notes to put before the others.
+        first_notes: notes to put before the derived notes.
     """
     metrics = json.loads(store.read_file(version, "metrics.json"))
     notes = [
-        *said,
+        *first_notes,
         *filter(None, [fitted_note(metrics)]),
         *card_notes(metrics),
         *overlap_notes(run.overlap),
@@ -276,8 +276,8 @@ def _train_out_of_core(
     recipe_name: str,
 ) -> dict[str, Any]:
     """Estimate n-grams with a relational engine, in rank 0 only."""
-    how = "the same command goes on from the stages that are finished"
-    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: how):
+    hint = "the same command goes on from the stages that are finished"
+    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: hint):
         if not Processes.current().is_leader:
             return {}
         return train_out_of_core_command(
@@ -286,18 +286,18 @@ def _train_out_of_core(
 
 
 @contextlib.contextmanager
-def _resume_hint(how: Callable[[], str]) -> Iterator[None]:
+def _resume_hint(hint: Callable[[], str]) -> Iterator[None]:
     """Print how to resume if SIGTERM ends the command."""
     try:
         with exit_on_sigterm():
             yield
     except Terminated as ended:
         processes = Processes.current()
-        then = how() if processes.is_leader else "process 0 tells what is saved"
+        instruction = hint() if processes.is_leader else "process 0 tells what is saved"
         if ended.unsaved:
-            then = f"{ended.unsaved}; {then}"
-        which = "" if processes.count == 1 else f"process {processes.rank} was "
-        sys.stderr.write(f"gramophone: {which}ended by SIGTERM; {then}\n")
+            instruction = f"{ended.unsaved}; {instruction}"
+        subject = "" if processes.count == 1 else f"process {processes.rank} was "
+        sys.stderr.write(f"gramophone: {subject}ended by SIGTERM; {instruction}\n")
         raise
 
 
@@ -355,7 +355,7 @@ def _train_and_publish(
     )
     version = publish(*target, trained, run)
     runs.close()
-    return training_result(target[0], version, trained, run, said=runs.notes)
+    return training_result(target[0], version, trained, run, first_notes=runs.notes)
 
 
 _RUNS_FOLDER = Path(".runs")
@@ -397,7 +397,7 @@ def train_out_of_core_command(
         job = EstimationJob(Path(recipe_name).stem, recipe, options, work, progress)
         outcome = train_out_of_core(job, files)
         version = publish(store, name, outcome.trained, outcome.run)
-        result = training_result(store, version, outcome.trained, outcome.run, said=outcome.notes)
+        result = training_result(store, version, outcome.trained, outcome.run, first_notes=outcome.notes)
         work.remove()
     if options.work_dir is None:
         with contextlib.suppress(OSError):  # an unfinished network of that name may be there
@@ -435,7 +435,7 @@ def run_evaluate(
         detail: add the predictions' entropy, and figures by frequency and position.
         sample: maximum number of predictions with full distributions.
         against: the address of a second model to compare with.
-        overlap: training files to look for the text in.
+        overlap: training files to compare the text with.
 
     Raises:
         LanguageModelError: a model, a file or an option is wrong.
@@ -498,10 +498,10 @@ def _training_overlap(
 ) -> dict[str, Any]:
     """Return the text's overlap with training files, and a warning if it is too high."""
     sentences = [line for text in texts for line in text.split("\n")]
-    found = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
+    overlap = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
     return {
-        "overlap": {"training_text": [path.name for path in files], **found},
-        "notes": list(overlap_notes({"evaluated text": found})),
+        "overlap": {"training_text": [path.name for path in files], **overlap},
+        "notes": list(overlap_notes({"evaluated text": overlap})),
     }
 
 
@@ -528,12 +528,12 @@ def run_dynamic_evaluation(
         precision: `float32`, or `auto`, which is the same here.
         detail: add the predictions' entropy, and figures by frequency and position.
         sample: maximum number of predictions with full distributions.
-        overlap: training files to look for the text in.
+        overlap: training files to compare the text with.
 
     Raises:
         LanguageModelError: the model has no gradient, or it, a file or an option is wrong.
     """
-    from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # brings in torch
+    from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # imports torch
 
     options = _evaluation_options("stream", DEFAULT_WINDOW_TOKENS, sample)
     if check_precision(precision) not in {"auto", FLOAT32}:

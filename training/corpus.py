@@ -147,11 +147,11 @@ def read_sentences(
     """
     lines = read_lines(path, digest=digest, progress=progress)
     if unit == "line":
-        found = (text for line in lines if (text := line.strip()))
+        sentences = (text for line in lines if (text := line.strip()))
     else:
-        found = (s for block in paragraphs(lines) for s in split_sentences(block))
+        sentences = (s for block in paragraphs(lines) for s in split_sentences(block))
     is_empty = True
-    for sentence in found:
+    for sentence in sentences:
         is_empty = False
         yield sentence
     if is_empty:
@@ -223,13 +223,13 @@ def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
     try:
         with path.open("rb") as raw:
             stream = decompressed(raw)
-            seen = 0
+            last_position = 0
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
                 position = raw.tell()
                 if progress is not None:
-                    progress.advance(position - seen)
-                seen = position
+                    progress.advance(position - last_position)
+                last_position = position
     except FileNotFoundError:
         raise FormatError(path, "there is no such file") from None
     except IsADirectoryError:
@@ -244,8 +244,8 @@ class EncodedCorpus(NamedTuple):
     """Sentences of token ids, without `<s>` and `</s>`.
 
     Attributes:
-        tokens: ids of all sentences one after the other [N], int32.
-        offsets: where each sentence starts, and N at the end [S + 1], int64.
+        tokens: ids of all sentences, concatenated [N], int32.
+        offsets: start of each sentence, then N [S + 1], int64.
         num_words: words between white space in the text, for figures per word.
         num_bytes: bytes of UTF-8 in the text, line ends aside, for figures per byte.
     """

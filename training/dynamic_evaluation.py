@@ -1,7 +1,7 @@
 """Dynamic evaluation: a network that continues learning from the text it is evaluated on.
 
 Every segment of tokens is scored before the network learns from it, so the result is that of a
-predictor that has seen the past only. For offline measurement: the adapted weights are not kept.
+predictor that has seen the past only. For offline measurement: the adapted weights are discarded.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def dynamic_evaluation(
     After each segment, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
     segment's mean loss, r the root of g's mean square over all segments so far, r̄ the mean of r over all
     weights, and w₀ the trained weight. Source: Krause et al. 2018, equations 5 to 8, who take r from the
-    training text, and a constant where r̄ stands in the denominator; Mikolov et al. 2010 for plain SGD.
+    training text, and a constant instead of r̄ in the denominator; Mikolov et al. 2010 for plain SGD.
 
     Args:
         model: a neural model; it is not changed.
@@ -114,7 +114,7 @@ class SampledEntropies:
         self._values: list[LogProbRows] = []
 
     def add(self, network: Network, outputs: Tensor, first: int) -> None:
-        """Add the entropies at those of n predicted tokens that are sampled.
+        """Add the entropies at the sampled positions among n predicted tokens.
 
         Args:
             network: with its current weights.
@@ -162,8 +162,8 @@ class _WeightUpdater:
             for weight, start, root, gradient in zip(
                 self._weights, self._trained, roots, gradients, strict=True
             ):
-                back = (root * (decay / mean)).clamp_(max=1.0).mul_(start - weight)
-                weight.addcdiv_(gradient, root + mean, value=-rate).add_(back)
+                decay_step = (root * (decay / mean)).clamp_(max=1.0).mul_(start - weight)
+                weight.addcdiv_(gradient, root + mean, value=-rate).add_(decay_step)
 
 
 def _check_settings(settings: DynamicSettings) -> DynamicSettings:

@@ -122,7 +122,7 @@ def score_parts(
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: MixtureContext) -> TokenIds:
     """Compute the context length that a `ContextMatcher` uses for each predicted token of a text [N]."""
     matcher: ContextMatcher[Any] = model
-    found: list[TokenIds] = []
+    parts: list[TokenIds] = []
     if context == "sentence":
         for start in range(0, corpus.num_sentences, _BATCH_SENTENCES):
             last = min(start + _BATCH_SENTENCES, corpus.num_sentences)
@@ -131,16 +131,16 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: Mixtur
             context_lengths = matcher.context_lengths_per_token(
                 model.initial_state(len(tokens)), tokens, lengths + 1
             )
-            found.append(context_lengths[np.arange(tokens.shape[1]) <= lengths[:, None]])
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+            parts.append(context_lengths[np.arange(tokens.shape[1]) <= lengths[:, None]])
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     first_token, text = running_text(corpus)
     state = model.advance(model.empty_state(1), np.asarray([first_token]))
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[None, start : start + CHUNK_TOKENS]
         lengths = np.asarray([chunk.shape[1]])
-        found.append(matcher.context_lengths_per_token(state, chunk, lengths)[chunk != BOS])
+        parts.append(matcher.context_lengths_per_token(state, chunk, lengths)[chunk != BOS])
         state = prefill_sequences(model, state, chunk, lengths)
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 TokenLogProbs = npt.NDArray[np.float32]

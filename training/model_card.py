@@ -285,10 +285,12 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
 
 def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, list[str]]:
     discounts = metrics.get("discounts") or []
-    if all(len(set(own)) == 1 for own in discounts):  # the same for every count
-        discounts = [own[:1] for own in discounts]
+    if all(len(set(order_discounts)) == 1 for order_discounts in discounts):  # the same for every count
+        discounts = [order_discounts[:1] for order_discounts in discounts]
     names = _DISCOUNTS.get(max(map(len, discounts), default=0), ())
-    columns = {name: [f"{own[i]:.4f}" for own in discounts] for i, name in enumerate(names)}
+    columns = {
+        name: [f"{order_discounts[i]:.4f}" for order_discounts in discounts] for i, name in enumerate(names)
+    }
     fallback = metrics.get("fallback_orders")
     if fallback:
         columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]
@@ -511,23 +513,23 @@ def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 def _unnormalised_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return the lines on unnormalised scores, if the model has them."""
-    off = metrics.get("log_normalisers")
-    if not off:
+    sums = metrics.get("log_normalisers")
+    if not sums:
         return []
     return [
         "For re-ranking it also gives unnormalised scores (`score_mode`), which spare the sum over the vocabulary.",
-        f"Their log-normaliser on validation text: mean {off['mean']:+.3f}, deviation {off['deviation']:.3f} nats.\n",
+        f"Their log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {normalisers['deviation']:.3f} nats.\n",
     ]
 
 
 def _caveat_lines(metrics: Mapping[str, Any]) -> list[str]:
     split = "test" if metrics.get("test") else "valid"
-    seen = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
-    seen = [*seen, ""] if seen else []
+    warnings = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
+    warnings = [*warnings, ""] if warnings else []
     if all(part[split]["oov"] == metrics[split]["oov"] for part in all_parts(metrics)):
-        return seen
+        return warnings
     return [
-        *seen,
+        *warnings,
         "Models that know different words are charged for different unknown ones: perplexities compare roughly.",
         "",
     ]
@@ -590,7 +592,7 @@ def _sources(data: Mapping[str, Any]) -> str:
 
 
 def _tokenizer(recipe: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the tokenizer's settings or, for a mixture, the published parts, listed last, that it comes from."""
+    """Describe the tokenizer's settings or, for a mixture, the published parts (listed last) that supply it."""
     published = len(recipe["mixture"]["models"]) if recipe["family"] == "mixture" else 0
     if not published:
         return _pairs(recipe["tokenizer"])

@@ -40,7 +40,7 @@ _ONE = np.uint64(1)
 def hashed_words(text: str) -> tuple[Hashes, Offsets]:
     r"""Hash the words [N] of lines separated by "\n"; return also the offset of each line, then N [L + 1]."""
     raw = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-    hashes = np.empty(len(raw) // 2 + 1, dtype=np.uint64)
+    hashes = np.empty(len(raw) // 2 + 1, dtype=np.uint64)  # a word takes at least one byte and a separator
     offsets = np.zeros(int(np.count_nonzero(raw == _NEWLINE)) + 2, dtype=np.int64)
     count = _hash_words(raw, hashes, offsets)
     return hashes[:count], offsets
@@ -68,6 +68,7 @@ class HashSet:
     """
 
     def __init__(self, hashes: Hashes) -> None:
+        # open addressing: a power of two of slots, at most half of them used
         slots = 1 << max(4, int(2 * len(hashes)).bit_length())
         self._keys = np.zeros(slots, dtype=np.uint64)
         self._met = np.zeros(slots, dtype=np.bool_)
@@ -133,14 +134,14 @@ def _hash_ngrams(words: Hashes, offsets: Offsets, n: int, out: Hashes) -> None:
     for _ in range(n):
         outgoing_weight *= _STEP
     count = 0
-    for line in range(len(offsets) - 1):
+    for line in range(len(offsets) - 1):  # n-grams do not cross lines
         value = np.uint64(0)
         for i in range(offsets[line], offsets[line + 1]):
             value = value * _STEP + words[i]  # rolling polynomial hash modulo 2⁶⁴
-            past = i - n
-            if past >= offsets[line]:
-                value -= words[past] * outgoing_weight
-            if past + 1 >= offsets[line]:
+            outgoing = i - n
+            if outgoing >= offsets[line]:
+                value -= words[outgoing] * outgoing_weight
+            if outgoing + 1 >= offsets[line]:
                 out[count] = value
                 count += 1
 
@@ -193,7 +194,7 @@ def _count_seen(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> int
 
 
 MIN_WORDS = 8
-"""Minimum length of a counted sentence; shorter ones may repeat by chance."""
+"""Minimum length of a counted sentence; shorter sentences may repeat by chance."""
 
 NGRAMS = (8, 13)
 WARN_SENTENCES = 0.01
@@ -256,8 +257,8 @@ class OverlapCounter:
             progress: counts sentences.
         """
         for block in _blocks(sentences):
-            for known, hashes in zip(self._sets, _block_hashes(block), strict=True):
-                known.mark_seen(hashes)
+            for hash_set, hashes in zip(self._sets, _block_hashes(block), strict=True):
+                hash_set.mark_seen(hashes)
             progress.advance(block.count("\n") + 1)
 
     def result(self) -> Overlap:
@@ -277,16 +278,16 @@ def overlap(held_out: Sequence[str], training: Sentences, *, progress: Progress)
     counter = OverlapCounter(held_out)
     progress.start("looking for held-out text in the training text", len(training))
     counter.add(training, progress=progress)
-    found = counter.result()
-    progress.advance(0, overlap_phrase(found.as_facts()))
+    result = counter.result()
+    progress.advance(0, overlap_phrase(result.as_facts()))
     progress.finish()
-    return found
+    return result
 
 
 def overlaps(
     held_out: Mapping[str, Corpus | None], training: Corpus | StreamedCorpus, *, progress: Progress
 ) -> dict[str, dict[str, Any]]:
-    """Return the overlap facts of several texts by name; omit texts that are None, or all if nothing is trained."""
+    """Return the overlap facts of several texts by name; omit texts of None, or all if nothing is trained."""
     return {
         name: overlap(text.sentences, training.sentences, progress=progress).as_facts()
         for name, text in held_out.items()
@@ -350,8 +351,8 @@ def _concatenate(parts: Sequence[Hashes]) -> Hashes:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
 
 
-def _overlap_count(known: HashSet, hashes: Hashes) -> OverlapCount:
-    total, seen = len(hashes), known.num_seen(hashes)
+def _overlap_count(hash_set: HashSet, hashes: Hashes) -> OverlapCount:
+    total, seen = len(hashes), hash_set.num_seen(hashes)
     return OverlapCount(total, seen, seen / total if total else None)
 
 

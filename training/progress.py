@@ -62,13 +62,13 @@ class Silent:
     """No-op progress."""
 
     def start(self, description: str, total: float | None) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def finish(self) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
 SILENT: Progress = Silent()

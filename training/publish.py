@@ -45,7 +45,7 @@ class RunContext(NamedTuple):
         texts: the sentences.
         encoded: the texts in ids.
         overlap: facts of `overlap.overlaps`, by split.
-        token_counts: counts of each token in a training text that is not in memory [V], int64.
+        token_counts: counts of each token in a training text not in memory [V], int64.
     """
 
     argv: Sequence[str]

@@ -1,6 +1,6 @@
 """Recipes: all settings of a training run, read from TOML and checked before work begins.
 
-A key that is set without effect is rejected. Errors name the key, what it must be, and the
+A key that is set without effect is rejected. Errors name the key, its permitted values and the
 value given.
 """
 

@@ -420,11 +420,12 @@ def _recipe(recipe: Mapping[str, Any]) -> str:
     blocks = "".join(
         f"<table>\n<caption>{escape(title) or 'recipe'}</caption>\n"
         + "".join(
-            f"<tr><td>{escape(key)}</td><td>{escape(_plain(value))}</td></tr>\n" for key, value in own.items()
+            f"<tr><td>{escape(key)}</td><td>{escape(_plain(value))}</td></tr>\n"
+            for key, value in settings.items()
         )
         + "</table>\n"
-        for title, own in tables.items()
-        if own
+        for title, settings in tables.items()
+        if settings
     )
     return f'<div class="recipe">\n{blocks}</div>\n' if blocks else ""
 
@@ -504,8 +505,8 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> str:
         heads += [against["model"], "difference", "95 %"]
     rows = []
     for name, label in _figure_names(result["figures"]).items():
-        own = result["figures"][name]
-        row = [label, _format_figure(name, own["value"]), _span(name, own)]
+        figure = result["figures"][name]
+        row = [label, _format_figure(name, figure["value"]), _span(name, figure)]
         if against:
             gap = against["difference"][name]
             second_value = _format_figure(name, against["figures"][name]["value"])
@@ -524,12 +525,16 @@ def _span(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> str:
 
 def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     heads = ["share of places where it is shown"]
-    heads += [f"{what}, {where}" for where in _POSITIONS.values() for what in ("least probable", "right")]
+    heads += [
+        f"{measure}, {position}"
+        for position in _POSITIONS.values()
+        for measure in ("least probable", "right")
+    ]
     rows = []
     for same_coverage in zip(*(rows_by_position[key] for key in _POSITIONS), strict=True):
         row = [f"{100 * same_coverage[0]['coverage']:.0f} %"]
-        for own in same_coverage:
-            row += [f"{own['threshold']:.3f}", f"{100 * own['precision']:.1f} %"]
+        for row_of_position in same_coverage:
+            row += [f"{row_of_position['threshold']:.3f}", f"{100 * row_of_position['precision']:.1f} %"]
         rows.append(row)
     return table(heads, rows)
 

@@ -2,7 +2,7 @@
 
 The mixture lists the union of its parts' n-grams. Each has the probability Σ_i λ_i p_i(w|h), where
 a part that does not list it backs off; back-off weights are set such that rows have the same sums
-as the parts' rows. So a static mixture gives the probabilities of the dynamic one (all parts
+as the parts' rows. So a static mixture gives the probabilities of the dynamic mixture (all parts
 evaluated at every step) wherever it lists the word, and nearly the same elsewhere. Parts with
 different words are first mapped to one vocabulary.
 
@@ -92,13 +92,13 @@ def interpolate_models(
     trie = link(ngrams_by_order)
     rows = [BackoffRows(trie) for _ in parts]
     mixture = BackoffRows(trie)
-    answer: list[NGramWeights] = []
+    weights_by_order: list[NGramWeights] = []
     for length, ngrams in enumerate(ngrams_by_order, start=1):
-        answers = [
+        part_scores = [
             _score_part(part_rows, ngrams, length, _part_ngrams(part, part_indices, length))
             for part_rows, part, part_indices in zip(rows, parts, indices, strict=True)
         ]
-        mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*answers, strict=True)))
+        mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*part_scores, strict=True)))
         if length > 1:
             lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
             # mixed.lower differs from lower where the mixture itself backs off for a suffix that no part lists
@@ -107,12 +107,12 @@ def interpolate_models(
             )
             backoffs = mixed.unlisted / np.maximum(unlisted_mass, MIN_LOWER_MASS)
             mixture.set_backoffs(length - 1, backoffs)
-            answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
+            weights_by_order[-1] = weights_by_order[-1]._replace(log10_backoffs=log10(backoffs))
         mixture.set_probs(length, mixed.probs)
-        answer.append(NGramWeights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
+        weights_by_order.append(NGramWeights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
     suffixes = suffixes_by_order(trie)
     linked = [ngrams._replace(suffixes=own) for ngrams, own in zip(ngrams_by_order, suffixes, strict=True)]
-    return list(zip(linked, answer, strict=True))
+    return list(zip(linked, weights_by_order, strict=True))
 
 
 def _check(parts: Sequence[Orders], weights: Sequence[float]) -> None:
@@ -264,7 +264,7 @@ def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, 
     if len(orders) > 1:
         backoffs[ids] = weights.log10_backoffs
     nowhere = np.zeros(vocab_size, dtype=np.int32)
-    answer = [
+    remapped = [
         (NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)),
     ]
     new_indices = ids  # new index of each n-gram of the previous order
@@ -279,8 +279,8 @@ def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, 
         log10_backoffs = weights.log10_backoffs
         if len(log10_backoffs):
             log10_backoffs = log10_backoffs[rank]
-        answer.append((moved, NGramWeights(weights.log10_probs[rank], log10_backoffs)))
-    return answer
+        remapped.append((moved, NGramWeights(weights.log10_probs[rank], log10_backoffs)))
+    return remapped
 
 
 class StaticMixture(NamedTuple):

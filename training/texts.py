@@ -2,7 +2,7 @@
 
 The default corpus is the documentation inside CPython: the language reference's topics
 (`pydoc_data.topics`) and the docstrings of the standard library, some 300,000 words, read from the
-running interpreter, so that nothing has to be downloaded. A document is one topic or one module; a
+running interpreter, without a download. A document is one topic or one module; a
 hash of its name assigns it to train, valid or test, so the split is the same on every machine.
 Longer sentences that a held-out document shares with an earlier part are removed from it.
 """
@@ -154,7 +154,7 @@ def read_texts(
 def read_fitting_text(
     corpus: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
 ) -> Texts:
-    """Read the files of a run that only fits weights, on the whole of one text.
+    """Read the files of a run that only fits weights, using all of one text.
 
     Without files, that text is the validation part of the default corpus.
 

@@ -61,7 +61,7 @@ class TypingContexts:
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
         """Advance texts, by index, to given ids; only ids beyond those already read are computed.
 
-        A text whose ids no longer extend the earlier ones, as its last word is tokenised differently, is read anew.
+        A text whose ids no longer extend the earlier ids, as its last word is tokenised differently, is read anew.
         """
         changed = [index for index, ids in wanted.items() if ids != self._ids[index]]
         if not changed:
@@ -227,35 +227,35 @@ class Typist:
         typed: dict[int, TypedLine] = {}
         for begin in range(0, len(order), _BATCH_LINES):
             numbers = order[begin : begin + _BATCH_LINES]
-            seen = self._type_batch([lines[number] for number in numbers], start, progress)
-            typed.update(zip(numbers, seen, strict=True))
+            typed_batch = self._type_batch([lines[number] for number in numbers], start, progress)
+            typed.update(zip(numbers, typed_batch, strict=True))
         return [typed[number] for number in range(len(lines))]
 
     def _type_batch(self, lines: Sequence[TypingLine], start: Any, progress: Progress) -> list[TypedLine]:
         """Type the first words of all lines, then the second words, and so on."""
         contexts = TypingContexts(self._model, start, len(lines))
-        seen: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
+        ranks_by_line: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
         for position in range(max((len(line.words) for line in lines), default=0)):
             typing = {
                 n: (line, line.words[position]) for n, line in enumerate(lines) if len(line.words) > position
             }
             for index, ranks in self._type_words(contexts, typing).items():
-                seen[index].append(tuple(ranks))
+                ranks_by_line[index].append(tuple(ranks))
             progress.advance(len(typing))
-        return [TypedLine(line, tuple(ranks)) for line, ranks in zip(lines, seen, strict=True)]
+        return [TypedLine(line, tuple(ranks)) for line, ranks in zip(lines, ranks_by_line, strict=True)]
 
     def _type_words(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]]
     ) -> dict[int, list[CompletionRank]]:
         """Type one word per line letter by letter; return ranks by line index."""
-        seen: dict[int, list[CompletionRank]] = {index: [] for index in typing}
+        ranks_by_line: dict[int, list[CompletionRank]] = {index: [] for index in typing}
         letters = 0
         while typing:
             for index, rank in zip(typing, self._rank_completions(contexts, typing, letters), strict=True):
-                seen[index].append(rank)
+                ranks_by_line[index].append(rank)
             letters += 1
             typing = {index: word for index, word in typing.items() if letters < word[1].num_letters}
-        return seen
+        return ranks_by_line
 
     def _rank_completions(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]], letters: int
@@ -278,17 +278,17 @@ class Typist:
         ]
 
 
-def _completion_rank(found: SearchResult, wanted: str) -> CompletionRank:
+def _completion_rank(result: SearchResult, wanted: str) -> CompletionRank:
     """Rank the wanted word; "" matches none, where every completion would begin with an unwanted space."""
     shown = [
         completion
-        for completion in found.completions
+        for completion in result.completions
         if completion.is_complete and completion.text != UNKNOWN_MARK
     ][:MAX_COMPLETIONS]
     rank = next(
         (position for position, completion in enumerate(shown, start=1) if completion.text == wanted), 0
     )
-    return CompletionRank(rank, shown[0].mass / found.live_mass if shown else 0.0)
+    return CompletionRank(rank, shown[0].mass / result.live_mass if shown else 0.0)
 
 
 DEFAULT_WORDS = 2_000

@@ -1,18 +1,18 @@
 """Metrics of the simulated typist, with bootstrap intervals.
 
 Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al.
-2009). Every code point is a key, and so is a line's end. The typist looks at the list before each
-letter of a word and takes the word by one key as soon as it is listed; that key also writes the
-space after it (or ends the line). Where something else follows, as a comma does in text that is not
-tokenised, it writes none. A completion that saves nothing is not taken, and no wrong key is pressed.
+2009). Every code point is a key, and so is a line's end. The typist reads the list before each
+letter of a word and selects the word by one key as soon as it is listed; that key also inserts the
+space after it (or ends the line). It inserts no space before other characters, such as a comma in
+untokenised text. A completion that saves no key is not selected, and no wrong key is pressed.
 
-Recall: the share of words that are in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; once
-before the first letter, once over all positions before a letter. Recoverable length: how many of a
-word's last letters need not be typed, counted back from its end as long as the list holds it (Kim
-2019). Phrases of n words match if the most probable word, the most probable one after that, … are
+Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; once
+before the first letter, once over all positions before a letter. Recoverable length: the number of a
+word's last letters that need not be typed, back to the last position where the list lacks it (Kim
+2019). Phrases of n words match if the most probable word, the most probable word after it, … are
 the next n words of the text (ExactMatch of Chen et al. 2019, greedily). Acceptance: a service that
 shows its first completion only above a probability does so at a share of positions (coverage) and
-is right at a share of those (precision).
+is right at a share of them (precision).
 
 Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993, chapter 13):
 words of a line are dependent, so whole lines are resampled. Every metric is a ratio of two sums over
@@ -168,9 +168,9 @@ def rank_table(typed: list[TypedLine]) -> npt.NDArray[np.int64]:
 
     Entries past a word's last letter are -1.
     """
-    seen = [ranks for line in typed for ranks in line.completion_ranks]
-    table = np.full((len(seen), max(map(len, seen), default=0)), -1, dtype=np.int64)
-    for row, ranks in enumerate(seen):
+    word_ranks = [ranks for line in typed for ranks in line.completion_ranks]
+    table = np.full((len(word_ranks), max(map(len, word_ranks), default=0)), -1, dtype=np.int64)
+    for row, ranks in enumerate(word_ranks):
         table[row, : len(ranks)] = [rank.rank for rank in ranks]
     return table
 
@@ -312,16 +312,16 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
 
 def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
     """Return, for n = 1, 2, …, whether n greedy words from each word match, and whether n words exist [N]."""
-    here = ranks.table[:, 0] == 1
-    matches, phrases = here, np.ones_like(here)
+    is_first = ranks.table[:, 0] == 1
+    matches, phrases = is_first, np.ones_like(is_first)
     rows = [(matches, phrases)]
     for count in range(2, MAX_PHRASE_WORDS + 1):
-        exists = np.zeros_like(here)
-        right = np.zeros_like(here)
-        begins = len(here) - count + 1
+        exists = np.zeros_like(is_first)
+        right = np.zeros_like(is_first)
+        begins = len(is_first) - count + 1
         if begins > 0:
             exists[:begins] = phrases[:begins] & ranks.joined[count - 1 :]
-            right[:begins] = matches[:begins] & here[count - 1 :]
+            right[:begins] = matches[:begins] & is_first[count - 1 :]
         matches, phrases = right & exists, exists
         rows.append((matches, phrases))
     return rows
@@ -329,5 +329,5 @@ def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.N
 
 def _reciprocal_ranks(table: npt.NDArray[np.int64]) -> LineValues:
     """Return 1 / rank; 0 where a word is not listed."""
-    answer: LineValues = np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)
-    return answer
+    reciprocals: LineValues = np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)
+    return reciprocals

@@ -1,7 +1,7 @@
 """Breakdowns of held-out results: by frequency and position, entropy, and two models compared.
 
-Whole distributions are computed at sampled positions only: a row has V numbers, so a few thousand
-positions, evenly spread, stand for the text. Rows come in small batches, in the same order for every
+Full distributions are computed at sampled positions only: a row has V numbers, so a few thousand
+positions, evenly spread, represent the text. Rows come in small batches, in the same order for every
 model with the same vocabulary, so that two models are compared row by row in bounded memory.
 """
 

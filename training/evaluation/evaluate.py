@@ -189,8 +189,8 @@ def _score_long(
             progress.advance(int(predicted.sum()))
     if not targets:
         return CorpusScores(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
-    found = np.concatenate(matched) if matched else None
-    return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), found)
+    match_lengths = np.concatenate(matched) if matched else None
+    return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), match_lengths)
 
 
 class Evaluation(NamedTuple):
@@ -258,10 +258,10 @@ def summarise_scores(
     known_logprob = float(targets.log_probs[known].sum(dtype="float64"))
     ends = 0 if context == "document" else corpus.num_sentences
     count = len(targets.tokens)
-    found: Sequence[HitRate] = ()
+    rates: Sequence[HitRate] = ()
     ngram = as_ngram(model)
     if targets.matched is not None and ngram is not None:
-        found = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
+        rates = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
     bits = bits_per_unit(logprob, count)
     return Evaluation(
         context=context,
@@ -275,7 +275,7 @@ def summarise_scores(
         word_perplexity=perplexity(logprob, corpus.num_words + ends),
         byte_perplexity=perplexity(logprob, corpus.num_bytes),
         bits_per_byte=bits_per_unit(logprob, corpus.num_bytes),
-        hit_rates=found,
+        hit_rates=rates,
     )
 
 

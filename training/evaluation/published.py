@@ -59,7 +59,7 @@ def evaluation_details(
     checkpoint: Checkpoint,
     corpus: EncodedCorpus,
     targets: CorpusScores,
-    way: EvaluationOptions,
+    options: EvaluationOptions,
     *,
     entropy: SampledMean | None = None,
     progress: Progress,
@@ -71,16 +71,16 @@ def evaluation_details(
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
     counts = token_counts(corpus, vocab_size) if known is None else known
-    entropy = entropy or mean_entropy(checkpoint.model, corpus, **way._asdict(), progress=progress)
+    entropy = entropy or mean_entropy(checkpoint.model, corpus, **options._asdict(), progress=progress)
     details: dict[str, Any] = {
         "entropy": entropy._asdict(),
         "frequency_in": "evaluated text" if known is None else "training text",
         "by_frequency": _as_table(by_frequency(targets, counts)),
     }
-    if way.context != "document":
+    if options.context != "document":
         details["by_position_in_sentence"] = _as_table(by_position(targets, positions_in_sentence(corpus)))
-    if way.context != "sentence":
-        since_start = positions_since_start(corpus, context=way.context, window=way.window)
+    if options.context != "sentence":
+        since_start = positions_since_start(corpus, context=options.context, window=options.window)
         details["by_position_since_start"] = _as_table(by_position(targets, since_start))
     return details
 
@@ -90,7 +90,7 @@ def compare_models(
     b: Checkpoint,
     corpus: EncodedCorpus,
     targets: CorpusScores,
-    way: EvaluationOptions,
+    options: EvaluationOptions,
     *,
     progress: Progress,
 ) -> dict[str, Any]:
@@ -101,21 +101,21 @@ def compare_models(
         b: the second; see `check_comparable`.
         corpus: the text.
         targets: the first model's scores of the text.
-        way: options of the evaluation.
+        options: of the evaluation.
         progress: reports each stage.
     """
-    of_b = score_corpus(b.model, corpus, context=way.context, window=way.window, progress=progress)
-    difference = log_prob_difference(targets, of_b, corpus, context=way.context)
-    divergence = mean_divergence(a.model, b.model, corpus, **way._asdict(), progress=progress)
+    of_b = score_corpus(b.model, corpus, context=options.context, window=options.window, progress=progress)
+    difference = log_prob_difference(targets, of_b, corpus, context=options.context)
+    divergence = mean_divergence(a.model, b.model, corpus, **options._asdict(), progress=progress)
     return {
-        **evaluation_facts(summarise_scores(b.model, corpus, of_b, context=way.context)),
+        **evaluation_facts(summarise_scores(b.model, corpus, of_b, context=options.context)),
         "difference": difference._asdict(),
         "divergence": divergence._asdict(),
     }
 
 
 def check_comparable(a: Checkpoint, b: Checkpoint, names: tuple[str, str]) -> None:
-    """Refuse two models whose predictions cannot be compared token by token.
+    """Check that two models' predictions can be compared token by token.
 
     Raises:
         InvalidInputError: their vocabularies, tokenizers or reading directions differ.

@@ -7,7 +7,7 @@ non_word    one or two random edits make a non-word: four in five have one (Dame
 space       a word is split, or loses the space before the next one
 
 Every line is corrupted once for each kind and checked. Precision, recall and F0.5 use a threshold
-that is chosen on every other line and applied to the rest, for the checker and for two baselines:
+chosen on every other line and applied to the rest, for the checker and for two baselines:
 the surprisal of a word given the text before it, and the checker without the text after a word.
 """
 
@@ -201,22 +201,22 @@ def concatenate_detections(parts: Sequence[Detections]) -> Detections:
     return Detections(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def figures_at_threshold(found: Detections, threshold: float) -> DetectionFigures:
+def figures_at_threshold(detections: Detections, threshold: float) -> DetectionFigures:
     """Compute a method's figures at a threshold."""
-    hit = found.errors >= threshold
-    right, wrong = int(hit.sum()), int((found.alarms >= threshold).sum())
+    hit = detections.errors >= threshold
+    right, wrong = int(hit.sum()), int((detections.alarms >= threshold).sum())
     precision = right / (right + wrong) if right + wrong else 1.0
-    recall = right / len(found.errors) if len(found.errors) else 0.0
-    accuracy = float(found.corrected[hit].mean()) if right else None
+    recall = right / len(detections.errors) if len(detections.errors) else 0.0
+    accuracy = float(detections.corrected[hit].mean()) if right else None
     return DetectionFigures(threshold, precision, recall, f_score(precision, recall), accuracy)
 
 
-def best_threshold(found: Detections) -> float:
+def best_threshold(detections: Detections) -> float:
     """Return the highest threshold with the best F0.5; 1 if no error was detected."""
-    candidates = np.unique(found.errors[np.isfinite(found.errors)])
+    candidates = np.unique(detections.errors[np.isfinite(detections.errors)])
     if not candidates.size:
         return 1.0
-    errors, alarms = np.sort(found.errors), np.sort(found.alarms)
+    errors, alarms = np.sort(detections.errors), np.sort(detections.alarms)
     right = len(errors) - np.searchsorted(errors, candidates)
     wrong = len(alarms) - np.searchsorted(alarms, candidates)
     precision, recall = right / (right + wrong), right / len(errors)
@@ -281,8 +281,10 @@ def detect_errors(
 def _check_line(
     checkpoint: Checkpoint, checker: Checker, text: str, search: CandidateSettings
 ) -> list[RescoredBatch]:
-    works = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), CheckSettings(search=search))
-    return [run_calls(checkpoint.model, work) for work in works]
+    pending = checker.rescore_all(
+        checkpoint.model, list(checker.sentences(text)), CheckSettings(search=search)
+    )
+    return [run_calls(checkpoint.model, calls) for calls in pending]
 
 
 class _Detection(NamedTuple):
@@ -308,12 +310,12 @@ def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
     ]
 
 
-def _match_errors(line: CorruptedLine, offset: int, found: Sequence[_Detection]) -> Detections:
+def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
     """Assign detections to the errors of a line that they overlap; the others are false alarms."""
     errors, end = line.errors, offset + len(line.text)
     scores, corrected = [-inf] * len(errors), [False] * len(errors)
     alarms: list[float] = []
-    for detection in found[bisect_left(found, (offset,)) : bisect_left(found, (end,))]:
+    for detection in detections[bisect_left(detections, (offset,)) : bisect_left(detections, (end,))]:
         start, stop = detection.start - offset, detection.end - offset
         index = next((k for k, e in enumerate(errors) if e.start < stop and start < e.end), None)
         if index is None:
@@ -359,7 +361,7 @@ def run_check_task(
         device: to compute on.
         progress: counts words.
         precision: of networks, see `models.checkpoint.load`.
-        sample: minimum number of words checked per kind, if the text has so many.
+        sample: minimum number of words checked per kind; fewer if the text has fewer.
         seed: for sampling lines and errors.
         kinds: of errors.
         save_calibration: store precision and recall by threshold, for /v1/check's `precision`.
@@ -387,8 +389,8 @@ def run_check_task(
         all_detections += [half.method for half in halves]
     pooled = concatenate_detections(all_detections)
     if save_calibration:
-        found = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
-        CalibrationStore(registry).write(found)
+        calibration = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
+        CalibrationStore(registry).write(calibration)
     return {
         "model": version.address,
         "precision": checkpoint.precision,

@@ -113,8 +113,8 @@ class _AutomatonBuilder:
         begin = int(self._starts[k - 2]) + 1 if k > 1 else 0
         end = int(self._starts[k - 1]) + 1
         running = int(self._first_arcs[begin])
-        for at in range(begin + 1, end + 1, _BATCH):
-            part = self._first_arcs[at : min(at + _BATCH, end + 1)]
+        for start in range(begin + 1, end + 1, _BATCH):
+            part = self._first_arcs[start : min(start + _BATCH, end + 1)]
             part[:] = running + np.cumsum(part, dtype=np.int64)
             running = int(part[-1])
         self._last[:] = -1

@@ -25,7 +25,7 @@ _POLL_INTERVAL_S = 0.25
 
 
 class DuckDBEngine:
-    """See `engines.Engine`.
+    """`QueryEngine` of DuckDB.
 
     Args:
         memory_limit_bytes: limit of the whole process.
@@ -49,11 +49,7 @@ class DuckDBEngine:
         self._connection = duckdb.connect(config=config)
 
     def read(self, name: str, folder: Path) -> None:
-        """Call the table in a folder by a name from now on.
-
-        Raises:
-            FormatError: it is not there any more, or damaged.
-        """
+        """Register the table in a folder under a name."""
         file = _quoted(
             glob.escape(str(folder / _FILE))
         )  # unescaped, `data*/…` would also match the tables of `database/…`
@@ -63,12 +59,7 @@ class DuckDBEngine:
             raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
-        """Write a stage's table into one file.
-
-        Raises:
-            InvalidInputError: the memory limit is too small.
-            RegistryError: the file system refused, or the disk is full.
-        """
+        """Write a stage's table into one file."""
         statement = (
             f"COPY ({stage.sql}) TO {_quoted(str(folder / _FILE))} "
             f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {_ROW_GROUP})"
@@ -86,12 +77,12 @@ class DuckDBEngine:
                     self._connection.interrupt()
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
-        """The few rows of a query."""
+        """Return the rows of a query with a small result."""
         found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         return found
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Close the connection, which releases its memory."""
         self._connection.close()
 
     def _watch(self, running: "Future[Any]", progress: Progress) -> None:

@@ -26,7 +26,7 @@ _SPECIAL = re.compile(r"[\\*?{}\[\]]")
 
 
 class SparkEngine:
-    """See `engines.Engine`.
+    """`QueryEngine` of Spark.
 
     Args:
         memory_limit_bytes: heap of the driver, the only process without a cluster.
@@ -61,11 +61,7 @@ class SparkEngine:
             ) from None
 
     def read(self, name: str, folder: Path) -> None:
-        """Call the table in a folder by a name from now on.
-
-        Raises:
-            FormatError: it is not there any more, or damaged.
-        """
+        """Register the table in a folder under a name."""
         files = self._session.read.option("pathGlobFilter", "*.parquet")
         try:
             files.parquet(_SPECIAL.sub(r"\\\g<0>", _hadoop_path(folder))).createOrReplaceTempView(name)
@@ -73,12 +69,7 @@ class SparkEngine:
             raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:  # noqa: ARG002 - Spark has its own progress page
-        """Write a stage's table, one file per partition, numbered in order.
-
-        Raises:
-            InvalidInputError: the memory limit is too small.
-            RegistryError: the file system refused, or the disk is full.
-        """
+        """Write a stage's table, one file per partition, numbered in order."""
         target = folder / "table"
         try:
             table = self._session.sql(stage.sql)
@@ -90,11 +81,11 @@ class SparkEngine:
         shutil.rmtree(target)
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
-        """The few rows of a query."""
+        """Return the rows of a query with a small result."""
         return [tuple(row) for row in self._session.sql(sql).collect()]
 
     def close(self) -> None:
-        """Stop it."""
+        """Stop the Spark session."""
         self._session.stop()
 
     def _explain(self, stage: Stage, folder: Path, error: Exception) -> NoReturn:

@@ -72,7 +72,7 @@ class Workspace:
         return self.folder / f"{_STAGE}{name}"
 
     def claim(self, key: str) -> None:
-        """Record the estimation; remove the stages of another one, whose input tables may be gone.
+        """Record the estimation; remove the stages of another estimation, as their input tables may be gone.
 
         Args:
             key: a hash of text, recipe and program.
@@ -178,9 +178,9 @@ def _prepare_folder(folder: Path) -> None:
 
 def _discard(stage: Path) -> None:
     """Remove a stage by one rename, as a partly removed table would be read as complete."""
-    gone = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    stage.rename(gone)
-    shutil.rmtree(gone)
+    discarded = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    stage.rename(discarded)
+    shutil.rmtree(discarded)
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
@@ -242,8 +242,8 @@ def write_windows(
             file.write_table(pa.table(list(windows), schema=schema))
     progress.finish()
     np.save(folder / COUNTS_FILE, counts)
-    seen = {name: counter.result().as_facts() for name, counter in counters.items()}
-    return {"tokens": int(counts.sum()), "overlap": seen}
+    overlap = {name: counter.result().as_facts() for name, counter in counters.items()}
+    return {"tokens": int(counts.sum()), "overlap": overlap}
 
 
 def write_vocabulary(folder: Path, vocab_size: int) -> None:
