@@ -518,7 +518,7 @@ def _unnormalised_lines(metrics: Mapping[str, Any]) -> list[str]:
         return []
     return [
         "For re-ranking it also gives unnormalised scores (`score_mode`), which spare the sum over the vocabulary.",
-        f"Their log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {normalisers['deviation']:.3f} nats.\n",
+        f"Their log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {sums['deviation']:.3f} nats.\n",
     ]
 
 
