@@ -174,9 +174,7 @@ def score_with_caches(
     """
     width = feature_size(model)
     kind: CacheKind = "continuous" if width else "unigram"
-    CacheConfig(
-        kind=kind, window=window, half_life=None, weight=0.5
-    )  # validates the window before the text is read
+    CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # checks the window before reading
     grid = _search_grid(kind, window) if grid is None else grid
     decay = SimilarityDecay.of(*grid, window=window)
     first_token, text = running_text(corpus)

@@ -238,7 +238,7 @@ def run_train(
         target = (open_registry(registry, create=True), name)
         return _train_out_of_core(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
     networks = network_recipes(title, recipe)  # rejects invalid parts before the text is read
-    with exit_on_sigterm(), join_processes(resolve_device(device)) as torch_device:
+    with exit_on_sigterm(), join_processes(resolve_device(device)) as resolved:
         is_leader = Processes.current().is_leader
         store = open_registry(registry, create=True)
         runs = ResumableRuns(store.work_folder, name, resume=resume)
@@ -246,24 +246,16 @@ def run_train(
             _resume_hint(runs.resume_hint),
             runs.locked() if networks and is_leader else contextlib.nullcontext(),
         ):
-            runs.notes += check_same_command(recipe, networks, device=str(torch_device), resume=resume)
+            runs.notes += check_same_command(recipe, networks, device=str(resolved), resume=resume)
             progress = console_progress() if is_leader else SILENT
-            prepared = _prepare(
-                recipe, store, (corpus, valid, test), device=str(torch_device), progress=progress
-            )
+            prepared = _prepare(recipe, store, (corpus, valid, test), device=str(resolved), progress=progress)
             check_same_text(prepared.run.texts, prepared.run.tokenizer, prepared.run.encoded)
             if is_leader:
                 return _train_and_publish(
-                    title,
-                    recipe,
-                    prepared,
-                    (store, name),
-                    device=str(torch_device),
-                    runs=runs,
-                    progress=progress,
+                    title, recipe, prepared, (store, name), device=str(resolved), runs=runs, progress=progress
                 )
             run = prepared.run
-            train_as_follower(title, recipe, run.tokenizer, run.encoded, device=str(torch_device), runs=runs)
+            train_as_follower(title, recipe, run.tokenizer, run.encoded, device=str(resolved), runs=runs)
             return {}
 
 
@@ -442,16 +434,16 @@ def run_evaluate(
     """
     options = _evaluation_options(context, window, sample)
     store = open_registry(registry)
-    version, second_version = store.resolve(address), None if against is None else store.resolve(against)
+    version, baseline = store.resolve(address), None if against is None else store.resolve(against)
     progress = console_progress()
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
     second = (
         None
-        if second_version is None
-        else load_checkpoint(store.fetch(second_version), device=device, precision=precision)
+        if baseline is None
+        else load_checkpoint(store.fetch(baseline), device=device, precision=precision)
     )
-    if second is not None and second_version is not None:
-        check_comparable(checkpoint, second, (version.address, second_version.address))
+    if second is not None and baseline is not None:
+        check_comparable(checkpoint, second, (version.address, baseline.address))
     backward = checkpoint.manifest.direction == "backward"
     if backward and options.context != "sentence":
         raise InvalidInputError(
@@ -474,9 +466,9 @@ def run_evaluate(
     }
     if detail:
         result["detail"] = evaluation_details(checkpoint, encoded, targets, options, progress=progress)
-    if second is not None and second_version is not None:
+    if second is not None and baseline is not None:
         compared = compare_models(checkpoint, second, encoded, targets, options, progress=progress)
-        result["against"] = {"model": second_version.address, **compared}
+        result["against"] = {"model": baseline.address, **compared}
     if overlap:
         result |= _training_overlap(texts, overlap, unit, progress)
     return result

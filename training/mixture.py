@@ -114,8 +114,12 @@ def score_parts(
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=context, progress=progress))
-    matcher = find_context_matcher(models) if by_context else None
-    lengths = None if matcher is None else corpus_context_lengths(models[matcher], corpus, context=context)
+    matcher_index = find_context_matcher(models) if by_context else None
+    lengths = (
+        None
+        if matcher_index is None
+        else corpus_context_lengths(models[matcher_index], corpus, context=context)
+    )
     return PartScores(corpus, targets, lengths, caches)
 
 
@@ -128,10 +132,8 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: Mixtur
             last = min(start + _BATCH_SENTENCES, corpus.num_sentences)
             tokens, lengths = pad_sequences([corpus.sentence(index).tolist() for index in range(start, last)])
             tokens = np.pad(tokens, ((0, 0), (0, 1)))  # column for </s>, which no token follows
-            context_lengths = matcher.context_lengths_per_token(
-                model.initial_state(len(tokens)), tokens, lengths + 1
-            )
-            parts.append(context_lengths[np.arange(tokens.shape[1]) <= lengths[:, None]])
+            found = matcher.context_lengths_per_token(model.initial_state(len(tokens)), tokens, lengths + 1)
+            parts.append(found[np.arange(tokens.shape[1]) <= lengths[:, None]])
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
     first_token, text = running_text(corpus)
     state = model.advance(model.empty_state(1), np.asarray([first_token]))
@@ -355,15 +357,13 @@ def _assemble(
     if fitted.cache is not None and fitted.cached_part is not None:
         parts[fitted.cached_part] = wrapped = CacheModel(parts[fitted.cached_part], fitted.cache.config)
         cached_part = stage(wrapped, cache_facts(fitted.cache), "part_with_cache")
-    model_so_far = parts[0]
+    mixed = parts[0]
     if len(parts) > 1:
-        model_so_far = MixtureModel(
-            parts, fitted.weights.common, weights_by_context=fitted.weights.by_context
-        )
-        mixture = stage(model_so_far, _weight_facts(fitted.weights), "mixture")
+        mixed = MixtureModel(parts, fitted.weights.common, weights_by_context=fitted.weights.by_context)
+        mixture = stage(mixed, _weight_facts(fitted.weights), "mixture")
     if fitted.cache is not None and fitted.cached_part is None:
         cached = stage(
-            CacheModel(model_so_far, fitted.cache.config), cache_facts(fitted.cache), "mixture_with_cache"
+            CacheModel(mixed, fitted.cache.config), cache_facts(fitted.cache), "mixture_with_cache"
         )
     return DynamicMixture(part_figures, fitted.cached_part, cached_part, mixture, cached)
 

@@ -285,12 +285,10 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
 
 def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, list[str]]:
     discounts = metrics.get("discounts") or []
-    if all(len(set(order_discounts)) == 1 for order_discounts in discounts):  # the same for every count
-        discounts = [order_discounts[:1] for order_discounts in discounts]
+    if all(len(set(row)) == 1 for row in discounts):  # the same for every count
+        discounts = [row[:1] for row in discounts]
     names = _DISCOUNTS.get(max(map(len, discounts), default=0), ())
-    columns = {
-        name: [f"{order_discounts[i]:.4f}" for order_discounts in discounts] for i, name in enumerate(names)
-    }
+    columns = {name: [f"{row[i]:.4f}" for row in discounts] for i, name in enumerate(names)}
     fallback = metrics.get("fallback_orders")
     if fallback:
         columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]

@@ -308,10 +308,8 @@ def figure_grid(pictures: Sequence[Picture]) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of plain text, names in the first column, numbers in the others."""
-    first, *number_heads = (escape(head) for head in heads)
-    head = f"<th>{first}</th>" + "".join(
-        f'<th class="number">{number_head}</th>' for number_head in number_heads
-    )
+    first, *labels = (escape(head) for head in heads)
+    head = f"<th>{first}</th>" + "".join(f'<th class="number">{label}</th>' for label in labels)
     body = "".join(
         f"<tr><td>{escape(name)}</td>"
         + "".join(f'<td class="number">{escape(value)}</td>' for value in values)
@@ -399,9 +397,7 @@ def _training_figures(metrics: Mapping[str, Any]) -> str:
     if not splits:
         return ""
     shown = {
-        key: label_digits
-        for key, label_digits in _FIGURES.items()
-        if any(key in figures for figures in splits.values())
+        key: entry for key, entry in _FIGURES.items() if any(key in figures for figures in splits.values())
     }
     rows = (
         (label, *(_number(f.get(key), digits) for f in splits.values()))
@@ -420,12 +416,11 @@ def _recipe(recipe: Mapping[str, Any]) -> str:
     blocks = "".join(
         f"<table>\n<caption>{escape(title) or 'recipe'}</caption>\n"
         + "".join(
-            f"<tr><td>{escape(key)}</td><td>{escape(_plain(value))}</td></tr>\n"
-            for key, value in settings.items()
+            f"<tr><td>{escape(key)}</td><td>{escape(_plain(value))}</td></tr>\n" for key, value in own.items()
         )
         + "</table>\n"
-        for title, settings in tables.items()
-        if settings
+        for title, own in tables.items()
+        if own
     )
     return f'<div class="recipe">\n{blocks}</div>\n' if blocks else ""
 
@@ -509,12 +504,8 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> str:
         row = [label, _format_figure(name, figure["value"]), _span(name, figure)]
         if against:
             gap = against["difference"][name]
-            second_value = _format_figure(name, against["figures"][name]["value"])
-            row += [
-                second_value,
-                _format_figure(name, gap["value"], signed=True),
-                _span(name, gap, signed=True),
-            ]
+            value = _format_figure(name, against["figures"][name]["value"])
+            row += [value, _format_figure(name, gap["value"], signed=True), _span(name, gap, signed=True)]
         rows.append(row)
     return table(heads, rows)
 
@@ -525,11 +516,7 @@ def _span(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> str:
 
 def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     heads = ["share of places where it is shown"]
-    heads += [
-        f"{measure}, {position}"
-        for position in _POSITIONS.values()
-        for measure in ("least probable", "right")
-    ]
+    heads += [f"{name}, {label}" for label in _POSITIONS.values() for name in ("least probable", "right")]
     rows = []
     for same_coverage in zip(*(rows_by_position[key] for key in _POSITIONS), strict=True):
         row = [f"{100 * same_coverage[0]['coverage']:.0f} %"]

@@ -220,10 +220,7 @@ def train_neural(
 ) -> Trained:
     """Train a neural model; a backward model is an ordinary model of reversed sentences."""
     from training.neural.diagnostics import diagnose, normaliser_facts
-    from training.neural.embeddings import (
-        embedding_facts,
-        read_embeddings,
-    )  # imports torch, which n-gram models do not need
+    from training.neural.embeddings import embedding_facts, read_embeddings  # imports torch
 
     texts = in_model_direction(texts, recipe)
     began = time.monotonic()

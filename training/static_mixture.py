@@ -138,19 +138,17 @@ def _unite(parts: Sequence[Orders]) -> _NGramUnion:
     indices: list[list[IntArray]] = [[ngrams[0].words] for _ in parts]
     for length in range(2, max(map(len, parts)) + 1):
         longer = [
-            (part[length - 1][0], part_indices)
-            for part, part_indices in zip(parts, indices, strict=True)
+            (part[length - 1][0], own)
+            for part, own in zip(parts, indices, strict=True)
             if len(part) >= length
         ]
-        keys = [
-            part_indices[-1][n.prefixes].astype(np.int64) * vocab_size + n.words for n, part_indices in longer
-        ]
+        keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + n.words for n, own in longer]
         merged = _merge_keys(keys)
         suffixes = np.full(len(merged), -1, dtype=np.int32)
-        for (part_ngrams, part_indices), key in zip(longer, keys, strict=True):
-            part_indices.append(np.searchsorted(merged, key).astype(np.int32))
+        for (part_ngrams, own), key in zip(longer, keys, strict=True):
+            own.append(np.searchsorted(merged, key).astype(np.int32))
             listed = part_ngrams.suffixes >= 0
-            suffixes[part_indices[-1][listed]] = part_indices[-2][part_ngrams.suffixes[listed]]
+            suffixes[own[-1][listed]] = own[-2][part_ngrams.suffixes[listed]]
         prefixes, words = np.divmod(merged, vocab_size)
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
     return _NGramUnion(ngrams, indices)

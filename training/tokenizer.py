@@ -118,9 +118,7 @@ def encoded_blocks(tokenizer: Tokenizer, blocks: Iterable[list[str]]) -> Iterato
     for block in blocks:
         ids, offsets = tokenizer.encode_ragged(block)
         size = measure_text(block)
-        yield EncodedCorpus(
-            ids.copy(), offsets, size.num_words, size.num_bytes
-        )  # ids may be a view of a larger array
+        yield EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
 
 
 def batches(sentences: Iterable[str]) -> Iterator[list[str]]:

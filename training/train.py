@@ -47,10 +47,8 @@ def train_as_follower(
 ) -> None:
     """Train the networks of a recipe as a process other than rank 0, which calls `train`."""
     for name, part in network_recipes(title, recipe).items():
-        directed_texts = in_model_direction(texts, part)
-        fit_network(
-            name, part, tokenizer.vocabulary, directed_texts, device=device, progress=SILENT, runs=runs
-        )
+        ordered = in_model_direction(texts, part)
+        fit_network(name, part, tokenizer.vocabulary, ordered, device=device, progress=SILENT, runs=runs)
 
 
 def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:

@@ -235,10 +235,8 @@ class Typist:
         """Type the first words of all lines, then the second words, and so on."""
         contexts = TypingContexts(self._model, start, len(lines))
         ranks_by_line: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
-        for position in range(max((len(line.words) for line in lines), default=0)):
-            typing = {
-                n: (line, line.words[position]) for n, line in enumerate(lines) if len(line.words) > position
-            }
+        for turn in range(max((len(line.words) for line in lines), default=0)):
+            typing = {n: (line, line.words[turn]) for n, line in enumerate(lines) if len(line.words) > turn}
             for index, ranks in self._type_words(contexts, typing).items():
                 ranks_by_line[index].append(tuple(ranks))
             progress.advance(len(typing))
@@ -280,14 +278,8 @@ class Typist:
 
 def _completion_rank(result: SearchResult, wanted: str) -> CompletionRank:
     """Rank the wanted word; "" matches none, where every completion would begin with an unwanted space."""
-    shown = [
-        completion
-        for completion in result.completions
-        if completion.is_complete and completion.text != UNKNOWN_MARK
-    ][:MAX_COMPLETIONS]
-    rank = next(
-        (position for position, completion in enumerate(shown, start=1) if completion.text == wanted), 0
-    )
+    shown = [c for c in result.completions if c.is_complete and c.text != UNKNOWN_MARK][:MAX_COMPLETIONS]
+    rank = next((rank for rank, c in enumerate(shown, start=1) if c.text == wanted), 0)
     return CompletionRank(rank, shown[0].mass / result.live_mass if shown else 0.0)
 
 
@@ -350,15 +342,14 @@ def autocomplete_figures(
         },
     }
     if against is not None:
-        other_outcome = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
+        second = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
         figures["against"] = {
-            **other_outcome.facts,
+            **second.facts,
             "figures": {
-                name: bootstrap_interval(ratio, draws)._asdict()
-                for name, ratio in other_outcome.ratios.items()
+                name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in second.ratios.items()
             },
             "difference": {
-                name: bootstrap_difference(ratio, other_outcome.ratios[name], draws)._asdict()
+                name: bootstrap_difference(ratio, second.ratios[name], draws)._asdict()
                 for name, ratio in outcome.ratios.items()
             },
         }

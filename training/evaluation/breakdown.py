@@ -182,12 +182,10 @@ def sampled_distributions(
         Natural-log probabilities [b, V] in batches, each row summing to 1; their order depends on
         the text, the positions and V, not on the model.
     """
-    sampled = sorted(
-        _sampled_texts(corpus, positions, context, window), key=lambda sample: -len(sample.stops)
-    )
+    texts = sorted(_sampled_texts(corpus, positions, context, window), key=lambda text: -len(text.stops))
     most = max(1, min(_BATCH_ROWS, _MAX_BATCH_VALUES // len(model.vocabulary)))
-    for start in range(0, len(sampled), most):
-        for state in _rebatch_states(_states_at_stops(model, sampled[start : start + most]), most):
+    for start in range(0, len(texts), most):
+        for state in _rebatch_states(_states_at_stops(model, texts[start : start + most]), most):
             progress.advance(len(state))
             yield renormalised(to_numpy(model.next_log_probs(state)))
 
@@ -210,26 +208,23 @@ def _sampled_texts(
             _SampledText(np.array([BOS]), corpus.sentence(number).astype(np.int64), group - starts[number])
             for number, group in zip(numbers.tolist(), groups, strict=True)
         ]
-    sampled, begin = [], 0
+    texts, begin = [], 0
     for preceding, text in windows(corpus, window):
         inside = positions[np.searchsorted(positions, begin) : np.searchsorted(positions, begin + len(text))]
         if len(inside):
-            sampled.append(_SampledText(preceding, text, inside - begin))
+            texts.append(_SampledText(preceding, text, inside - begin))
         begin += len(text)
-    return sampled
+    return texts
 
 
-def _states_at_stops(model: LanguageModel[Any], sampled: Sequence[_SampledText]) -> Iterator[Any]:
+def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -> Iterator[Any]:
     """Yield the states at all first stops, all second stops, …; texts with the most stops come first."""
-    state = read_segments(model, [sample.before for sample in sampled], model.empty_state(len(sampled)))
-    for number in range(len(sampled[0].stops)):
-        unfinished = [sample for sample in sampled if len(sample.stops) > number]
-        if len(unfinished) < len(state):
-            state = state.select(np.arange(len(unfinished)))
-        segments = [
-            sample.text[sample.stops[number - 1] if number else 0 : sample.stops[number]]
-            for sample in unfinished
-        ]
+    state = read_segments(model, [text.before for text in texts], model.empty_state(len(texts)))
+    for number in range(len(texts[0].stops)):
+        live = [text for text in texts if len(text.stops) > number]
+        if len(live) < len(state):
+            state = state.select(np.arange(len(live)))
+        segments = [text.text[text.stops[number - 1] if number else 0 : text.stops[number]] for text in live]
         state = read_segments(model, segments, state)
         yield state
 
@@ -295,10 +290,8 @@ def mean_entropy(
     """
     positions = sample_positions(num_predicted(corpus, context), sample)
     progress.start(f"entropy of the {model.family}", len(positions))
-    distributions = sampled_distributions(
-        model, corpus, positions, context=context, window=window, progress=progress
-    )
-    entropies = [entropies_of(rows) for rows in distributions]
+    read = sampled_distributions(model, corpus, positions, context=context, window=window, progress=progress)
+    entropies = [entropies_of(rows) for rows in read]
     progress.finish()
     return sampled_mean(np.concatenate(entropies) if entropies else np.zeros(0))
 

@@ -175,8 +175,7 @@ def int8_facts(
         return {"int8": {"problems": problems}} if problems else {}
     sample = first_sentences(text, INT8_TOKENS)
     single, integers = (
-        evaluate(variant, sample, context=context, progress=progress).perplexity
-        for variant in (model, rounded)
+        evaluate(m, sample, context=context, progress=progress).perplexity for m in (model, rounded)
     )
     facts = {"tokens": sample.num_tokens, "perplexity_float32": single, "perplexity": integers}
     if single and integers:

@@ -50,9 +50,8 @@ class DuckDBEngine:
 
     def read(self, name: str, folder: Path) -> None:
         """Register the table in a folder under a name."""
-        file = _quoted(
-            glob.escape(str(folder / _FILE))
-        )  # unescaped, `data*/…` would also match the tables of `database/…`
+        # unescaped, `data*/…` would also match the tables of `database/…`
+        file = _quoted(glob.escape(str(folder / _FILE)))
         try:
             self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({file})")
         except duckdb.Error as error:

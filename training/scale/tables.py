@@ -84,9 +84,7 @@ class Workspace:
         with report_write_errors(self.folder):
             if mark.read_text(encoding="utf-8") == key:
                 return
-            mark.write_text(
-                "", encoding="utf-8"
-            )  # killed here, the folder has no valid key, and its stages are removed next time
+            mark.write_text("", encoding="utf-8")  # if killed here, the next claim removes the stages
             for path in list(self.folder.glob(f"{_STAGE}*")):
                 self._removed = True
                 _discard(path)
