@@ -53,7 +53,7 @@ def import_arpa(
         registry: to publish in.
         corpus: held-out text files to report figures on, one sentence a line; may be empty.
         lowercase: whether the tokenizer lower-cases text, as the model's training text was.
-        shrinking: pruning and quantization before publication.
+        shrinking: pruning and quantisation before publication.
         progress: reports each stage.
 
     Raises:
@@ -195,7 +195,7 @@ def run_import_arpa(
     prune_entropy: float = 0.0,
     quantize_bits: int | None = None,
 ) -> dict[str, Any]:
-    """Publish the model of an ARPA file, optionally pruned or quantized.
+    """Publish the model of an ARPA file, optionally pruned or quantised.
 
     Returns:
         The new version's address, directory, figures, and remarks on the file.

@@ -473,9 +473,9 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
 
 
 def part_recipe(mixture: Recipe, name: str) -> Recipe:
-    """Return a part's recipe, overridden by the keys set in the mixture's; text and tokenizer are the mixture's.
+    """Return a part's recipe, overridden by keys set in the mixture's recipe, with its text and tokenizer.
 
-    Entropy pruning and quantization apply to a static mixture's final model, not to its parts.
+    Entropy pruning and quantisation apply to a static mixture's final model, not to its parts.
 
     Raises:
         InvalidInputError: the part is itself a mixture, reads backward, or is no n-gram model in a static mixture.

@@ -309,7 +309,7 @@ def mix_statically(
         parts: the models; their vocabularies are subsets of `vocabulary`.
         vocabulary: of the mixture. A word missing from a part has the probability 0 in it.
         held_out: sentences in the mixture's vocabulary.
-        shrinking: pruning and quantization of the merged model.
+        shrinking: pruning and quantisation of the merged model.
         progress: reports each stage.
 
     Raises:

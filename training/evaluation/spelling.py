@@ -157,7 +157,7 @@ class ErrorInjector:
 ScoreArray = npt.NDArray[np.float64]
 
 _BETA_SQUARED = 0.25
-"""β² of F0.5: precision counts twice as much as recall, since false alarms annoy users more (Ng et al. 2014)."""
+"""β² of F0.5: precision counts twice as much as recall, as false alarms annoy more (Ng et al. 2014)."""
 
 
 class Detections(NamedTuple):
