@@ -71,16 +71,16 @@ class HashSet:
         # open addressing: a power of two of slots, at most half of them used
         slots = 1 << max(4, int(2 * len(hashes)).bit_length())
         self._keys = np.zeros(slots, dtype=np.uint64)
-        self._met = np.zeros(slots, dtype=np.bool_)
+        self._seen = np.zeros(slots, dtype=np.bool_)
         _insert(self._keys, hashes)
 
     def mark_seen(self, hashes: Hashes) -> None:
         """Record members as seen; ignore other hashes."""
-        _mark_seen(self._keys, self._met, hashes)
+        _mark_seen(self._keys, self._seen, hashes)
 
     def num_seen(self, hashes: Hashes) -> int:
         """Count the seen hashes among some members, repeated hashes each time."""
-        return int(_count_seen(self._keys, self._met, hashes))
+        return int(_count_seen(self._keys, self._seen, hashes))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -171,25 +171,25 @@ def _slot_of(keys: Hashes, key: np.uint64) -> np.int64:
 
 @numba.njit(nogil=True, cache=True)
 def _insert(keys: Hashes, hashes: Hashes) -> None:
-    for hashed in hashes:
-        key = max(hashed, _ONE)  # 0 marks a free slot
+    for value in hashes:
+        key = max(value, _ONE)  # 0 marks a free slot
         keys[_slot_of(keys, key)] = key
 
 
 @numba.njit(nogil=True, cache=True)
-def _mark_seen(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> None:
-    for hashed in hashes:
-        key = max(hashed, _ONE)
+def _mark_seen(keys: Hashes, seen: npt.NDArray[np.bool_], hashes: Hashes) -> None:
+    for value in hashes:
+        key = max(value, _ONE)
         slot = _slot_of(keys, key)
         if keys[slot] == key:
-            met[slot] = True
+            seen[slot] = True
 
 
 @numba.njit(nogil=True, cache=True)
-def _count_seen(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> int:
+def _count_seen(keys: Hashes, seen: npt.NDArray[np.bool_], hashes: Hashes) -> int:
     count = 0
-    for hashed in hashes:
-        count += met[_slot_of(keys, max(hashed, _ONE))]
+    for value in hashes:
+        count += seen[_slot_of(keys, max(value, _ONE))]
     return count
 
 

@@ -90,13 +90,13 @@ class ErrorInjector:
     ) -> None:
         self._words = [word for word in counts if is_alphabetic(word)]
         self._counts = np.array([counts[word] for word in self._words], dtype=np.float64)
-        self._is_word = frozenset(counts)
+        self._known_words = frozenset(counts)
         self._lexicon = FuzzyLexicon(self._words)
         self._letters = "".join(
             sorted({letter for word in self._words for letter in word if letter.isalpha()})
         )
         self._rate, self._random = rate, random
-        self._damaged: Callable[[Sequence[Word], int], WordReplacement | None] = {
+        self._replacement_of: Callable[[Sequence[Word], int], WordReplacement | None] = {
             "real_word": self._real_word,
             "non_word": self._non_word,
             "space": self._space,
@@ -110,8 +110,8 @@ class ErrorInjector:
             word = words[index]
             index += 1
             replaced = None
-            if word.known and word.text in self._is_word and self._random.random() < self._rate:
-                replaced = self._damaged(words, index - 1)
+            if word.known and word.text in self._known_words and self._random.random() < self._rate:
+                replaced = self._replacement_of(words, index - 1)
             if replaced is None:
                 continue
             new, count = replaced
@@ -137,7 +137,7 @@ class ErrorInjector:
         for _ in range(1 + (self._random.random() < _TWO_EDITS_SHARE)):
             strings = one_edit_strings(word, self._letters)
             word = strings[self._random.integers(len(strings))]
-        return None if word in self._is_word or word == words[number].text else (word, 1)
+        return None if word in self._known_words or word == words[number].text else (word, 1)
 
     def _space(self, words: Sequence[Word], number: int) -> WordReplacement | None:
         word = words[number]
