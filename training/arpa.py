@@ -45,20 +45,20 @@ def import_arpa(
     shrinking: CompressionSettings = NO_COMPRESSION,
     progress: Progress,
 ) -> Version:
-    """Publish the model of an ARPA file; texts are split at white space.
+    """Publish an n-gram model read from an ARPA file, with a tokenizer that splits at white space.
 
     Args:
-        path: the file, packed or not.
+        path: the ARPA file, plain or compressed.
         name: of the published model.
-        registry: where.
-        corpus: text to report figures on, a sentence a line; perhaps none.
-        lowercase: whether texts are lower-cased first, as the text was that the model learnt from.
-        shrinking: what to do to the model before it is published.
-        progress: told of each stage.
+        registry: to publish in.
+        corpus: held-out text files to report figures on, one sentence a line; may be empty.
+        lowercase: whether the tokenizer lower-cases text, as the model's training text was.
+        shrinking: pruning and quantisation before publication.
+        progress: reports each stage.
 
     Raises:
-        InvalidInputError: the name cannot be a model's, or the model cannot be shrunk so.
-        FormatError: the file, or the text, is not what it should be; nothing is published.
+        InvalidInputError: the model name is invalid, or the model cannot be compressed as requested.
+        FormatError: the ARPA file or the text is malformed; nothing is published.
     """
     check_name(name)
     began = time.monotonic()
@@ -109,7 +109,7 @@ def import_arpa(
 
 
 def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:
-    """Some n-grams of the highest order that has any, to test the model by: no control tokens among them."""
+    """Return evenly spaced n-grams of the highest non-empty order, without control tokens, as golden inputs."""
     highest = max(order for order, ngrams in enumerate(orders, start=1) if len(ngrams.words))
     rows = np.linspace(0, len(orders[highest - 1].words) - 1, _GOLDEN_SEQUENCES).astype(np.int64)
     columns = []
@@ -125,24 +125,24 @@ def _golden_sequences(orders: Sequence[NGrams]) -> list[list[int]]:
 def _held_out_figures(
     model: NGramModel, encoded: EncodedCorpus, text: Corpus, *, backward: bool, progress: Progress
 ) -> dict[str, Any]:
-    """Held-out figures, and what text they are of."""
+    """Return held-out figures and the hash, files and size of the text."""
     result = evaluate(model, encoded.reversed() if backward else encoded, progress=progress)
     data = {"sha256": text.sha256, "sources": text.sources, "sentences": len(text.sentences)}
     return {"test": evaluation_facts(result), "data": {"test": data}}
 
 
 def _file_facts(report: ArpaReport) -> dict[str, Any]:
-    """What the file lacks or has too much of; the rest is told elsewhere."""
+    """Return the report's irregularities; hash and direction are recorded elsewhere."""
     return {key: value for key, value in report._asdict().items() if key not in {"sha256", "backward"}}
 
 
 class ArpaExport(NamedTuple):
-    """A file that was written.
+    """Result of exporting a model as an ARPA file.
 
     Attributes:
         address: of the model, with its version.
-        written: what is in the file.
-        splits_at_spaces: whether the words of the file are what stands between white space in a text.
+        written: counts and escapes of the file.
+        splits_at_spaces: whether the file's words are exactly the white-space tokens of a text.
     """
 
     address: str
@@ -155,12 +155,12 @@ def export_arpa(address: str, path: Path, *, registry: Registry, progress: Progr
 
     Args:
         address: of the model.
-        path: of the file; packed if it ends in .gz, .xz or .zst.
-        registry: where the model is.
-        progress: told of n-grams.
+        path: of the file; compressed if it ends in .gz, .xz or .zst.
+        registry: holds the model.
+        progress: counts n-grams.
 
     Raises:
-        UnsupportedParameterError: it is a model of another family.
+        UnsupportedParameterError: the model is of another family.
         FormatError: the file cannot be written.
         CheckpointError: the model is damaged.
     """
@@ -195,13 +195,13 @@ def run_import_arpa(
     prune_entropy: float = 0.0,
     quantize_bits: int | None = None,
 ) -> dict[str, Any]:
-    """Publish the model of an ARPA file, smaller if that is wanted.
+    """Publish the model of an ARPA file, optionally pruned or quantised.
 
     Returns:
         The new version's address, directory, figures, and remarks on the file.
 
     Raises:
-        LanguageModelError: bad input, or the registry refused; nothing is half published.
+        LanguageModelError: bad input, or the registry refused; nothing is partly published.
     """
     began = time.monotonic()
     if not 0 <= prune_entropy < math.inf:
@@ -237,10 +237,10 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
     """Write a published n-gram model as an ARPA file.
 
     Returns:
-        The model's address, the file, n-grams by order, and what other readers of the file must know.
+        The model's address, the file, n-grams by order, and facts that readers of the file need.
 
     Raises:
-        LanguageModelError: bad input, or the file cannot be written; nothing is half written.
+        LanguageModelError: bad input, or the file cannot be written; no partial file is left.
     """
     began = time.monotonic()
     exported = export_arpa(address, file, registry=open_registry(registry), progress=console_progress())

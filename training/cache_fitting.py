@@ -30,27 +30,27 @@ from training.mixture_weights import fit_weights
 from training.progress import Progress
 
 _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
-"""Values tried for θ: those of use hardly depend on the model, as cosines do not."""
+"""Values tried for θ: the useful range hardly depends on the model, since features are compared by cosine."""
 
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
-"""Values tried for the half-life of what has features, as a share of the window."""
+"""Half-lives tried for a continuous cache, as shares of the window."""
 
 _UNIGRAM_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(19, -1, -1)
-"""The same where only age counts."""
+"""Half-lives tried for a unigram cache, as shares of the window."""
 
 _PRIORS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Values tried for μ, as shares of what is mostly remembered."""
+"""Values tried for μ, as shares of the median evidence."""
 
 _FIRST_PRIOR = 0.03
-"""With which θ and the half-life are chosen."""
+"""Prior share used while θ and the half-life are chosen."""
 
 
 class CacheGrid(NamedTuple):
-    """Values that are tried together, each θ with each half-life.
+    """Grid of cache shapes: every θ with every half-life.
 
     Attributes:
         flatnesses: values of θ [F].
-        half_lives: in tokens [H]; None where nothing is forgotten.
+        half_lives: in tokens [H]; None: no decay.
     """
 
     flatnesses: tuple[float, ...]
@@ -58,7 +58,7 @@ class CacheGrid(NamedTuple):
 
 
 class CacheScores(NamedTuple):
-    """What a cache says of N tokens; see `models.cache.kernels.cache_shares`.
+    """Cache scores of N tokens; see `models.cache.kernels.cache_shares`.
 
     Attributes:
         shares: [N], float32.
@@ -70,13 +70,13 @@ class CacheScores(NamedTuple):
 
 
 class CacheGridScores(NamedTuple):
-    """What a model and caches of several shapes say of a text's predicted tokens.
+    """Scores of a text's predicted tokens by a model and by a grid of caches.
 
     Attributes:
-        targets: what the model says [N].
-        shares: each token's part of all that was remembered, under each value [N, F, H], float32.
-        evidence: how much that was [N, F, H], float32; 0 where it was nothing.
-        grid: the values.
+        targets: the model's scores [N].
+        shares: each token's share of the cache's total weight, by grid value [N, F, H], float32.
+        evidence: that total weight [N, F, H], float32; 0 for an empty cache.
+        grid: the values of θ and the half-life.
         kind: of the caches.
         window: of the caches, in tokens.
     """
@@ -89,7 +89,7 @@ class CacheGridScores(NamedTuple):
     window: int
 
     def of(self, config: CacheConfig) -> CacheScores:
-        """What one cache of the grid says."""
+        """Return the scores of one cache of the grid."""
         row, column = (
             self.grid.flatnesses.index(config.flatness),
             self.grid.half_lives.index(config.half_life),
@@ -101,14 +101,14 @@ class CacheGridScores(NamedTuple):
 
 
 class ChosenCache(NamedTuple):
-    """The cache that suits a model best.
+    """The best cache for a model, with the values tried.
 
     Attributes:
-        config: its shape.
-        log_probs: natural-log probabilities of the predicted tokens with it [N].
-        grid: the values that were tried.
-        perplexities: per token under each [F, H], with the weight that is best for it.
-        priors: the values of μ that were tried with the best of these, each with the perplexity.
+        config: the cache's parameters.
+        log_probs: natural-log probabilities of the predicted tokens, mixed with the cache [N].
+        grid: the values of θ and the half-life tried.
+        perplexities: per token for each grid value [F, H], at its best weight.
+        priors: (μ, perplexity) pairs tried with the best θ and half-life.
     """
 
     config: CacheConfig
@@ -119,11 +119,11 @@ class ChosenCache(NamedTuple):
 
 
 class FittedCache(NamedTuple):
-    """A model with the cache that suits it best.
+    """A model with its fitted cache.
 
     Attributes:
         model: the model, wrapped.
-        chosen: the cache, and what was tried.
+        chosen: the cache and the values tried.
     """
 
     model: CacheModel
@@ -133,7 +133,7 @@ class FittedCache(NamedTuple):
 def fit_cache(
     model: LanguageModel[Any], held_out: EncodedCorpus, *, window: int, progress: Progress
 ) -> FittedCache:
-    """Wrap a model in the cache that makes a held-out text most probable, read as one stream.
+    """Wrap a model in the cache that maximises the likelihood of a held-out text, read as one stream.
 
     The cache is continuous where the model has features, else unigram. θ and the half-life are chosen from a
     grid, then μ, and λ is found by EM for each.
@@ -141,11 +141,11 @@ def fit_cache(
     Args:
         model: any family.
         held_out: encoded with the model's tokenizer.
-        window: how many tokens the cache remembers.
-        progress: told of tokens.
+        window: tokens in the cache.
+        progress: counts tokens.
 
     Raises:
-        InvalidInputError: the text is too short to say anything of a cache, or the window out of range.
+        InvalidInputError: the text is too short to fit a cache on, or the window is out of range.
     """
     readings = score_with_caches(model, held_out, window=window, progress=progress)
     chosen = choose_cache(readings, readings.targets.log_probs)
@@ -160,25 +160,25 @@ def score_with_caches(
     grid: CacheGrid | None = None,
     progress: Progress,
 ) -> CacheGridScores:
-    """Read a text in one pass, as a stream, with the model and with caches that look at its features.
+    """Score a text in one pass, as a stream, with a model and with caches over its features.
 
     Args:
         model: any family.
         corpus: encoded with the model's tokenizer.
-        window: how many tokens a cache remembers.
-        grid: the caches; None: those among which one is to be chosen.
-        progress: told of tokens.
+        window: tokens in each cache.
+        grid: cache shapes; None: the default search grid.
+        progress: counts tokens.
 
     Raises:
         InvalidInputError: the window is out of range, or there is no token to predict.
     """
     width = feature_size(model)
     kind: CacheKind = "continuous" if width else "unigram"
-    CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # refused before the text is read
+    CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # checks the window before reading
     grid = _search_grid(kind, window) if grid is None else grid
-    weighing = SimilarityDecay.of(*grid, window=window)
-    before, text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.asarray([before]))
+    decay = SimilarityDecay.of(*grid, window=window)
+    first_token, text = running_text(corpus)
+    state = model.advance(model.empty_state(1), np.asarray([first_token]))
     history = History.empty(window=window, width=padded_width(width))
     log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
@@ -186,9 +186,9 @@ def score_with_caches(
         chunk = text[start : start + CHUNK_TOKENS]
         inner = _read_chunk(model, state, chunk)
         state = inner.state
-        reading = score_with_history(history, chunk, to_unit_vectors(inner.features[0]), decay=weighing)
+        reading = score_with_history(history, chunk, to_unit_vectors(inner.features[0]), decay=decay)
         history = reading.history
-        predicted = chunk != BOS
+        predicted = chunk != BOS  # [T]
         log_probs.append(inner.log_probs[0, predicted])
         shares.append(reading.shares[predicted])
         evidence.append(reading.evidence[predicted])
@@ -201,19 +201,19 @@ def score_with_caches(
 
 
 def grid_of(config: CacheConfig) -> CacheGrid:
-    """The grid of one cache alone."""
+    """Return the grid of a single cache."""
     return CacheGrid((config.flatness,), (config.half_life,))
 
 
 def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
-    """The cache, and its weight, that make a text most probable when mixed with given log-probabilities.
+    """Choose the cache and weight that maximise a text's likelihood when mixed with given log-probabilities.
 
     Args:
-        readings: what the caches say.
-        log_probs: what the model to be wrapped says of the same tokens [N]; the one that was read, or another.
+        readings: scores of the caches.
+        log_probs: of the same tokens by the model to wrap, not necessarily the one read [N].
 
     Raises:
-        InvalidInputError: nothing is ever remembered: the text has a single token.
+        InvalidInputError: the cache is always empty: the text has a single token.
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("a cache cannot be fitted on a text of one token", parameter="valid")
@@ -222,26 +222,26 @@ def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) 
         [_try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]
         for flatness in grid.flatnesses
     ]
-    best = max((one for row in tried for one in row), key=lambda one: one.total)
+    best = max((trial for row in tried for trial in row), key=lambda trial: trial.total)
     flatness, half_life = best.config.flatness, best.config.half_life
-    others = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
-    best = max([best, *others], key=lambda one: one.total)
-    perplexities = [[perplexity(one.total, len(log_probs)) for one in row] for row in tried]
-    priors = [(one.config.prior, perplexity(one.total, len(log_probs))) for one in others]
+    prior_trials = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
+    best = max([best, *prior_trials], key=lambda trial: trial.total)
+    perplexities = [[perplexity(trial.total, len(log_probs)) for trial in row] for row in tried]
+    priors = [(trial.config.prior, perplexity(trial.total, len(log_probs))) for trial in prior_trials]
     return ChosenCache(best.config, best.log_probs, grid, perplexities, priors)
 
 
 def mix_with_cache(
     log_probs: npt.NDArray[np.float32], remembered: CacheScores, config: CacheConfig
 ) -> npt.NDArray[np.float32]:
-    """Log-probabilities [N] mixed with what a cache says."""
+    """Mix log-probabilities [N] with the scores of a cache."""
     mixed = np.empty(len(log_probs), dtype=np.float32)
     kernels.mix_targets(np.ascontiguousarray(log_probs), *remembered, config.weight, config.prior, mixed)
     return mixed
 
 
 class _Trial(NamedTuple):
-    """A cache, what it makes of a text, and the sum of that."""
+    """A cache, the log-probabilities of a text with it, and their sum."""
 
     config: CacheConfig
     log_probs: npt.NDArray[np.float32]
@@ -255,7 +255,7 @@ def _try_cache(
     half_life: float | None,
     prior_share: float,
 ) -> _Trial:
-    """A cache with the weight that suits it best, and with so much of a prior as is mostly remembered."""
+    """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence."""
     config = CacheConfig(
         kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
     )
@@ -272,7 +272,7 @@ def _try_cache(
 
 
 def _read_chunk(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> ReadWithFeatures:
-    """One row of tokens [T]."""
+    """Score a chunk [T] as one row, with features if the model has them."""
     tokens, lengths = chunk[None], np.asarray([len(chunk)])
     if feature_size(model) and isinstance(model, FeatureExtractor):
         return model.read_with_features(state, tokens, lengths)
@@ -281,7 +281,7 @@ def _read_chunk(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> ReadW
 
 
 def _search_grid(kind: CacheKind, window: int) -> CacheGrid:
-    """What to try, in rising order."""
+    """Return the grid to search, values ascending."""
     if kind == "unigram":
         return CacheGrid((0.0,), (*(window * _UNIGRAM_HALF_LIVES).tolist(), None))
     return CacheGrid(_FLATNESSES, (*(window * share for share in _HALF_LIVES), None))

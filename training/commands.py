@@ -1,7 +1,7 @@
-"""Commands about training: train, evaluate, import and export, as the command line calls them.
+"""Training and evaluation commands, as the command line calls them.
 
-If several processes train, all of them first compare how they were started and which text they
-read; on several machines nothing else would find a difference.
+In distributed training, all processes first compare their command lines and training texts; on
+several machines nothing else would detect a difference.
 """
 
 import contextlib
@@ -71,20 +71,20 @@ from training.trained import Trained
 
 
 def training_result(
-    store: Registry, version: Version, trained: Trained, run: RunContext, *, said: Sequence[str]
+    store: Registry, version: Version, trained: Trained, run: RunContext, *, first_notes: Sequence[str]
 ) -> dict[str, Any]:
-    """The version's address, directory, notes and held-out figures.
+    """Return the version's address, directory, notes and held-out figures.
 
     Args:
-        store: where it was published.
-        version: what was.
+        store: registry of the version.
+        version: the published version.
         trained: the model.
-        run: it came from.
-        said: what else the user should know, first.
+        run: its training run.
+        first_notes: notes to put before the derived notes.
     """
     metrics = json.loads(store.read_file(version, "metrics.json"))
-    told = [
-        *said,
+    notes = [
+        *first_notes,
         *filter(None, [fitted_note(metrics)]),
         *card_notes(metrics),
         *overlap_notes(run.overlap),
@@ -93,7 +93,7 @@ def training_result(
         "model": version.address,
         "path": store.location_of(version),
         "seconds": trained.seconds,
-        "notes": told,
+        "notes": notes,
         **metrics,
     }
 
@@ -101,19 +101,19 @@ def training_result(
 def check_same_command(
     recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
 ) -> list[str]:
-    """Go on only if all processes were started alike; to be asked before any work is done.
+    """Check that all processes run the same command; call it before any work is done.
 
     Args:
-        recipe: of the whole.
+        recipe: of the model.
         parts: the networks' recipes, by title.
-        device: where to compute.
-        resume: whether to go on with what is saved.
+        device: to compute on.
+        resume: whether to resume from saved state.
 
     Returns:
-        What differs and may, in words.
+        Notes on permitted differences.
 
     Raises:
-        InvalidInputError: what was started differs; the message names the processes, the thing and both values.
+        InvalidInputError: the commands differ; the message names the processes, the setting and both values.
         ProcessLostError: a process is gone.
     """
     facts = {
@@ -127,19 +127,19 @@ def check_same_command(
             for name, value in _recipe_keys(f"{title}: ", part).items()
         },
     }
-    told = _gather_facts(facts, torch=torch.__version__)
-    check_agreement(told)
-    versions = {str(other["torch"]) for other in told}
+    facts_by_rank = _gather_facts(facts, torch=torch.__version__)
+    check_agreement(facts_by_rank)
+    versions = {str(process["torch"]) for process in facts_by_rank}
     return [f"the processes have different versions of torch: {', '.join(sorted(versions))}"][
         : len(versions) - 1
     ]
 
 
 def check_same_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -> None:
-    """Go on only if all processes learn from the same text, in the same tokens.
+    """Check that all processes train on the same text, tokenised alike.
 
     Raises:
-        InvalidInputError: they do not; the message names the processes, the thing and both hashes.
+        InvalidInputError: they do not; the message names the processes, the text and both hashes.
         ProcessLostError: a process is gone.
     """
     if Processes.current().count == 1:
@@ -151,43 +151,43 @@ def check_same_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -
         "the training text in tokens": text_hash(encoded.train),
         "the validation text in tokens": text_hash(encoded.valid),
     }
-    told = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
-    check_agreement(told, shown=1)  # what differs first is why the rest does
+    facts_by_rank = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
+    check_agreement(facts_by_rank, shown=1)  # the first difference causes the others
 
 
-def check_agreement(told: Sequence[Mapping[str, Any]], *, shown: int = 3) -> None:
-    """Compare what each process told, by rank, with what the first one did; so many differences are listed.
+def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 3) -> None:
+    """Compare the facts of each process, by rank, with those of rank 0.
 
     Raises:
-        InvalidInputError: they differ.
+        InvalidInputError: they differ; the message lists the first `shown` differences.
     """
-    first = told[0]
-    for rank, other in enumerate(told):
-        differences = list(_differences(first["facts"], other["facts"]))
+    first = facts_by_rank[0]
+    for rank, process in enumerate(facts_by_rank):
+        differences = list(_differences(first["facts"], process["facts"]))
         if differences:
             listed = "; ".join(differences[:shown])
             more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
             raise InvalidInputError(
-                f"process {rank} on {other['machine']} would train something else than process 0 on "
+                f"process {rank} on {process['machine']} would train something else than process 0 on "
                 f"{first['machine']}: {listed}{more}; give all machines the same program, command and text"
             )
 
 
 def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]:
-    """What each process says of itself, by rank."""
+    """Gather the facts and host name of every process, by rank."""
     own = {"machine": socket.gethostname(), "facts": facts, **more}
     return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
 
 
-def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    for name in {**first, **other}:
-        expected, found = first.get(name), other.get(name)
+def _differences(first: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
+    for name in {**first, **facts}:
+        expected, found = first.get(name), facts.get(name)
         if expected != found:
             yield f"{name} is {found} there and {expected} in process 0"
 
 
 def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
-    """A recipe's keys with their values, such as `train.batch_size`."""
+    """Flatten a recipe into dotted keys, such as `train.batch_size`, and their values."""
     keys: dict[str, Any] = {}
     for name, value in recipe.model_dump(mode="json").items():
         inner = {f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
@@ -211,25 +211,25 @@ def run_train(
     resume: bool = False,
     scale: ScaleOptions | None = None,
 ) -> dict[str, Any]:
-    """Train by a recipe and publish; of several processes started by torchrun, the first one publishes.
+    """Train by a recipe and publish; of several processes started by torchrun, rank 0 publishes.
 
     Args:
         recipe_name: the recipe's name or path.
         name: to publish under.
-        registry: where to.
-        corpus: files to learn from.
-        valid: files to decide by.
-        test: files to report on.
-        assignments: keys of the recipe that are set anew.
+        registry: to publish in.
+        corpus: training files.
+        valid: validation files.
+        test: test files.
+        assignments: overridden keys of the recipe.
         device: to compute on.
-        resume: go on with an interrupted training of this name, if there is one.
-        scale: how n-grams are estimated past memory; None: in memory.
+        resume: resume an interrupted training of this name, if there is one.
+        scale: options of out-of-core n-gram estimation; None: in memory.
 
     Returns:
-        The new version's address, directory and held-out figures; nothing in the other processes.
+        The new version's address, directory and held-out figures; empty in other processes.
 
     Raises:
-        LanguageModelError: bad input, or the registry refused; nothing is half published.
+        LanguageModelError: bad input, or the registry refused; nothing is partly published.
     """
     check_name(name)
     recipe = load_recipe(recipe_name, assignments)
@@ -237,27 +237,25 @@ def run_train(
     if scale is not None:
         target = (open_registry(registry, create=True), name)
         return _train_out_of_core(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
-    networks = network_recipes(
-        title, recipe
-    )  # parts that cannot be trained are refused before the text is read
-    with exit_on_sigterm(), join_processes(resolve_device(device)) as place:
-        leads = Processes.current().is_leader
+    networks = network_recipes(title, recipe)  # rejects invalid parts before the text is read
+    with exit_on_sigterm(), join_processes(resolve_device(device)) as resolved:
+        is_leader = Processes.current().is_leader
         store = open_registry(registry, create=True)
         runs = ResumableRuns(store.work_folder, name, resume=resume)
         with (
             _resume_hint(runs.resume_hint),
-            runs.locked() if networks and leads else contextlib.nullcontext(),
+            runs.locked() if networks and is_leader else contextlib.nullcontext(),
         ):
-            runs.notes += check_same_command(recipe, networks, device=str(place), resume=resume)
-            progress = console_progress() if leads else SILENT
-            prepared = _prepare(recipe, store, (corpus, valid, test), device=str(place), progress=progress)
+            runs.notes += check_same_command(recipe, networks, device=str(resolved), resume=resume)
+            progress = console_progress() if is_leader else SILENT
+            prepared = _prepare(recipe, store, (corpus, valid, test), device=str(resolved), progress=progress)
             check_same_text(prepared.run.texts, prepared.run.tokenizer, prepared.run.encoded)
-            if leads:
+            if is_leader:
                 return _train_and_publish(
-                    title, recipe, prepared, (store, name), device=str(place), runs=runs, progress=progress
+                    title, recipe, prepared, (store, name), device=str(resolved), runs=runs, progress=progress
                 )
             run = prepared.run
-            train_as_follower(title, recipe, run.tokenizer, run.encoded, device=str(place), runs=runs)
+            train_as_follower(title, recipe, run.tokenizer, run.encoded, device=str(resolved), runs=runs)
             return {}
 
 
@@ -269,9 +267,9 @@ def _train_out_of_core(
     *,
     recipe_name: str,
 ) -> dict[str, Any]:
-    """Estimate n-grams by an engine; of several processes the first one does."""
-    how = "the same command goes on from the stages that are finished"
-    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: how):
+    """Estimate n-grams with a relational engine, in rank 0 only."""
+    hint = "the same command goes on from the stages that are finished"
+    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: hint):
         if not Processes.current().is_leader:
             return {}
         return train_out_of_core_command(
@@ -280,23 +278,23 @@ def _train_out_of_core(
 
 
 @contextlib.contextmanager
-def _resume_hint(how: Callable[[], str]) -> Iterator[None]:
-    """Say how to go on where SIGTERM ends the command."""
+def _resume_hint(hint: Callable[[], str]) -> Iterator[None]:
+    """Print how to resume if SIGTERM ends the command."""
     try:
         with exit_on_sigterm():
             yield
     except Terminated as ended:
         processes = Processes.current()
-        then = how() if processes.is_leader else "process 0 tells what is saved"
+        instruction = hint() if processes.is_leader else "process 0 tells what is saved"
         if ended.unsaved:
-            then = f"{ended.unsaved}; {then}"
-        which = "" if processes.count == 1 else f"process {processes.rank} was "
-        sys.stderr.write(f"gramophone: {which}ended by SIGTERM; {then}\n")
+            instruction = f"{ended.unsaved}; {instruction}"
+        subject = "" if processes.count == 1 else f"process {processes.rank} was "
+        sys.stderr.write(f"gramophone: {subject}ended by SIGTERM; {instruction}\n")
         raise
 
 
 class _PreparedRun(NamedTuple):
-    """What is there before training: loaded parts of a mixture, and texts with their tokenizer."""
+    """Inputs of training: a mixture's published parts, and the texts with their tokenizer."""
 
     published: Sequence[Checkpoint]
     run: RunContext
@@ -305,25 +303,25 @@ class _PreparedRun(NamedTuple):
 def _prepare(
     recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
 ) -> _PreparedRun:
-    """Load what is published, read the files to learn from, to decide by and to report on, and encode them."""
-    place = "cpu" if recipe.mixture.kind == "static" else device  # where the arrays are that it is made of
+    """Load published parts, and read and encode the training, validation and test files."""
+    part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing is on the CPU
     published = [
-        load_checkpoint(store.fetch(store.resolve(address)), device=place, precision="float32")
+        load_checkpoint(store.fetch(store.resolve(address)), device=part_device, precision="float32")
         for address in recipe.mixture.models
     ]
     shared = mixture_tokenizer(recipe.mixture, published) if recipe.family == "mixture" else None
     trains = recipe.family != "mixture" or bool(recipe.mixture.recipes)
-    read = read_texts if trains else read_fitting_text
-    texts = read(*files, unit=recipe.corpus.unit, progress=progress)
+    read_corpora = read_texts if trains else read_fitting_text
+    texts = read_corpora(*files, unit=recipe.corpus.unit, progress=progress)
     tokenizer = shared or learn_tokenizer(recipe.tokenizer, texts.train.sentences, progress=progress)
     encoded = encode_texts(tokenizer, texts, progress=progress)
     _, valid, test = files
-    seen = overlaps(
+    overlap = overlaps(
         {"valid": texts.valid if valid else None, "test": texts.test if test else None},
         texts.train,
         progress=progress,
     )
-    return _PreparedRun(published, RunContext(command_line(), tokenizer, texts, encoded, seen))
+    return _PreparedRun(published, RunContext(command_line(), tokenizer, texts, encoded, overlap))
 
 
 def _train_and_publish(
@@ -349,7 +347,7 @@ def _train_and_publish(
     )
     version = publish(*target, trained, run)
     runs.close()
-    return training_result(target[0], version, trained, run, said=runs.notes)
+    return training_result(target[0], version, trained, run, first_notes=runs.notes)
 
 
 _RUNS_FOLDER = Path(".runs")
@@ -365,36 +363,36 @@ def train_out_of_core_command(
     recipe_name: str,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Estimate by the relational plan and publish; the stages are removed then, and kept where that fails.
+    """Estimate n-grams by the relational plan and publish; remove its stages on success only.
 
     Args:
-        recipe: what to do.
-        files: to learn from, to decide by, to report on.
+        recipe: of the model.
+        files: for training, validation and test.
         target: the registry, and the name to publish under.
         options: the engine and its limits.
         recipe_name: the recipe's name or path.
-        progress: told of every stage.
+        progress: reports every stage.
 
     Returns:
-        What `run_train` does.
+        The same as `run_train`.
 
     Raises:
-        LanguageModelError: bad input, or the registry refused; nothing is half published.
+        LanguageModelError: bad input, or the registry refused; nothing is partly published.
     """
     check_relational(recipe, options.engine, name=recipe_name)
     require_engine(options.engine)
     if options.engine == "duckdb":
-        engine_memory_bytes(options.memory_limit_bytes)  # too small a limit is told before any text is read
+        engine_memory_bytes(options.memory_limit_bytes)  # rejects too small a limit before any text is read
     store, name = target
     folder = options.work_dir or store.work_folder / _RUNS_FOLDER / name / _ESTIMATION_FOLDER
     with exit_on_sigterm(), workspace(folder) as work:
         job = EstimationJob(Path(recipe_name).stem, recipe, options, work, progress)
         outcome = train_out_of_core(job, files)
         version = publish(store, name, outcome.trained, outcome.run)
-        result = training_result(store, version, outcome.trained, outcome.run, said=outcome.notes)
+        result = training_result(store, version, outcome.trained, outcome.run, first_notes=outcome.notes)
         work.remove()
     if options.work_dir is None:
-        with contextlib.suppress(OSError):  # there may be an unfinished network of that name
+        with contextlib.suppress(OSError):  # an unfinished network of that name may be there
             folder.rmdir()
             folder.parent.rmdir()
     return result
@@ -415,65 +413,69 @@ def run_evaluate(
     against: str | None = None,
     overlap: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Held-out figures of a published model on files, or on the default corpus's test part.
+    """Evaluate a published model on files, or on the default corpus's test part.
 
     Args:
         address: of the model.
         corpus: the files.
-        registry: where the model is.
+        registry: holds the model.
         context: see `training.evaluation.evaluate`.
-        unit: what a sentence is in the files.
+        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
         window: tokens in a window, for `document`.
         device: to compute on.
         precision: of networks, see `models.checkpoint.load`.
-        detail: tell of the predictions' entropy, and figures by frequency and position, too.
-        sample: predictions of which whole distributions are looked at, at most.
+        detail: add the predictions' entropy, and figures by frequency and position.
+        sample: maximum number of predictions with full distributions.
         against: the address of a second model to compare with.
-        overlap: training files to look for the text in.
+        overlap: training files to compare the text with.
 
     Raises:
         LanguageModelError: a model, a file or an option is wrong.
     """
-    way = _evaluation_options(context, window, sample)
+    options = _evaluation_options(context, window, sample)
     store = open_registry(registry)
-    version, other = store.resolve(address), None if against is None else store.resolve(against)
+    version, baseline = store.resolve(address), None if against is None else store.resolve(against)
     progress = console_progress()
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
     second = (
-        None if other is None else load_checkpoint(store.fetch(other), device=device, precision=precision)
+        None
+        if baseline is None
+        else load_checkpoint(store.fetch(baseline), device=device, precision=precision)
     )
-    if second is not None and other is not None:
-        check_comparable(checkpoint, second, (version.address, other.address))
+    if second is not None and baseline is not None:
+        check_comparable(checkpoint, second, (version.address, baseline.address))
     backward = checkpoint.manifest.direction == "backward"
-    if backward and way.context != "sentence":
+    if backward and options.context != "sentence":
         raise InvalidInputError(
             f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
             parameter="context",
         )
-    texts = _held_out_texts(corpus, way.context, unit, progress)
+    texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
-    targets = score_corpus(checkpoint.model, encoded, context=way.context, window=window, progress=progress)
+    targets = score_corpus(
+        checkpoint.model, encoded, context=options.context, window=window, progress=progress
+    )
     if not len(targets.tokens):
         raise InvalidInputError("the text has no token to predict", parameter="corpus")
     result = {
         "model": version.address,
         "precision": checkpoint.precision,
-        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=way.context)),
+        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=options.context)),
         "oov_policy": OOV_POLICY,
     }
     if detail:
-        result["detail"] = evaluation_details(checkpoint, encoded, targets, way, progress=progress)
-    if second is not None and other is not None:
-        compared = compare_models(checkpoint, second, encoded, targets, way, progress=progress)
-        result["against"] = {"model": other.address, **compared}
+        result["detail"] = evaluation_details(checkpoint, encoded, targets, options, progress=progress)
+    if second is not None and baseline is not None:
+        compared = compare_models(checkpoint, second, encoded, targets, options, progress=progress)
+        result["against"] = {"model": baseline.address, **compared}
     if overlap:
         result |= _training_overlap(texts, overlap, unit, progress)
     return result
 
 
 def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOptions:
-    """How the options say that the text is looked at."""
+    """Validate the options of an evaluation."""
     for name, value in {"window": window, "sample": sample}.items():
         if value < 1:
             raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
@@ -486,12 +488,12 @@ def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOpt
 def _training_overlap(
     texts: Sequence[str], files: Sequence[Path], unit: str, progress: Progress
 ) -> dict[str, Any]:
-    """What of the text is in training files, and a warning if that is too much."""
+    """Return the text's overlap with training files, and a warning if it is too high."""
     sentences = [line for text in texts for line in text.split("\n")]
-    found = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
+    overlap = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
     return {
-        "overlap": {"training_text": [path.name for path in files], **found},
-        "notes": list(overlap_notes({"evaluated text": found})),
+        "overlap": {"training_text": [path.name for path in files], **overlap},
+        "notes": list(overlap_notes({"evaluated text": overlap})),
     }
 
 
@@ -507,25 +509,25 @@ def run_dynamic_evaluation(
     sample: int = DEFAULT_SAMPLE,
     overlap: Sequence[Path] = (),
 ) -> dict[str, Any]:
-    """Figures of a published neural model, a copy of which learns from the text as it goes, a stream.
+    """Evaluate a published neural model dynamically: a copy learns from the text stream after scoring it.
 
     Args:
         address: of the model.
         corpus: the files.
-        registry: where the model is.
-        unit: what a sentence is in the files.
+        registry: holds the model.
+        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
         device: to compute on.
         precision: `float32`, or `auto`, which is the same here.
-        detail: tell of the predictions' entropy, and figures by frequency and position, too.
-        sample: predictions of which whole distributions are looked at, at most.
-        overlap: training files to look for the text in.
+        detail: add the predictions' entropy, and figures by frequency and position.
+        sample: maximum number of predictions with full distributions.
+        overlap: training files to compare the text with.
 
     Raises:
         LanguageModelError: the model has no gradient, or it, a file or an option is wrong.
     """
-    from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # brings in torch
+    from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # imports torch
 
-    way = _evaluation_options("stream", DEFAULT_WINDOW_TOKENS, sample)
+    options = _evaluation_options("stream", DEFAULT_WINDOW_TOKENS, sample)
     if check_precision(precision) not in {"auto", FLOAT32}:
         raise InvalidInputError(
             f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
@@ -553,7 +555,7 @@ def run_dynamic_evaluation(
     if entropies is not None:
         entropy = entropies.mean()
         result["detail"] = evaluation_details(
-            checkpoint, encoded, targets, way, entropy=entropy, progress=progress
+            checkpoint, encoded, targets, options, entropy=entropy, progress=progress
         )
     if overlap:
         found = _training_overlap(texts, overlap, unit, progress)
@@ -574,19 +576,19 @@ def run_evaluate_autocomplete(
     against: str | None = None,
     report: Path | None = None,
 ) -> dict[str, Any]:
-    """How much typing a published model's completions spare on files, or on the default corpus's test part.
+    """Evaluate a published model's autocomplete on files, or on the default corpus's test part.
 
     Args:
         address: of the model.
         corpus: the files.
-        registry: where the model is.
-        unit: what a sentence is in the files.
+        registry: holds the model.
+        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
         device: to compute on.
         context: `sentence` or `stream`, see `training.evaluation.evaluate`.
         precision: of networks, see `models.checkpoint.load`.
-        sample: words typed, at least.
-        against: the address of a second model to compare with; any tokenizer will do.
-        report: an HTML file to write, too.
+        sample: minimum number of words typed.
+        against: the address of a second model to compare with, of any tokenizer.
+        report: path of an HTML report to write.
 
     Raises:
         LanguageModelError: a model, a file or an option is wrong.
@@ -598,19 +600,19 @@ def run_evaluate_autocomplete(
             f"--report is {report}, but there is no folder {report.parent}", parameter="report"
         )
     store = open_registry(registry)
-    addresses = [store.resolve(one) for one in (address, *([against] if against else []))]
+    addresses = [store.resolve(name) for name in (address, *([against] if against else []))]
     progress = console_progress()
     models = [
         load_checkpoint(store.fetch(version), device=device, precision=precision) for version in addresses
     ]
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
-    told = autocomplete_figures(
+    figures = autocomplete_figures(
         models[0], texts, words=sample, context=context, against=second, progress=progress
     )
-    result = {"model": addresses[0].address, "task": "autocomplete", **told}
+    result = {"model": addresses[0].address, "task": "autocomplete", **figures}
     if against:
-        result["against"] = {"model": addresses[1].address, **told["against"]}
+        result["against"] = {"model": addresses[1].address, **figures["against"]}
     if report is not None:
         from training.report import autocomplete_page
 
@@ -630,14 +632,14 @@ def run_evaluate_check(
     kinds: Sequence[Kind] = KINDS,
     save_calibration: bool = False,
 ) -> dict[str, Any]:
-    """How well a published model finds and corrects errors put into files, or into the default corpus's test part.
+    """Evaluate error checking on errors injected into files, or into the default corpus's test part.
 
     For the arguments see `training.evaluation.spelling.run_check_task`.
 
     Raises:
         LanguageModelError: a model, a file or an option is wrong.
     """
-    told = run_check_task(
+    figures = run_check_task(
         address,
         corpus=corpus,
         registry=registry,
@@ -648,11 +650,11 @@ def run_evaluate_check(
         save_calibration=save_calibration,
         progress=console_progress(),
     )
-    return {"task": "check", **told}
+    return {"task": "check", **figures}
 
 
 def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:
-    """Sentences; of `document` whole files."""
+    """Return the sentences; for `document`, one string per file."""
     if not corpus:
         texts = read_default_corpus(progress).test.sentences
         return ["\n".join(texts)] if context == "document" else texts

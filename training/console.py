@@ -20,7 +20,7 @@ from rich.text import Text
 from training.progress import Progress
 
 _LOG_INTERVAL_S = 10.0
-_MIN_RATE = 10.0  # below it the rate says nothing: stages counted in per cents or passes
+_MIN_RATE = 10.0  # lower rates are meaningless: stages counted in per cent or passes
 _ONLY_TASK = TaskID(0)
 
 
@@ -28,7 +28,7 @@ class RateColumn(ProgressColumn):
     """Units a second, with a metric prefix."""
 
     def render(self, task: Task) -> Text:
-        """The rate so far; nothing while it is unknown, or too low to be of use."""
+        """Return the rate so far; empty while it is unknown or too low to be of use."""
         speed = task.finished_speed or task.speed or 0.0
         return Text(
             f"{with_metric_prefix(speed)}/s" if speed >= _MIN_RATE else "", style="progress.data.speed"
@@ -42,7 +42,7 @@ class TerminalProgress:
         self._bars: Bars | None = None
 
     def start(self, description: str, total: float | None) -> None:
-        """Draw a new bar below the finished ones."""
+        """Draw a new bar below the finished bars."""
         self.finish()
         self._bars = Bars(
             SpinnerColumn(finished_text="✓"),
@@ -56,7 +56,7 @@ class TerminalProgress:
         )
         self._bars.add_task(description, total=total, note="")
         self._bars.start()
-        atexit.register(self._bars.stop)  # an error amid a stage would leave the terminal without its cursor
+        atexit.register(self._bars.stop)  # an error within a stage would leave the cursor hidden
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Move the bar."""
@@ -76,10 +76,10 @@ class TerminalProgress:
 
 
 class LogProgress:
-    """A plain line every ten seconds of a stage, and one when it ends; on standard error.
+    """Log lines on standard error: one every ten seconds of a stage, and one at its end.
 
-    Rate and time left count from the first advance on: a resumed stage begins with what is behind it already, and
-    the first unit of work often waits for something to be compiled.
+    Rate and time left count from the first advance on: a resumed stage begins with the finished part, and
+    the first unit of work often includes compilation.
     """
 
     def __init__(self) -> None:
@@ -87,17 +87,17 @@ class LogProgress:
         self._total: float | None = None
         self._done = 0.0
         self._started_s = self._printed_s = 0.0
-        self._first: tuple[float, float] | None = None  # when it advanced first, and what was done then
+        self._first: tuple[float, float] | None = None  # time and amount done at the first advance
         self._note = ""
 
     def start(self, description: str, total: float | None) -> None:
-        """Remember the stage; a short one is worth one line only."""
+        """Begin a stage without printing, so that a short stage takes one line."""
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._started_s = self._printed_s = time.monotonic()
         self._first = None
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Count, and say so if it was quiet for ten seconds."""
+        """Add to the count, and print a line if the last one is ten seconds old."""
         self._done += amount
         self._note = note or self._note
         now = time.monotonic()
@@ -111,29 +111,29 @@ class LogProgress:
             self._print(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
 
     def finish(self) -> None:
-        """Say how long it took."""
+        """Print the stage's duration."""
         note = f" · {self._note}" if self._note else ""
         self._print(f"done in {time.monotonic() - self._started_s:.1f} s{note}")
 
-    def _print(self, what: str) -> None:
-        sys.stderr.write(f"{self._description}: {what}\n")
+    def _print(self, message: str) -> None:
+        sys.stderr.write(f"{self._description}: {message}\n")
         sys.stderr.flush()
 
 
 def console_progress() -> Progress:
-    """A bar if standard error is a terminal, else plain lines."""
+    """Return a bar if standard error is a terminal, else a line logger."""
     return TerminalProgress() if sys.stderr.isatty() else LogProgress()
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as people read them: 45 s, 12 min, 3.5 h."""
+    """Format seconds with a unit: 45 s, 12 min, 3.5 h."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def with_metric_prefix(value: float) -> str:
-    """A number with a metric prefix and three digits at most: 12, 3.4k, 5.6M."""
+    """Format a number with a metric prefix: 12, 3.4k, 5.6M."""
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.1f}{prefix}"

@@ -35,7 +35,7 @@ _ABBREVIATION_END = re.compile(
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Runs of lines that are not blank, each joined to one string with single spaces."""
+    """Yield runs of non-blank lines, each joined to one string with single spaces."""
     block: list[str] = []
     for line in lines:
         words = line.split()
@@ -49,12 +49,12 @@ def paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, in order; joined with spaces they are the paragraph again."""
+    """Split a paragraph into sentences; joined with spaces they are the paragraph again."""
     sentences: list[str] = []
     start = 0
     for match in _BOUNDARY.finditer(paragraph):
         end = match.start("space")
-        # of all that stands before, a run of initials would take the square
+        # searching all the text before would take quadratic time in a run of initials
         last_word = max(start, paragraph.rfind(" ", start, end))
         if not _ABBREVIATION_END.search(paragraph, last_word, end):
             sentences.append(paragraph[start:end])
@@ -65,31 +65,31 @@ def split_sentences(paragraph: str) -> list[str]:
 
 UNITS = ("line", "paragraph")
 MAX_LINE_BYTES = 1 << 27
-"""Of a text: a longer one would fill memory; text8, one line of 100 MB, may be read."""
+"""Limit that bounds memory, yet admits text8, one line of 100 MB."""
 
 _CHUNK_BYTES = 1 << 20
 _ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
 class Sentences(Protocol):
-    """Sentences that can be gone through any number of times; they need not be in memory."""
+    """Re-iterable sentences, not necessarily in memory."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of sentences."""
         ...
 
     def __iter__(self) -> Iterator[str]:
-        """All of them, in order."""
+        """Iterate over the sentences in order."""
         ...
 
 
 class Corpus(NamedTuple):
-    """Sentences and where they came from.
+    """Sentences and their source files.
 
     Attributes:
         sentences: one string each, stripped, none empty.
         sha256: hash of the decompressed bytes of all files in order, hex.
-        sources: the files' names.
+        sources: names of the files.
     """
 
     sentences: list[str]
@@ -98,7 +98,7 @@ class Corpus(NamedTuple):
 
 
 class StreamedCorpus(NamedTuple):
-    """The same of a text that is too large for memory."""
+    """Corpus whose sentences are read from files; fields as in `Corpus`."""
 
     sentences: Sentences
     sha256: str
@@ -110,9 +110,9 @@ def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corp
 
     Args:
         paths: the files; at least one.
-        unit: `line`: each line that is not blank is a sentence. `paragraph`: paragraphs
-            stand between blank lines and are split into sentences.
-        progress: told of bytes read from disk.
+        unit: `line`: each non-blank line is a sentence. `paragraph`: paragraphs, separated by
+            blank lines, are split into sentences.
+        progress: counts bytes read from disk.
 
     Raises:
         FormatError: a file is missing, empty, binary, damaged or not UTF-8.
@@ -134,24 +134,24 @@ def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corp
 def read_sentences(
     path: Path, *, unit: str, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
 ) -> Iterator[str]:
-    """The sentences of one file, of which no more than a block is in memory.
+    """Yield the sentences of one file, read block by block.
 
     Args:
         path: the file.
         unit: `line` or `paragraph`; see `read_corpus`.
-        digest: told of the decompressed bytes.
-        progress: told of bytes read from disk.
+        digest: updated with the decompressed bytes.
+        progress: counts bytes read from disk.
 
     Raises:
         FormatError: see `read_corpus`.
     """
     lines = read_lines(path, digest=digest, progress=progress)
     if unit == "line":
-        found = (text for line in lines if (text := line.strip()))
+        sentences = (text for line in lines if (text := line.strip()))
     else:
-        found = (s for block in paragraphs(lines) for s in split_sentences(block))
+        sentences = (s for block in paragraphs(lines) for s in split_sentences(block))
     is_empty = True
-    for sentence in found:
+    for sentence in sentences:
         is_empty = False
         yield sentence
     if is_empty:
@@ -161,13 +161,13 @@ def read_sentences(
 def read_lines(
     path: Path, *, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
 ) -> Iterator[str]:
-    r"""The lines of one file, without their ends (`\n` or `\r\n`).
+    r"""Yield the lines of one file, without their ends (`\n` or `\r\n`).
 
     Raises:
         FormatError: see `read_corpus`.
     """
     offset = 0
-    pending = [b""]  # the line that has not ended yet, in pieces
+    pending = [b""]  # pieces of the unfinished line
     for chunk in _chunks(path, progress):
         if digest is not None:
             digest.update(chunk)
@@ -216,20 +216,20 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
             hint="convert it first, for example with iconv -t utf-8",
         ) from None
     text = text.replace("\r\n", "\n")
-    return text.removeprefix("\ufeff") if offset == 0 else text  # a byte-order mark is no part of the text
+    return text.removeprefix("\ufeff") if offset == 0 else text  # drop the byte-order mark
 
 
 def _chunks(path: Path, progress: Progress | None) -> Iterator[bytes]:
     try:
         with path.open("rb") as raw:
             stream = decompressed(raw)
-            seen = 0
+            last_position = 0
             while chunk := stream.read(_CHUNK_BYTES):
                 yield chunk
                 position = raw.tell()
                 if progress is not None:
-                    progress.advance(position - seen)
-                seen = position
+                    progress.advance(position - last_position)
+                last_position = position
     except FileNotFoundError:
         raise FormatError(path, "there is no such file") from None
     except IsADirectoryError:
@@ -244,8 +244,8 @@ class EncodedCorpus(NamedTuple):
     """Sentences of token ids, without `<s>` and `</s>`.
 
     Attributes:
-        tokens: ids of all sentences one after the other [N], int32.
-        offsets: where each sentence starts, and N at the end [S + 1], int64.
+        tokens: ids of all sentences, concatenated [N], int32.
+        offsets: start of each sentence, then N [S + 1], int64.
         num_words: words between white space in the text, for figures per word.
         num_bytes: bytes of UTF-8 in the text, line ends aside, for figures per byte.
     """
@@ -257,20 +257,20 @@ class EncodedCorpus(NamedTuple):
 
     @property
     def num_sentences(self) -> int:
-        """S."""
+        """Number of sentences S."""
         return len(self.offsets) - 1
 
     @property
     def num_tokens(self) -> int:
-        """Tokens to predict: every token and one `</s>` a sentence."""
+        """Number of predicted tokens: every token and one `</s>` per sentence."""
         return len(self.tokens) + self.num_sentences
 
     def sentence(self, index: int) -> npt.NDArray[np.int32]:
-        """The ids of one sentence [T]."""
+        """Return the ids of one sentence [T]."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
     def with_boundaries(self) -> npt.NDArray[np.int32]:
-        """The whole text [N + 2S], every sentence between control tokens: `<s> w w </s> <s> w w </s> …`."""
+        """Return the text with control tokens [N + 2S]: `<s> w w </s> <s> w w </s> …`."""
         sentences = np.arange(self.num_sentences)
         starts, ends = self.offsets[:-1] + 2 * sentences, self.offsets[1:] + 2 * sentences + 1
         text = np.empty(len(self.tokens) + 2 * self.num_sentences, dtype=np.int32)
@@ -280,7 +280,7 @@ class EncodedCorpus(NamedTuple):
         return text
 
     def reversed(self) -> "EncodedCorpus":
-        """The same sentences in the same places, each from its last word to its first."""
+        """Return the corpus with every sentence reversed, in the same order."""
         lengths = np.diff(self.offsets)
         mirrored = np.repeat(self.offsets[:-1] + self.offsets[1:] - 1, lengths) - np.arange(len(self.tokens))
         return self._replace(tokens=self.tokens[mirrored])
@@ -289,7 +289,7 @@ class EncodedCorpus(NamedTuple):
     def from_sentences(
         cls, sentences: Iterable[Sequence[int]], *, num_words: int = 0, num_bytes: int = 0
     ) -> "EncodedCorpus":
-        """Collect sentences that are already encoded."""
+        """Build a corpus from encoded sentences."""
         rows = [np.asarray(s, dtype=np.int32) for s in sentences]
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(r) for r in rows], out=offsets[1:])

@@ -1,7 +1,7 @@
 """Dynamic evaluation: a network that continues learning from the text it is evaluated on.
 
 Every segment of tokens is scored before the network learns from it, so the result is that of a
-predictor that has seen the past only. For offline measurement: the adapted weights are not kept.
+predictor that has seen the past only. For offline measurement: the adapted weights are discarded.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ MAX_SEGMENT = 10_000
 
 
 class DynamicSettings(NamedTuple):
-    """How weights follow the text.
+    """Hyperparameters of dynamic evaluation.
 
     Attributes:
-        stretch: tokens that are scored, and then learnt from at once.
-        learning_rate: η; how far a weight with an ordinary gradient moves in a step.
-        decay: λ; which share of the way back to its trained value such a weight goes at every step.
+        stretch: tokens per segment: scored first, then learnt from in one step.
+        learning_rate: η; step size of a weight with an average gradient.
+        decay: λ; share of the way back to its trained value that such a weight moves per step.
     """
 
     stretch: int = 20
@@ -55,26 +55,26 @@ def dynamic_evaluation(
     entropies: "SampledEntropies | None" = None,
     progress: Progress,
 ) -> CorpusScores:
-    """Log-probabilities of a text's predicted tokens, read as one stream by a copy that learns from it.
+    """Score a text, read as one stream, with a copy of the model that learns from each segment after it.
 
-    After each stretch, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
-    stretch's mean loss, r the root of g's mean square over all stretches so far, r̄ the mean of r over all
+    After each segment, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
+    segment's mean loss, r the root of g's mean square over all segments so far, r̄ the mean of r over all
     weights, and w₀ the trained weight. Source: Krause et al. 2018, equations 5 to 8, who take r from the
-    training text, and a constant where r̄ stands in the denominator; Mikolov et al. 2010 for plain SGD.
+    training text, and a constant instead of r̄ in the denominator; Mikolov et al. 2010 for plain SGD.
 
     Args:
         model: a neural model; it is not changed.
         corpus: encoded with the model's tokenizer.
-        settings: how weights follow the text.
-        entropies: takes those of the predictions, as the weights are at each.
-        progress: told of tokens.
+        settings: segment length, learning rate and decay.
+        entropies: collects entropies of sampled predictions, with the weights at that time.
+        progress: counts tokens.
 
     Raises:
         InvalidInputError: the model has no gradient, or a setting is out of range.
     """
     settings = _check_settings(settings or DynamicSettings())
     network = _copy_network(model)
-    follower = _WeightUpdater(network, settings)
+    updater = _WeightUpdater(network, settings)
     text = corpus.with_boundaries().astype(np.int64)
     hidden = network.initial_hidden(1)
     log_probs: list[Tensor] = []
@@ -93,7 +93,7 @@ def dynamic_evaluation(
             if entropies is not None:
                 entropies.add(network, outputs[predicted, 0].detach(), num_scored)
             num_scored += len(scores)
-            follower.learn(-scores.mean())
+            updater.learn(-scores.mean())
             progress.advance(len(scores))
     progress.finish()
     scored = torch.cat(log_probs).cpu().numpy() if log_probs else np.zeros(0, dtype=np.float32)
@@ -102,11 +102,11 @@ def dynamic_evaluation(
 
 
 class SampledEntropies:
-    """Entropies of predictions at some places of a text that is read once.
+    """Entropies of predictions at sampled positions of a text read once.
 
     Args:
-        num_tokens: of the text that are predicted.
-        most: places, at most; see `training.evaluation.breakdown.sample_positions`.
+        num_tokens: predicted tokens of the text.
+        most: maximum number of positions; see `training.evaluation.breakdown.sample_positions`.
     """
 
     def __init__(self, num_tokens: int, most: int) -> None:
@@ -114,12 +114,12 @@ class SampledEntropies:
         self._values: list[LogProbRows] = []
 
     def add(self, network: Network, outputs: Tensor, first: int) -> None:
-        """Take those at sampled places among predicted tokens.
+        """Add the entropies at the sampled positions among n predicted tokens.
 
         Args:
-            network: that predicts them, as it is now.
-            outputs: its outputs before each [n, H].
-            first: the number of the first of them in the text.
+            network: with its current weights.
+            outputs: network outputs before each token [n, H].
+            first: index of the first token in the text.
         """
         start, end = np.searchsorted(self._positions, [first, first + len(outputs)])
         if start < end:
@@ -129,16 +129,16 @@ class SampledEntropies:
             self._values.append(entropies_of(renormalised(log_probs)))
 
     def mean(self) -> SampledMean:
-        """Their mean so far."""
+        """Return the mean entropy so far."""
         return sampled_mean(np.concatenate(self._values) if self._values else np.zeros(0))
 
 
 class _WeightUpdater:
-    """Moves a network's weights after each stretch.
+    """Updates a network's weights after each segment.
 
     Args:
-        network: whose weights to move.
-        settings: how far.
+        network: to update in place.
+        settings: learning rate and decay.
     """
 
     def __init__(self, network: Network, settings: DynamicSettings) -> None:
@@ -149,7 +149,7 @@ class _WeightUpdater:
         self._steps = 0
 
     def learn(self, loss: Tensor) -> None:
-        """One step down the gradient of a stretch's mean loss, and back towards the trained weights."""
+        """Take one gradient step on a segment's mean loss, and decay towards the trained weights."""
         rate, decay = self._settings.learning_rate, self._settings.decay
         gradients = torch.autograd.grad(loss, self._weights, allow_unused=True, materialize_grads=True)
         self._steps += 1
@@ -162,8 +162,8 @@ class _WeightUpdater:
             for weight, start, root, gradient in zip(
                 self._weights, self._trained, roots, gradients, strict=True
             ):
-                back = (root * (decay / mean)).clamp_(max=1.0).mul_(start - weight)
-                weight.addcdiv_(gradient, root + mean, value=-rate).add_(back)
+                decay_step = (root * (decay / mean)).clamp_(max=1.0).mul_(start - weight)
+                weight.addcdiv_(gradient, root + mean, value=-rate).add_(decay_step)
 
 
 def _check_settings(settings: DynamicSettings) -> DynamicSettings:
@@ -178,7 +178,7 @@ def _check_settings(settings: DynamicSettings) -> DynamicSettings:
 
 
 def _copy_network(model: LanguageModel[Any]) -> Network:
-    """A copy of the model's network, whose weights may change."""
+    """Return a trainable copy of the model's network, in evaluation mode."""
     if not isinstance(model, NeuralModel):
         raise InvalidInputError(
             f"dynamic evaluation learns by gradients, which a model of the family {model.family} has none of: "
@@ -190,6 +190,6 @@ def _copy_network(model: LanguageModel[Any]) -> Network:
 
 @contextlib.contextmanager
 def _gradients_in_evaluation_mode() -> Iterator[None]:
-    """The recurrent kernels of cuDNN give gradients in training mode only, where there would be dropout."""
+    """Turn cuDNN off: its recurrent kernels have gradients in training mode only, which applies dropout."""
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         yield

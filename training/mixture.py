@@ -1,7 +1,7 @@
 """Mixture training: train the parts, fit weights and cache on the validation text, build the mixture.
 
-The log-probability that a part gives a token does not depend on the weights. So each part reads
-each text once, and caches with it; weights, cache and all results are computed from these
+The log-probability that a part gives a token does not depend on the weights. So each part, with its
+caches, reads each text once; weights, cache and all results are computed from these
 log-probabilities. A static mixture of n-gram models becomes one n-gram model instead.
 """
 
@@ -64,14 +64,14 @@ _BATCH_SENTENCES = 256
 
 
 class PartScores(NamedTuple):
-    """What M models say of a text's N predicted tokens.
+    """Scores of a text's N predicted tokens by M models.
 
     Attributes:
         corpus: the text.
         targets: of each model.
-        context_lengths: how many tokens the first n-gram model took into account for each [N]; None
-            where that was not asked for.
-        caches: what caches say that look at the features of one part; None likewise.
+        context_lengths: context tokens that the first n-gram model used for each token [N]; None
+            if not requested.
+        caches: scores of caches over the features of one part; None likewise.
     """
 
     corpus: EncodedCorpus
@@ -81,7 +81,7 @@ class PartScores(NamedTuple):
 
 
 def first_featured_part(models: Sequence[LanguageModel[Any]]) -> int | None:
-    """The place of the first model that has features; None if none has."""
+    """Return the index of the first model with features; None if none has."""
     return next((number for number, model in enumerate(models) if feature_size(model)), None)
 
 
@@ -95,50 +95,54 @@ def score_parts(
     grid: CacheGrid | None = None,
     progress: Progress,
 ) -> PartScores:
-    """Have each model read a text.
+    """Score a text with each model.
 
     Args:
         models: of one vocabulary.
-        corpus: in its tokens.
+        corpus: encoded in that vocabulary.
         context: `stream` if there is a cache.
-        by_context: also tell how much context the first n-gram model takes into account.
-        window: of caches that look on; None for none.
-        grid: the caches; None: those among which one is to be chosen.
-        progress: told of each reading.
+        by_context: also compute the context lengths of the first n-gram model.
+        window: tokens in the caches; None for no cache.
+        grid: cache shapes; None: the default search grid.
+        progress: reports each pass over the text.
     """
-    looked_at = None if window is None else first_featured_part(models) or 0
+    cached_part = None if window is None else first_featured_part(models) or 0
     caches, targets = None, []
-    for number, model in enumerate(models):
-        if window is not None and number == looked_at:
+    for index, model in enumerate(models):
+        if window is not None and index == cached_part:
             caches = score_with_caches(model, corpus, window=window, grid=grid, progress=progress)
             targets.append(caches.targets)
         else:
             targets.append(score_corpus(model, corpus, context=context, progress=progress))
-    place = find_context_matcher(models) if by_context else None
-    lengths = None if place is None else corpus_context_lengths(models[place], corpus, context=context)
+    matcher_index = find_context_matcher(models) if by_context else None
+    lengths = (
+        None
+        if matcher_index is None
+        else corpus_context_lengths(models[matcher_index], corpus, context=context)
+    )
     return PartScores(corpus, targets, lengths, caches)
 
 
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: MixtureContext) -> TokenIds:
-    """How much of the history a `ContextMatcher` takes into account for each of a text's predicted tokens [N]."""
+    """Compute the context length that a `ContextMatcher` uses for each predicted token of a text [N]."""
     matcher: ContextMatcher[Any] = model
-    found: list[TokenIds] = []
+    parts: list[TokenIds] = []
     if context == "sentence":
         for start in range(0, corpus.num_sentences, _BATCH_SENTENCES):
             last = min(start + _BATCH_SENTENCES, corpus.num_sentences)
             tokens, lengths = pad_sequences([corpus.sentence(index).tolist() for index in range(start, last)])
-            tokens = np.pad(tokens, ((0, 0), (0, 1)))  # room for </s>, after which nothing is looked at
-            along = matcher.context_lengths_per_token(model.initial_state(len(tokens)), tokens, lengths + 1)
-            found.append(along[np.arange(tokens.shape[1]) <= lengths[:, None]])
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-    before, text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.asarray([before]))
+            tokens = np.pad(tokens, ((0, 0), (0, 1)))  # column for </s>, which no token follows
+            found = matcher.context_lengths_per_token(model.initial_state(len(tokens)), tokens, lengths + 1)
+            parts.append(found[np.arange(tokens.shape[1]) <= lengths[:, None]])
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    first_token, text = running_text(corpus)
+    state = model.advance(model.empty_state(1), np.asarray([first_token]))
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[None, start : start + CHUNK_TOKENS]
         lengths = np.asarray([chunk.shape[1]])
-        found.append(matcher.context_lengths_per_token(state, chunk, lengths)[chunk != BOS])
+        parts.append(matcher.context_lengths_per_token(state, chunk, lengths)[chunk != BOS])
         state = prefill_sequences(model, state, chunk, lengths)
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 TokenLogProbs = npt.NDArray[np.float32]
@@ -146,13 +150,13 @@ _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
 class MixingPlan(NamedTuple):
-    """What is to be fitted.
+    """Options of fitting a dynamic mixture.
 
     Attributes:
-        by_context: weights for each context length of the first n-gram model.
-        context: in which texts are read; `stream` if there is a cache.
-        window: tokens that a cache remembers; None for no cache.
-        around_part: the cache is around the first part with features, not around the mixture.
+        by_context: fit weights for each context length of the first n-gram model.
+        context: of reading texts; `stream` if there is a cache.
+        window: tokens in the cache; None for no cache.
+        around_part: wrap the first part with features in the cache, not the mixture.
     """
 
     by_context: bool = False
@@ -162,12 +166,12 @@ class MixingPlan(NamedTuple):
 
 
 class MixtureStage(NamedTuple):
-    """A model on the way to the whole.
+    """One stage of building a mixture.
 
     Attributes:
         model: parts mixed, or a model with a cache.
-        facts: what was fitted.
-        figures: by split, as `evaluation.summary` has them.
+        facts: fitted weights or cache.
+        figures: by split, as `evaluation_facts` returns them.
     """
 
     model: StorableModel[Any]
@@ -176,14 +180,14 @@ class MixtureStage(NamedTuple):
 
 
 class DynamicMixture(NamedTuple):
-    """What came of the fitting; one stage at least.
+    """Result of fitting a dynamic mixture; at least one stage is set.
 
     Attributes:
-        part_figures: of each part, as it was given.
-        cached_part: the place of the part that the cache is around, if it is around a part.
+        part_figures: of each part, without the cache.
+        cached_part: index of the part wrapped in the cache, if one is.
         part_with_cache: that part with its cache.
-        mixture: the parts mixed; None of a single part.
-        mixture_with_cache: the mixture, or the single part, with the cache around it.
+        mixture: the parts mixed; None for a single part.
+        mixture_with_cache: the mixture, or the single part, wrapped in the cache.
     """
 
     part_figures: Sequence[Figures]
@@ -194,7 +198,7 @@ class DynamicMixture(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """λ for all [M], or for each context length [C, M] if there are any such."""
+    """Weights λ for all tokens [M], and by context length [C, M], which may be empty."""
 
     common: tuple[float, ...]
     by_context: tuple[tuple[float, ...], ...]
@@ -207,7 +211,7 @@ class _FittedMixture(NamedTuple):
 
 
 class _StageLogProbs(NamedTuple):
-    """Log-probabilities of a text's tokens under each stage [N]."""
+    """Log-probabilities of a text's tokens under each stage [N]; None for a missing stage."""
 
     part_with_cache: TokenLogProbs | None
     mixture: TokenLogProbs
@@ -217,16 +221,16 @@ class _StageLogProbs(NamedTuple):
 def mix_dynamically(
     models: Sequence[LanguageModel[Any]], texts: EncodedTexts, plan: MixingPlan, *, progress: Progress
 ) -> DynamicMixture:
-    """Mix models with the weights, and the cache, that make the validation text most probable.
+    """Mix models with the weights and the cache that maximise the likelihood of the validation text.
 
     Args:
         models: the parts, of one vocabulary.
-        texts: in its tokens; the training text is not looked at.
-        plan: what to fit.
-        progress: told of each reading of a text.
+        texts: encoded in that vocabulary; the training text is not used.
+        plan: options of the fit.
+        progress: reports each pass over a text.
 
     Raises:
-        InvalidInputError: there is no held-out token; or no part has what the plan asks for.
+        InvalidInputError: there is no held-out token, or no part supports the plan.
     """
     check_mixing_plan(plan, [model.family for model in models])
     options: dict[str, Any] = {
@@ -244,11 +248,11 @@ def mix_dynamically(
 
 
 def check_mixing_plan(plan: MixingPlan, families: Sequence[str]) -> None:
-    """Refuse a plan that no part has what it takes for.
+    """Reject a plan that no part supports.
 
     Args:
-        plan: what is to be fitted.
-        families: of the parts; of one that is not trained yet, `neural` stands for all neural ones.
+        plan: options of the fit.
+        families: of the parts; `neural` for a neural part not trained yet.
 
     Raises:
         InvalidInputError: weights by context without an n-gram model, or a cache around a neural model
@@ -267,27 +271,27 @@ def check_mixing_plan(plan: MixingPlan, families: Sequence[str]) -> None:
 
 
 def _fit(valid: PartScores, models: Sequence[LanguageModel[Any]], plan: MixingPlan) -> _FittedMixture:
-    """Cache and weights; what is inside is fitted before what is around it."""
+    """Fit cache and weights, the inner stage first."""
     parts = [targets.log_probs for targets in valid.targets]
-    place, cache = None, None
+    cached_part, cache = None, None
     if valid.caches is not None and plan.around_part:
-        place = first_featured_part(models) or 0
-        cache = choose_cache(valid.caches, parts[place])
-        parts[place] = cache.log_probs
+        cached_part = first_featured_part(models) or 0
+        cache = choose_cache(valid.caches, parts[cached_part])
+        parts[cached_part] = cache.log_probs
     weights = _fit_weights(np.stack(parts, axis=1), valid.context_lengths, models)
     if valid.caches is not None and not plan.around_part:
         cache = choose_cache(valid.caches, _mix(parts, weights, valid.context_lengths))
-    return _FittedMixture(place, cache, weights)
+    return _FittedMixture(cached_part, cache, weights)
 
 
 def _fit_weights(
     log_probs: TokenLogProbs, lengths: npt.NDArray[np.int64] | None, models: Sequence[LanguageModel[Any]]
 ) -> _Weights:
     common = fit_weights(log_probs)
-    place = find_context_matcher(models)
-    if lengths is None or place is None:
+    matcher_index = find_context_matcher(models)
+    if lengths is None or matcher_index is None:
         return _Weights(common, ())
-    matcher: Any = models[place]
+    matcher: Any = models[matcher_index]
     table = fit_weights_by_context(
         log_probs, lengths, num_lengths=matcher.num_context_lengths, weights=common
     )
@@ -297,17 +301,17 @@ def _fit_weights(
 def _mix(
     parts: Sequence[TokenLogProbs], weights: _Weights, lengths: npt.NDArray[np.int64] | None
 ) -> TokenLogProbs:
-    """Log-probabilities [N] of the parts mixed; a single part's as they are."""
+    """Mix the parts' log-probabilities [N]; return those of a single part unchanged."""
     if len(parts) == 1:
         return parts[0]
-    table = np.log(np.asarray(weights.by_context or [weights.common]))
+    table = np.log(np.asarray(weights.by_context or [weights.common]))  # [C, M] or [1, M]
     rows = table if lengths is None else table[lengths]
     mixed = np.logaddexp.reduce(np.stack(parts, axis=1) + rows, axis=1)
     return np.asarray(mixed, dtype=np.float32)
 
 
 def _stage_log_probs(readings: PartScores, fitted: _FittedMixture) -> _StageLogProbs:
-    """What each stage says of a text, which was read with the chosen cache at least."""
+    """Compute a text's log-probabilities under each stage; `readings` include the chosen cache."""
     parts = [targets.log_probs for targets in readings.targets]
     part_with_cache, cached = None, None
     if fitted.cache is not None and readings.caches is not None:
@@ -328,8 +332,8 @@ def _assemble(
     fitted: _FittedMixture,
     context: MixtureContext,
 ) -> DynamicMixture:
-    """The models with their figures."""
-    said = {split: _stage_log_probs(reading, fitted) for split, reading in readings.items()}
+    """Build the model of each stage, with its figures."""
+    log_probs = {split: _stage_log_probs(reading, fitted) for split, reading in readings.items()}
 
     def figures_of(model: Any, targets: Mapping[str, CorpusScores]) -> Figures:
         return {
@@ -339,29 +343,27 @@ def _assemble(
 
     def stage(model: StorableModel[Any], facts: dict[str, Any], name: str) -> MixtureStage:
         targets = {
-            split: CorpusScores(getattr(said[split], name), reading.targets[0].tokens, None)
+            split: CorpusScores(getattr(log_probs[split], name), reading.targets[0].tokens, None)
             for split, reading in readings.items()
         }
         return MixtureStage(model, facts, figures_of(model, targets))
 
     part_figures = [
-        figures_of(model, {split: reading.targets[number] for split, reading in readings.items()})
-        for number, model in enumerate(models)
+        figures_of(model, {split: reading.targets[index] for split, reading in readings.items()})
+        for index, model in enumerate(models)
     ]
     parts = list(models)
     cached_part = cached = mixture = None
     if fitted.cache is not None and fitted.cached_part is not None:
-        parts[fitted.cached_part] = with_its_cache = CacheModel(
-            parts[fitted.cached_part], fitted.cache.config
-        )
-        cached_part = stage(with_its_cache, cache_facts(fitted.cache), "part_with_cache")
-    whole = parts[0]
+        parts[fitted.cached_part] = wrapped = CacheModel(parts[fitted.cached_part], fitted.cache.config)
+        cached_part = stage(wrapped, cache_facts(fitted.cache), "part_with_cache")
+    mixed = parts[0]
     if len(parts) > 1:
-        whole = MixtureModel(parts, fitted.weights.common, weights_by_context=fitted.weights.by_context)
-        mixture = stage(whole, _weight_facts(fitted.weights), "mixture")
+        mixed = MixtureModel(parts, fitted.weights.common, weights_by_context=fitted.weights.by_context)
+        mixture = stage(mixed, _weight_facts(fitted.weights), "mixture")
     if fitted.cache is not None and fitted.cached_part is None:
         cached = stage(
-            CacheModel(whole, fitted.cache.config), cache_facts(fitted.cache), "mixture_with_cache"
+            CacheModel(mixed, fitted.cache.config), cache_facts(fitted.cache), "mixture_with_cache"
         )
     return DynamicMixture(part_figures, fitted.cached_part, cached_part, mixture, cached)
 
@@ -372,7 +374,7 @@ def _weight_facts(weights: _Weights) -> dict[str, Any]:
 
 
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
-    """What is to be remembered of a fitted cache; `weights` is the share of what it is around."""
+    """Return the facts of a fitted cache for metrics.json; `weights` is the share of the wrapped model."""
     config, grid = chosen.config, chosen.grid
     return {
         "weights": [1 - config.weight],
@@ -391,11 +393,11 @@ def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
-    """The tokenizer that a mixture's published parts bring; None if it has none and one must be learnt.
+    """Return the tokenizer of a mixture's published parts; None without such parts: one must be learnt.
 
     Raises:
-        InvalidInputError: there are fewer than two parts, one reads backward, a static mixture has one
-            that is no n-gram model, or the parts' tokenizers differ, or cannot be joined for a static mixture.
+        InvalidInputError: there are fewer than two parts, a part reads backward, a part of a static mixture
+            is no n-gram model, or the parts' tokenizers differ, or cannot be joined for a static mixture.
     """
     fewest = 1 if settings.cache else 2
     if len(settings.recipes) + len(published) < fewest:
@@ -434,16 +436,16 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
 
 
 def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabulary) -> EncodedTexts:
-    """Texts in a mixture's vocabulary as a part with fewer words reads them."""
+    """Translate texts from a mixture's vocabulary to a part's smaller vocabulary."""
     if part.fingerprint == vocabulary.fingerprint:
         return texts
     ids = id_translation(vocabulary, part)
 
-    def read(corpus: EncodedCorpus) -> EncodedCorpus:
+    def translate(corpus: EncodedCorpus) -> EncodedCorpus:
         return corpus._replace(tokens=ids[corpus.tokens])
 
-    test = None if texts.test is None else read(texts.test)
-    return EncodedTexts(read(texts.train), read(texts.valid), test)
+    test = None if texts.test is None else translate(texts.test)
+    return EncodedTexts(translate(texts.train), translate(texts.valid), test)
 
 
 def _tokenizer_label(tokenizer: Tokenizer) -> str:
@@ -451,10 +453,10 @@ def _tokenizer_label(tokenizer: Tokenizer) -> str:
 
 
 def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
-    """The recipes of a mixture's parts that are to be trained, by title: a recipe's name, a file's without its folder.
+    """Return the recipes of a mixture's parts to train, by title: the recipe's name, or its file's stem.
 
     Raises:
-        InvalidInputError: two have the same title, or one cannot be a model's name and is to be published.
+        InvalidInputError: two parts have the same title, or a part to publish has an invalid model name.
     """
     parts: dict[str, Recipe] = {}
     for name in mixture.mixture.recipes:
@@ -471,12 +473,12 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
 
 
 def part_recipe(mixture: Recipe, name: str) -> Recipe:
-    """A part's recipe, with what the mixture's recipe sets itself laid over it; text and tokenizer are the mixture's.
+    """Return a part's recipe, overridden by keys set in the mixture's recipe, with its text and tokenizer.
 
-    A static mixture is pruned by entropy and quantised as the one model it becomes; its parts are not.
+    Entropy pruning and quantisation apply to a static mixture's final model, not to its parts.
 
     Raises:
-        InvalidInputError: the part is itself a mixture, or no n-gram model in a static one.
+        InvalidInputError: the part is itself a mixture, reads backward, or is no n-gram model in a static mixture.
     """
     changes = {
         table: getattr(mixture, table).model_dump(exclude_unset=True)
@@ -500,8 +502,8 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
             parameter="mixture.recipes",
         )
     if mixture.mixture.kind == "static":
-        whole = {"prune_entropy": 0.0, "quantize_bits": None}
-        recipe = recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=whole)})
+        uncompressed = {"prune_entropy": 0.0, "quantize_bits": None}
+        recipe = recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=uncompressed)})
     return recipe
 
 
@@ -516,19 +518,19 @@ def train_mixture(
     progress: Progress,
     runs: ResumableRuns | None = None,
 ) -> Trained:
-    """Train the parts that are recipes, then fit the weights of all parts on the validation text.
+    """Train the parts given as recipes, then fit the weights of all parts on the validation text.
 
     Raises:
-        InvalidInputError: fewer than two parts, a part that is a mixture, or one that is no
-            n-gram model in a static mixture.
-        VocabularyMismatchError: published parts have tokenizers that do not fit together.
+        InvalidInputError: fewer than two parts, a part that is a mixture, or a part of a static
+            mixture that is no n-gram model.
+        VocabularyMismatchError: the texts' tokenizer is not that of the published parts.
     """
     shared = mixture_tokenizer(recipe.mixture, published)
     if shared is not None and shared.fingerprint != tokenizer.fingerprint:
         raise VocabularyMismatchError(
             "the texts were encoded with another tokenizer than the mixture's parts have"
         )
-    unfinished = part_recipes(recipe)  # all checked before any work
+    unfinished = part_recipes(recipe)  # checks every part before any work
     plan = _mixing_plan(recipe)
     families = [r.family for r in unfinished.values()]
     check_mixing_plan(plan, [*families, *(p.model.family for p in published)])
@@ -564,13 +566,13 @@ def _mix_statically(
     began: float,
     progress: Progress,
 ) -> Trained:
-    """N-gram models as one n-gram model."""
-    wanted, vocabulary = recipe.ngram, tokenizer.vocabulary
+    """Merge n-gram models into one n-gram model, and evaluate it."""
+    settings, vocabulary = recipe.ngram, tokenizer.vocabulary
     mixed = mix_statically(
         [part.model for part in parts if isinstance(part.model, NGramModel)],
         vocabulary,
         texts.valid,
-        shrinking=CompressionSettings(wanted.prune_entropy, quantise=wanted.quantize_bits is not None),
+        shrinking=CompressionSettings(settings.prune_entropy, quantise=settings.quantize_bits is not None),
         progress=progress,
     )
     facts = {"weights": list(mixed.weights), **mixed.facts, **normalisation_facts(mixed.model)}
@@ -595,28 +597,28 @@ def _mix_dynamically(
     *,
     seconds: float,
 ) -> Trained:
-    """The whole, each stage a part of the next."""
+    """Return the outermost stage; each stage has the one before it as a part."""
 
-    def made(
+    def trained_stage(
         name: str, stage: MixtureStage, of: Sequence[Trained | Checkpoint], part_figures: Sequence[Figures]
     ) -> Trained:
         return Trained(name, recipe, stage.model, (), stage.facts, stage.figures, seconds, of, part_figures)
 
     parts, part_figures = list(parts), list(mixed.part_figures)
     if mixed.part_with_cache is not None and mixed.cached_part is not None:
-        place = mixed.cached_part
-        name = f"{part_title(parts[place])} with cache" if len(parts) > 1 else title
-        wrapped = made(name, mixed.part_with_cache, [parts[place]], [part_figures[place]])
+        index = mixed.cached_part
+        name = f"{part_title(parts[index])} with cache" if len(parts) > 1 else title
+        wrapped = trained_stage(name, mixed.part_with_cache, [parts[index]], [part_figures[index]])
         if mixed.mixture is None:
             return wrapped
-        parts[place], part_figures[place] = wrapped, wrapped.figures
-    whole, figures = parts[0], part_figures[0]
+        parts[index], part_figures[index] = wrapped, wrapped.figures
+    inner, figures = parts[0], part_figures[0]
     if mixed.mixture is not None:
         name = title if mixed.mixture_with_cache is None else f"{title} without cache"
-        mixture = made(name, mixed.mixture, parts, part_figures)
+        mixture = trained_stage(name, mixed.mixture, parts, part_figures)
         if mixed.mixture_with_cache is None:
             return mixture
-        whole, figures = mixture, mixture.figures
+        inner, figures = mixture, mixture.figures
     if mixed.mixture_with_cache is None:
         raise InvalidInputError("one part without a cache is no mixture", parameter="mixture")
-    return made(title, mixed.mixture_with_cache, [whole], [figures])
+    return trained_stage(title, mixed.mixture_with_cache, [inner], [figures])

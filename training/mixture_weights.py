@@ -14,15 +14,15 @@ _PRIOR_TOKENS = 20.0
 def fit_weights(
     log_probs: npt.NDArray[np.floating[Any]], *, iterations: int = 200, tolerance: float = 1e-7
 ) -> tuple[float, ...]:
-    """The weights of models that are mixed alike everywhere.
+    """Fit global mixture weights.
 
     λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980); the
     likelihood is concave in λ, so the start does not matter.
 
     Args:
         log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
-        iterations: at most so many.
-        tolerance: stop when no weight moves by more.
+        iterations: maximum number.
+        tolerance: stop when no weight changes by more.
 
     Returns:
         M positive weights that sum to 1.
@@ -38,7 +38,7 @@ def fit_weights(
     weights = _run_em(
         _scaled_probabilities(log_probs), start, prior, iterations=iterations, tolerance=tolerance
     )
-    weights = np.maximum(weights, _MIN_WEIGHT)  # a part is kept, however little it helps
+    weights = np.maximum(weights, _MIN_WEIGHT)  # every part keeps a positive weight
     return tuple(float(w) for w in weights / weights.sum())
 
 
@@ -51,18 +51,18 @@ def fit_weights_by_context(
     iterations: int = 200,
     tolerance: float = 1e-7,
 ) -> tuple[tuple[float, ...], ...]:
-    """The weights for each context length, never worse on the held-out tokens than the same weights for all.
+    """Fit weights for each context length, never worse on the held-out tokens than global weights.
 
-    Lengths that few tokens have stay near the common weights, which count as some more tokens; those that
-    none has get just them.
+    The global weights act as a prior worth some tokens: weights of rare lengths stay close to them, and
+    lengths without tokens get them.
 
     Args:
         log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
         lengths: of each token's context [N].
-        num_lengths: C; lengths are below it.
-        weights: those that are best for all tokens together [M], as `fit_weights` finds them.
-        iterations: at most so many, for each length.
-        tolerance: stop when no weight moves by more.
+        num_lengths: C; all lengths are below it.
+        weights: global weights [M], from `fit_weights`.
+        iterations: maximum number, for each length.
+        tolerance: stop when no weight changes by more.
 
     Returns:
         M positive weights that sum to 1 for each length [C, M].
@@ -82,7 +82,7 @@ def fit_weights_by_context(
 
 
 def _scaled_probabilities(log_probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Probabilities up to a factor of each token's [N, M]; tokens that no part thinks possible say nothing."""
+    """Return probabilities scaled per token [N, M]; drop tokens that are impossible under all models."""
     peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
     p = np.exp(log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64)
     possible: npt.NDArray[np.float64] = p[p.sum(axis=1) > 0]
@@ -97,14 +97,14 @@ def _run_em(
     iterations: int,
     tolerance: float,
 ) -> npt.NDArray[np.float64]:
-    """Weights [M] by EM, from some to start with; each part has `prior` tokens [M] before any is seen."""
+    """Fit weights [M] by EM from a start; `prior` [M] counts as so many tokens per part."""
     if len(p) + prior.sum() == 0:
         return weights
     for _ in range(iterations):
         joint = p * weights
         updated = ((joint / joint.sum(axis=1, keepdims=True)).sum(axis=0) + prior) / (len(p) + prior.sum())
-        moved = float(np.abs(updated - weights).max())
+        change = float(np.abs(updated - weights).max())
         weights = updated
-        if moved < tolerance:
+        if change < tolerance:
             break
     return weights

@@ -16,11 +16,11 @@ FITTED = {
     "discounts_fitted_on": "the discounts",
     "lambdas_fitted_on": "the interpolation weights",
 }
-"""Metrics that name the text `valid` where something was fitted on it, and what was."""
+"""Metrics keys with the files of `valid`, where a quantity was fitted on it, and the quantity's name."""
 
 
 def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """What is odd about an imported file, and by how much rows miss 1."""
+    """Yield irregularities of an imported file, and the deviation of row sums from 1."""
     if arpa := metrics.get("arpa"):
         yield from _file_notes(arpa)
     sums = metrics.get("normalisation")
@@ -32,14 +32,14 @@ def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
 
 
 def all_parts(metrics: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A model's parts, each after its own parts: the whole comes last."""
+    """Yield a model's parts, each after its own parts."""
     for part in metrics.get("parts", ()):
         yield from all_parts(part)
         yield part
 
 
 def overlap_notes(overlaps: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each text, by name, of which too much is in the training text."""
+    """Yield a warning for each text, by name, with a suspicious overlap with the training text."""
     for name, facts in overlaps.items():
         if is_suspicious(facts):
             yield f"figures on {name} are too good: {overlap_phrase(facts)}"
@@ -57,14 +57,14 @@ def _file_notes(arpa: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fitted_note(metrics: Mapping[str, Any]) -> str:
-    """That figures on the text `valid` are no held-out figures, and why; empty where they are."""
+    """Return a note if figures on `valid` are not held out, with the reason; empty if they are."""
     fitted = [key for key in FITTED if metrics.get(key)]
     if not fitted:
         return ""
-    what = " and ".join(FITTED[key] for key in fitted)
+    quantities = " and ".join(FITTED[key] for key in fitted)
     text = ", ".join(metrics[fitted[0]])
     tested = "; those on test are held out" if metrics.get("test") else ""
-    return f"figures on valid are figures on the text that {what} were fitted on ({text}){tested}"
+    return f"figures on valid are figures on the text that {quantities} were fitted on ({text}){tested}"
 
 
 _MAX_PLOTTED = 1e9
@@ -72,14 +72,14 @@ _INK, _ACCENT, _QUIET = "#1f2933", "#2563a8", "#9aa5b1"
 
 
 def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
-    """Training and validation perplexity over training time."""
+    """Draw training and validation perplexity over training time."""
     figure, axes = _figure()
     minutes = [r.seconds / 60 for r in history]
     axes.plot(minutes, [_exp(r.train_loss) for r in history], color=_QUIET, label="training (smoothed)")
     held_out = [(r.seconds / 60, r.valid_perplexity) for r in history if r.valid_perplexity is not None]
     if held_out:
         axes.plot(*zip(*held_out, strict=True), color=_ACCENT, marker="o", markersize=4, label="validation")
-        best = min(held_out, key=lambda point: point[1])  # the model has the weights it had there
+        best = min(held_out, key=lambda point: point[1])  # the point of the published weights
         axes.annotate(f"{best[1]:,.1f}", best, textcoords="offset points", xytext=(4, 6), color=_ACCENT)
     axes.set_yscale("log")
     _plain_log_ticks(axes)
@@ -91,14 +91,14 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
 
 
 def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
-    """Perplexity per word of a mixture and its parts, on the test text or else the one that decided."""
+    """Draw the perplexity per word of a mixture and its parts, on the test or else the validation text."""
     split = "test" if metrics.get("test") else "valid"
     rows = [(p["name"], p[split]["word_perplexity"]) for p in all_parts(metrics)]
     rows.append((name, metrics[split]["word_perplexity"]))
     rows = [(label, value) for label, value in rows if value is not None]
     figure, axes = _figure(height=1.2 + 0.5 * len(rows))
     bars = axes.barh(
-        range(len(rows)),  # two parts may have one name
+        range(len(rows)),  # two parts may have the same name
         [value for _, value in rows],
         color=[_QUIET] * (len(rows) - 1) + [_ACCENT],
     )
@@ -113,27 +113,27 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
 
 
 def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *, text: str = "") -> bytes:
-    """Distinct n-grams by order and, beside them, how many tokens of a text each order answers for.
+    """Draw distinct n-grams by order and, beside them, the share of a text's tokens found at each order.
 
     Args:
         counts: n-grams by order.
-        hits: `evaluation.HitRate` by order, as in metrics.json; none: the left half alone.
-        text: which text.
+        hits: `HitRate` by order, as in metrics.json; empty: the left half alone.
+        text: name of the text.
     """
     figure, axes = _figure(height=1.3 + 0.42 * len(counts), columns=2 if hits else 1)
     left, *right = axes if hits else [axes]
-    _bars(left, counts, [f"{count:,}" for count in counts], room=0.35)
+    _bars(left, counts, [f"{count:,}" for count in counts], label_margin=0.35)
     left.set_yticks(range(len(counts)), [f"order {n}" for n in range(1, len(counts) + 1)])
     left.set_title("Distinct n-grams", loc="left")
     for half in right:
-        _bars(half, [hit["share"] for hit in hits], [_hit_label(hit) for hit in hits], room=0.75)
+        _bars(half, [hit["share"] for hit in hits], [_hit_label(hit) for hit in hits], label_margin=0.75)
         half.set_yticks([])
         half.set_title(f"Longest n-gram found in the {text} text", loc="left")
     return _png(figure)
 
 
 def format_figure(value: float, digits: int = 1) -> str:
-    """A figure with so many digits after the point; one with hundreds before it, as perplexities may be, in powers."""
+    """Format a figure with `digits` decimals; values from 10⁹, such as some perplexities, in exponent notation."""
     return f"{value:,.{digits}f}" if abs(value) < _MAX_PLOTTED else f"{value:.3g}"
 
 
@@ -142,12 +142,12 @@ def _hit_label(hit: Mapping[str, Any]) -> str:
     return share if hit["perplexity"] is None else f"{share}  (perplexity {format_figure(hit['perplexity'])})"
 
 
-def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, room: float) -> None:
-    """Horizontal bars, labels beside them in so much room, as a share of the longest bar, and no scale."""
+def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_margin: float) -> None:
+    """Draw labelled horizontal bars without a scale; labels get `label_margin` of the longest bar."""
     bars = axes.barh(range(len(values)), values, color=_ACCENT)
     axes.bar_label(bars, labels=labels, padding=3, color=_INK)
     axes.invert_yaxis()
-    axes.margins(x=room)
+    axes.margins(x=label_margin)
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(axis="y", length=0)
@@ -162,9 +162,9 @@ def _figure(height: float = 3.6, *, columns: int = 1) -> tuple[Any, Any]:
 
     figure = Figure(figsize=(7.2 if columns == 1 else 9.0, height), layout="constrained")
     axes = figure.subplots(ncols=columns)
-    for one in axes if columns > 1 else [axes]:
-        one.spines[["top", "right"]].set_visible(False)
-        one.tick_params(colors=_INK)
+    for axis in axes if columns > 1 else [axes]:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(colors=_INK)
     return figure, axes
 
 
@@ -183,9 +183,9 @@ def _png(figure: Any) -> bytes:
 
 
 def cache_section(metrics: Mapping[str, Any]) -> list[str]:
-    """The lines of the section, from metrics.json; none for a model without a cache.
+    """Return the lines of the cache section, from metrics.json; empty for a model without a cache.
 
-    Perplexities stand in a table of θ by half-life.
+    Perplexities are in a table of θ by half-life.
     """
     cache = metrics.get("cache")
     if not cache:
@@ -241,10 +241,10 @@ _SHOWN_ELSEWHERE = frozenset(
 
 
 def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
-    """The lines of the section, from metrics.json; none for other families.
+    """Return the lines of the n-gram section, from metrics.json; empty for other families.
 
     Every fact of the estimation is shown: lists with an entry for each order as columns of the
-    table, others below it.
+    table, other facts below it.
     """
     if not metrics.get("ngrams"):
         return []
@@ -258,21 +258,21 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
         columns["perplexity of those"] = [_hit_perplexity(hit) for hit in hits]
     columns |= _discount_columns(metrics, orders)
     columns |= {_label(k): [_text(v) for v in facts[k]] for k in facts if _is_by_order(facts[k], orders)}
-    others = [f"- {_label(k)}: {_text(v)}" for k, v in facts.items() if not _is_by_order(v, orders)]
-    others += [f"- {note}" for note in card_notes(metrics)]
+    other_facts = [f"- {_label(k)}: {_text(v)}" for k, v in facts.items() if not _is_by_order(v, orders)]
+    other_facts += [f"- {note}" for note in card_notes(metrics)]
     lines = ["## N-grams", ""]
     if hits:
         lines += [
             f"A token of the {text} text is found by the longest n-gram of the model that ends in it.",
             "",
         ]
-    return [*lines, *_table(columns), "", *others, *([""] if others else [])]
+    return [*lines, *_table(columns), "", *other_facts, *([""] if other_facts else [])]
 
 
 def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """The text that hit rates are shown of, test or else validation, and these by order; maybe none.
+    """Return the name of the text of the hit rates, test or else validation, and the rates by order, if any.
 
-    Orders that pruning left nothing of find nothing.
+    Orders emptied by pruning have zero rates.
     """
     for split, text in (("test", "test"), ("valid", "validation")):
         figures = metrics.get(split) or {}
@@ -285,10 +285,10 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
 
 def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, list[str]]:
     discounts = metrics.get("discounts") or []
-    if all(len(set(own)) == 1 for own in discounts):  # one for every count
-        discounts = [own[:1] for own in discounts]
+    if all(len(set(row)) == 1 for row in discounts):  # the same for every count
+        discounts = [row[:1] for row in discounts]
     names = _DISCOUNTS.get(max(map(len, discounts), default=0), ())
-    columns = {name: [f"{own[i]:.4f}" for own in discounts] for i, name in enumerate(names)}
+    columns = {name: [f"{row[i]:.4f}" for row in discounts] for i, name in enumerate(names)}
     fallback = metrics.get("fallback_orders")
     if fallback:
         columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]
@@ -324,7 +324,7 @@ def _text(value: Any) -> str:
 
 
 def _table(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """A Markdown table with right-aligned columns."""
+    """Return a Markdown table with right-aligned columns."""
     return [
         f"| {' | '.join(columns)} |",
         f"|{'---:|' * len(columns)}",
@@ -364,19 +364,19 @@ _REPORT_LINK = (
 
 
 class CardData(NamedTuple):
-    """What the card is written from.
+    """Data of a model card.
 
     Attributes:
         name: the model's name.
         family: as in the manifest.
         created: ISO 8601.
-        parameters: how many numbers it has learnt.
+        parameters: number of learnt values.
         vocab_size: V.
-        tokenizer: its kind.
-        metrics: as in metrics.json; what is missing is not shown.
-        provenance: as in provenance.json; a model that was not trained here has no `recipe`.
+        tokenizer: kind of its tokenizer.
+        metrics: as in metrics.json; missing values are not shown.
+        provenance: as in provenance.json; an imported model has no `recipe`.
         histories: learning curves by part.
-        direction: in which order it reads a text.
+        direction: reading direction.
     """
 
     name: str
@@ -392,7 +392,7 @@ class CardData(NamedTuple):
 
 
 def model_card_files(data: CardData) -> dict[str, bytes]:
-    """The card and its pictures, by file name; of a network, a report of its training too."""
+    """Write the card, its pictures and, for a network, a training report, by file name."""
     metrics = data.metrics
     pictures: dict[str, tuple[str, bytes]] = {}
     for title, history in data.histories.items():
@@ -492,7 +492,7 @@ def _held_out(data: CardData) -> list[str]:
 
 
 def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """What integers of eight bits cost, and whether they are the default."""
+    """Return the lines on the cost of int8 and its default."""
     facts = metrics.get("int8")
     if not facts:
         return []
@@ -510,24 +510,24 @@ def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _unnormalised_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """What unnormalised scores are off by, of a model that has them."""
-    off = metrics.get("log_normalisers")
-    if not off:
+    """Return the lines on unnormalised scores, if the model has them."""
+    sums = metrics.get("log_normalisers")
+    if not sums:
         return []
     return [
         "For re-ranking it also gives unnormalised scores (`score_mode`), which spare the sum over the vocabulary.",
-        f"Their log-normaliser on validation text: mean {off['mean']:+.3f}, deviation {off['deviation']:.3f} nats.\n",
+        f"Their log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {sums['deviation']:.3f} nats.\n",
     ]
 
 
 def _caveat_lines(metrics: Mapping[str, Any]) -> list[str]:
     split = "test" if metrics.get("test") else "valid"
-    seen = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
-    seen = [*seen, ""] if seen else []
+    warnings = [f"**{note[0].upper()}{note[1:]}.**" for note in overlap_notes(metrics.get("overlap", {}))]
+    warnings = [*warnings, ""] if warnings else []
     if all(part[split]["oov"] == metrics[split]["oov"] for part in all_parts(metrics)):
-        return seen
+        return warnings
     return [
-        *seen,
+        *warnings,
         "Models that know different words are charged for different unknown ones: perplexities compare roughly.",
         "",
     ]
@@ -590,7 +590,7 @@ def _sources(data: Mapping[str, Any]) -> str:
 
 
 def _tokenizer(recipe: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
-    """How it was learnt, or of which parts it is; those that were published already come last."""
+    """Describe the tokenizer's settings or, for a mixture, the published parts (listed last) that supply it."""
     published = len(recipe["mixture"]["models"]) if recipe["family"] == "mixture" else 0
     if not published:
         return _pairs(recipe["tokenizer"])
@@ -598,7 +598,7 @@ def _tokenizer(recipe: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) ->
 
 
 def _effective_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The `[ngram]` table without keys that its smoothing does not look at."""
+    """Return the `[ngram]` table without the keys unused by its smoothing."""
     return {
         key: value
         for key, value in settings.items()

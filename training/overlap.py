@@ -1,9 +1,9 @@
 """Overlap of a held-out text with the training text, by 64-bit hashes of sentences and word n-grams.
 
-Counted are the held-out text's sentences of eight words or more, and its runs of 8 and 13 words
-inside a sentence (13: Brown et al. 2020, appendix C). Case and punctuation do not matter: words that
+The held-out text's sentences of eight words or more are counted, and its runs of 8 and 13 words
+within a sentence (13: Brown et al. 2020, appendix C). Case and punctuation do not matter: words that
 are punctuation alone are skipped, so that a tokenised text and its original have the same n-grams.
-Only the held-out text's hashes are kept, some 16 to 32 bytes each; the training text is read in
+Only the held-out text's hashes are in memory, some 16 to 32 bytes each; the training text is read in
 blocks. Two different n-grams have the same hash with a probability of 2⁻⁶⁴.
 """
 
@@ -38,71 +38,73 @@ _ONE = np.uint64(1)
 
 
 def hashed_words(text: str) -> tuple[Hashes, Offsets]:
-    r"""The words of lines, "\n" between them, as hashes [N], and where each line starts, N at the end [L + 1]."""
+    r"""Hash the words [N] of lines separated by "\n"; return also the offset of each line, then N [L + 1]."""
     raw = np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
-    hashes = np.empty(len(raw) // 2 + 1, dtype=np.uint64)
+    hashes = np.empty(len(raw) // 2 + 1, dtype=np.uint64)  # a word takes at least one byte and a separator
     offsets = np.zeros(int(np.count_nonzero(raw == _NEWLINE)) + 2, dtype=np.int64)
     count = _hash_words(raw, hashes, offsets)
     return hashes[:count], offsets
 
 
 def hashed_ngrams(words: Hashes, offsets: Offsets, n: int) -> Hashes:
-    """All runs of n words inside a line, in order [M]."""
+    """Hash all runs of n words within a line, in order [M]."""
     out = np.empty(int(np.maximum(np.diff(offsets) - n + 1, 0).sum()), dtype=np.uint64)
     _hash_ngrams(words, offsets, n, out)
     return out
 
 
 def hashed_lines(words: Hashes, offsets: Offsets, least: int) -> Hashes:
-    """All lines of at least so many words, in order [M]."""
+    """Hash all lines of at least `least` words, in order [M]."""
     out = np.empty(int(np.count_nonzero(np.diff(offsets) >= least)), dtype=np.uint64)
     _hash_lines(words, offsets, least, out)
     return out
 
 
 class HashSet:
-    """A fixed set of hashes that remembers which of them it has met since.
+    """A fixed set of hashes that records which of them were seen.
 
     Args:
         hashes: its members [M]; they may repeat.
     """
 
     def __init__(self, hashes: Hashes) -> None:
+        # open addressing: a power of two of slots, at most half of them used
         slots = 1 << max(4, int(2 * len(hashes)).bit_length())
         self._keys = np.zeros(slots, dtype=np.uint64)
-        self._met = np.zeros(slots, dtype=np.bool_)
+        self._seen = np.zeros(slots, dtype=np.bool_)
         _insert(self._keys, hashes)
 
     def mark_seen(self, hashes: Hashes) -> None:
-        """Remember those that are members; others are ignored."""
-        _mark_seen(self._keys, self._met, hashes)
+        """Record members as seen; ignore other hashes."""
+        _mark_seen(self._keys, self._seen, hashes)
 
     def num_seen(self, hashes: Hashes) -> int:
-        """How many of some members have been met, one that repeats as often as it stands there."""
-        return int(_count_seen(self._keys, self._met, hashes))
+        """Count the seen hashes among some members, repeated hashes each time."""
+        return int(_count_seen(self._keys, self._seen, hashes))
 
 
 @numba.njit(nogil=True, cache=True)
 def _hash_words(text: npt.NDArray[np.uint8], hashes: Hashes, offsets: Offsets) -> int:
-    place, line, count, length = 0, 0, 0, 0
+    # one pass over the bytes: no strings are made
+    position, line, count, length = 0, 0, 0, 0
     value = HASH_SEED
-    while place <= len(text):
-        width = 1  # of white space; the end of the text is some
-        byte = text[place] if place < len(text) else _NEWLINE
+    while position <= len(text):
+        width = 1  # bytes of white space; the end of the text counts as a newline
+        byte = text[position] if position < len(text) else _NEWLINE
         kind = _KINDS[byte]
         if kind in {_PERHAPS_SPACE, _PERHAPS_PUNCTUATION}:
-            width = wide_space_length(text, place)
+            width = wide_space_length(text, position)
             kind = _SPACE if width > 0 else 0
-            if kind == 0 and byte == 0xE2 and _is_multibyte_punctuation(text, place):
-                place += 3
+            if kind == 0 and byte == 0xE2 and _is_multibyte_punctuation(text, position):
+                position += 3
                 continue
         if kind == _PUNCTUATION:
-            place += 1
+            position += 1
             continue
         if kind != _SPACE:
             value = (value ^ np.uint64(byte)) * HASH_PRIME
             length += 1
-            place += 1
+            position += 1
             continue
         if length > 0:
             hashes[count] = _mix_hash(value)
@@ -111,13 +113,13 @@ def _hash_words(text: npt.NDArray[np.uint8], hashes: Hashes, offsets: Offsets) -
         if byte == _NEWLINE:
             line += 1
             offsets[line] = count
-        place += width
+        position += width
     return count
 
 
 @numba.njit(nogil=True, cache=True)
-def _is_multibyte_punctuation(text: npt.NDArray[np.uint8], place: int) -> bool:
-    return place + 2 < len(text) and text[place + 1] == 0x80 and 0x90 <= text[place + 2] <= 0xA7
+def _is_multibyte_punctuation(text: npt.NDArray[np.uint8], position: int) -> bool:
+    return position + 2 < len(text) and text[position + 1] == 0x80 and 0x90 <= text[position + 2] <= 0xA7
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
@@ -128,18 +130,18 @@ def _mix_hash(value: np.uint64) -> np.uint64:
 
 @numba.njit(nogil=True, cache=True)
 def _hash_ngrams(words: Hashes, offsets: Offsets, n: int, out: Hashes) -> None:
-    leaving = _ONE  # the weight of the word that falls out
+    outgoing_weight = _ONE  # weight of the word that leaves the window of n words
     for _ in range(n):
-        leaving *= _STEP
+        outgoing_weight *= _STEP
     count = 0
-    for line in range(len(offsets) - 1):
+    for line in range(len(offsets) - 1):  # n-grams do not cross lines
         value = np.uint64(0)
         for i in range(offsets[line], offsets[line + 1]):
-            value = value * _STEP + words[i]
-            past = i - n
-            if past >= offsets[line]:
-                value -= words[past] * leaving
-            if past + 1 >= offsets[line]:
+            value = value * _STEP + words[i]  # rolling polynomial hash modulo 2⁶⁴
+            outgoing = i - n
+            if outgoing >= offsets[line]:
+                value -= words[outgoing] * outgoing_weight
+            if outgoing + 1 >= offsets[line]:
                 out[count] = value
                 count += 1
 
@@ -159,7 +161,7 @@ def _hash_lines(words: Hashes, offsets: Offsets, least: int, out: Hashes) -> Non
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def _slot_of(keys: Hashes, key: np.uint64) -> np.int64:
-    """Where the key is, or could be entered."""
+    """Find the slot of a key, or the free slot for it, by linear probing."""
     mask = len(keys) - 1
     slot = np.int64(_mix_hash(key)) & mask
     while keys[slot] != 0 and keys[slot] != key:
@@ -169,46 +171,46 @@ def _slot_of(keys: Hashes, key: np.uint64) -> np.int64:
 
 @numba.njit(nogil=True, cache=True)
 def _insert(keys: Hashes, hashes: Hashes) -> None:
-    for hashed in hashes:
-        key = max(hashed, _ONE)  # 0 is a free slot
+    for value in hashes:
+        key = max(value, _ONE)  # 0 marks a free slot
         keys[_slot_of(keys, key)] = key
 
 
 @numba.njit(nogil=True, cache=True)
-def _mark_seen(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> None:
-    for hashed in hashes:
-        key = max(hashed, _ONE)
+def _mark_seen(keys: Hashes, seen: npt.NDArray[np.bool_], hashes: Hashes) -> None:
+    for value in hashes:
+        key = max(value, _ONE)
         slot = _slot_of(keys, key)
         if keys[slot] == key:
-            met[slot] = True
+            seen[slot] = True
 
 
 @numba.njit(nogil=True, cache=True)
-def _count_seen(keys: Hashes, met: npt.NDArray[np.bool_], hashes: Hashes) -> int:
+def _count_seen(keys: Hashes, seen: npt.NDArray[np.bool_], hashes: Hashes) -> int:
     count = 0
-    for hashed in hashes:
-        count += met[_slot_of(keys, max(hashed, _ONE))]
+    for value in hashes:
+        count += seen[_slot_of(keys, max(value, _ONE))]
     return count
 
 
 MIN_WORDS = 8
-"""A shorter sentence may well be seen twice by chance."""
+"""Minimum length of a counted sentence; shorter sentences may repeat by chance."""
 
 NGRAMS = (8, 13)
 WARN_SENTENCES = 0.01
 WARN_NGRAMS = 0.05
-"""Shares of sentences, and of runs of 13 words, beyond which figures are not to be trusted."""
+"""Shares of sentences, and of runs of 13 words, above which figures are unreliable."""
 
 _BLOCK_LINES = 8192
 
 
 class OverlapCount(NamedTuple):
-    """What the training text has of some parts of a held-out text.
+    """Number of sentences or runs of words of a held-out text that occur in the training text.
 
     Attributes:
-        total: parts.
-        seen: those that occur in the training text.
-        share: seen / total; None where there is none.
+        total: of the held-out text.
+        seen: occurring in the training text.
+        share: seen / total; None if total is 0.
     """
 
     total: int
@@ -217,18 +219,18 @@ class OverlapCount(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """What of a held-out text occurs in the training text.
+    """Overlap of a held-out text with the training text.
 
     Attributes:
         sentences: of `MIN_WORDS` words or more.
-        ngrams: runs of words by their length.
+        ngrams: runs of words, by length.
     """
 
     sentences: OverlapCount
     ngrams: Mapping[int, OverlapCount]
 
     def as_facts(self) -> dict[str, Any]:
-        """The figures as JSON can carry them."""
+        """Return the figures as JSON values."""
         return {
             "sentences": self.sentences._asdict(),
             "ngrams": {str(n): seen._asdict() for n, seen in self.ngrams.items()},
@@ -236,7 +238,7 @@ class Overlap(NamedTuple):
 
 
 class OverlapCounter:
-    """Looks for one held-out text in a training text that comes in pieces.
+    """Counts the overlap of a held-out text with a training text given in pieces.
 
     Args:
         held_out: its sentences.
@@ -248,44 +250,44 @@ class OverlapCounter:
         self._sets = [HashSet(hashes) for hashes in self._parts]
 
     def add(self, sentences: Iterable[str], *, progress: Progress) -> None:
-        """Look at some of the training text.
+        """Add sentences of the training text.
 
         Args:
-            sentences: of it.
-            progress: told of sentences.
+            sentences: to add.
+            progress: counts sentences.
         """
         for block in _blocks(sentences):
-            for known, hashes in zip(self._sets, _block_hashes(block), strict=True):
-                known.mark_seen(hashes)
+            for hash_set, hashes in zip(self._sets, _block_hashes(block), strict=True):
+                hash_set.mark_seen(hashes)
             progress.advance(block.count("\n") + 1)
 
     def result(self) -> Overlap:
-        """What was found so far."""
+        """Return the overlap so far."""
         sentences, *ngrams = map(_overlap_count, self._sets, self._parts)
         return Overlap(sentences, dict(zip(NGRAMS, ngrams, strict=True)))
 
 
 def overlap(held_out: Sequence[str], training: Sentences, *, progress: Progress) -> Overlap:
-    """Look for a held-out text's sentences and runs of words in a training text.
+    """Count a held-out text's sentences and runs of words that occur in a training text.
 
     Args:
         held_out: sentences.
         training: sentences.
-        progress: told of training sentences.
+        progress: counts training sentences.
     """
     counter = OverlapCounter(held_out)
     progress.start("looking for held-out text in the training text", len(training))
     counter.add(training, progress=progress)
-    found = counter.result()
-    progress.advance(0, overlap_phrase(found.as_facts()))
+    result = counter.result()
+    progress.advance(0, overlap_phrase(result.as_facts()))
     progress.finish()
-    return found
+    return result
 
 
 def overlaps(
     held_out: Mapping[str, Corpus | None], training: Corpus | StreamedCorpus, *, progress: Progress
 ) -> dict[str, dict[str, Any]]:
-    """`overlap` of several texts by name, as facts; nothing of a text that is None, or where nothing is trained."""
+    """Return the overlap facts of several texts by name; omit texts of None, or all if nothing is trained."""
     return {
         name: overlap(text.sentences, training.sentences, progress=progress).as_facts()
         for name, text in held_out.items()
@@ -296,13 +298,13 @@ def overlaps(
 def overlap_with_files(
     held_out: Sequence[str], files: Sequence[Path], *, unit: str, progress: Progress
 ) -> Overlap:
-    """The same for files, of which no more than a block is in memory.
+    """Count the overlap of a held-out text with training files, read block by block.
 
     Args:
         held_out: sentences.
         files: the training text.
-        unit: what a sentence is in them, `line` or `paragraph`.
-        progress: told of training sentences.
+        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
+        progress: counts training sentences.
 
     Raises:
         FormatError: a file is missing, empty, binary, damaged or not UTF-8.
@@ -316,7 +318,7 @@ def overlap_with_files(
 
 
 def overlap_phrase(facts: Mapping[str, Any]) -> str:
-    """An overlap's figures, from `Overlap.as_facts`, in a phrase."""
+    """Format an overlap's figures, from `Overlap.as_facts`, as a phrase."""
     longest = str(max(NGRAMS))
     return (
         f"{_share(facts['sentences'])} of its sentences of {MIN_WORDS} words or more and "
@@ -325,20 +327,20 @@ def overlap_phrase(facts: Mapping[str, Any]) -> str:
 
 
 def is_suspicious(facts: Mapping[str, Any]) -> bool:
-    """Whether so much of a held-out text, from `Overlap.as_facts`, was seen that its figures are not to be trusted."""
+    """Return whether the overlap, from `Overlap.as_facts`, is so high that figures on the text are unreliable."""
     sentences, ngrams = facts["sentences"]["share"], facts["ngrams"][str(max(NGRAMS))]["share"]
     return (sentences or 0.0) > WARN_SENTENCES or (ngrams or 0.0) > WARN_NGRAMS
 
 
 def _blocks(sentences: Iterable[str]) -> Iterator[str]:
-    """Many sentences a block, folded to lower case, a line each."""
+    """Yield blocks of sentences, lower-cased, one a line."""
     rest = iter(sentences)
     while block := list(islice(rest, _BLOCK_LINES)):
         yield "\n".join(block).lower()
 
 
 def _block_hashes(block: str) -> Iterator[Hashes]:
-    """The hashes of a block's sentences, and of its runs of words by length."""
+    """Yield the hashes of a block's sentences, then those of its runs of words by length."""
     words, offsets = hashed_words(block)
     yield hashed_lines(words, offsets, MIN_WORDS)
     for n in NGRAMS:
@@ -349,8 +351,8 @@ def _concatenate(parts: Sequence[Hashes]) -> Hashes:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
 
 
-def _overlap_count(known: HashSet, hashes: Hashes) -> OverlapCount:
-    total, seen = len(hashes), known.num_seen(hashes)
+def _overlap_count(hash_set: HashSet, hashes: Hashes) -> OverlapCount:
+    total, seen = len(hashes), hash_set.num_seen(hashes)
     return OverlapCount(total, seen, seen / total if total else None)
 
 

@@ -5,20 +5,20 @@ from typing import NamedTuple, Protocol
 
 
 class HistoryRecord(NamedTuple):
-    """Where a run stood.
+    """Record of a training run at one step.
 
     Attributes:
         step: updates made.
         epoch: the pass over the text, from 0.
         tokens: training tokens seen.
         seconds: since the run began.
-        train_loss: nats per token, a moving average of the last fifty updates or so.
-        valid_perplexity: per token, of the averaged weights once there are such, in the context that
-            `train.validate_context` names; None where it was not measured or is infinite.
+        train_loss: nats per token, a moving average over about fifty updates.
+        valid_perplexity: per token, of the averaged weights once they exist, in the context
+            `train.validate_context`; None where it was not measured or is infinite.
         learning_rate: of the last update.
         grad_norm: of the last update, before clipping.
-        clipped_norm: the same after clipping.
-        tokens_per_second: training tokens since the record before, validations included; None
+        clipped_norm: after clipping.
+        tokens_per_second: since the last record, time of validations included; None
             where no time passed.
     """
 
@@ -35,7 +35,7 @@ class HistoryRecord(NamedTuple):
 
 
 def with_speed(history: Sequence[HistoryRecord], record: HistoryRecord) -> HistoryRecord:
-    """A record with the speed since the last one of a history filled in."""
+    """Fill in a record's speed since the last record of a history."""
     last = history[-1] if history else None
     elapsed = record.seconds - (last.seconds if last else 0.0)
     tokens = record.tokens - (last.tokens if last else 0)
@@ -46,30 +46,30 @@ class Progress(Protocol):
     """Receives progress; the command line draws a bar from it or writes log lines."""
 
     def start(self, description: str, total: float | None) -> None:
-        """A stage begins; `total` units of work lie ahead, None if nobody knows."""
+        """Begin a stage of `total` units of work; None if unknown."""
         ...
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """So many units are done; `note` replaces the stage's remark, such as the current loss."""
+        """Add `amount` finished units; `note`, such as the current loss, replaces the last note."""
         ...
 
     def finish(self) -> None:
-        """The stage is over."""
+        """End the stage."""
         ...
 
 
 class Silent:
-    """Shows nothing."""
+    """No-op progress."""
 
     def start(self, description: str, total: float | None) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Ignore it."""
+        """Do nothing."""
 
     def finish(self) -> None:
-        """Ignore it."""
+        """Do nothing."""
 
 
 SILENT: Progress = Silent()
-"""For callers who do not want to know."""
+"""Shared no-op progress."""

@@ -37,15 +37,15 @@ _GOLDEN_SENTENCES = 4
 
 
 class RunContext(NamedTuple):
-    """What all models of one run have in common.
+    """Inputs shared by all models of one run.
 
     Attributes:
         argv: the command line.
-        tokenizer: the one that all share.
+        tokenizer: of all models.
         texts: the sentences.
-        encoded: the same in ids.
-        overlap: what of held-out texts is in the training text, by split, as `overlap.overlaps` has it.
-        token_counts: how often each token occurs in a training text that is not in memory [V], int64.
+        encoded: the texts in ids.
+        overlap: facts of `overlap.overlaps`, by split.
+        token_counts: counts of each token in a training text not in memory [V], int64.
     """
 
     argv: Sequence[str]
@@ -59,29 +59,29 @@ class RunContext(NamedTuple):
 def publish(registry: Registry, name: str, trained: Trained, run: RunContext) -> Version:
     """Describe a trained model and publish it.
 
-    The parts of a mixture, or what a cache is around, are embedded, unless the mixture is static and has
-    become one model of its own; parts are published too if the recipe says so. In an empty registry the
-    default is this model, not a part.
+    The parts of a dynamic mixture, or the model inside a cache, are embedded; a static mixture embeds
+    nothing. Parts are published too if the recipe sets `publish_parts`. In an empty registry this model
+    becomes the default, not a part.
 
     Raises:
-        InvalidInputError: a name cannot be a model's.
-        CheckpointError: what was written does not verify; nothing is published.
+        InvalidInputError: a model name is invalid.
+        CheckpointError: the written checkpoint does not verify; nothing is published.
         RegistryError: the file system refused; nothing is published.
     """
     check_name(name)
     embeds = _has_embedded_parts(trained)
     publishes = trained.recipe.mixture.publish_parts
-    wanted = trained.parts if embeds or publishes else ()
+    parts_to_write = trained.parts if embeds or publishes else ()
     is_first = publishes and not registry.models()
     with tempfile.TemporaryDirectory() as folder:
         with report_write_errors(Path(folder)):
             parts = [
                 _part_directory(registry if publishes else None, part, run, Path(folder) / str(number))
-                for number, part in enumerate(wanted)
+                for number, part in enumerate(parts_to_write)
             ]
         published = [
             part_title(part) if path.is_relative_to(folder) else version_address(path)
-            for part, path in zip(wanted, parts, strict=True)
+            for part, path in zip(parts_to_write, parts, strict=True)
         ]
         description = describe_model(name, trained, run, part_names=published)
         version = registry.publish(
@@ -90,7 +90,7 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
                 directory, trained.model, run.tokenizer, description, parts=parts if embeds else ()
             ),
         )
-    if is_first:  # its parts came before it, of which one was the default meanwhile
+    if is_first:  # a part, published before it, is the default so far
         registry.set_default(name)
     return version
 
@@ -98,13 +98,13 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
 def describe_model(
     name: str, trained: Trained, run: RunContext, *, part_names: Sequence[str] = ()
 ) -> CheckpointDescription:
-    """Figures, provenance and model card of a trained model.
+    """Assemble figures, provenance and model card of a trained model.
 
     Args:
-        name: under which it is published.
+        name: of the published model.
         trained: the model.
-        run: it came from.
-        part_names: what to call its parts; by default, each has its title or address.
+        run: its training run.
+        part_names: of its parts; by default, their titles or addresses.
     """
     parts = _part_figures(trained, part_names)
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
@@ -146,12 +146,12 @@ def describe_model(
             direction=trained.direction,
         )
     )
-    beside = {**card, **_token_counts(run)}
-    return CheckpointDescription(created, metrics, provenance, golden, beside, trained.direction)
+    extra_files = {**card, **_token_counts(run)}
+    return CheckpointDescription(created, metrics, provenance, golden, extra_files, trained.direction)
 
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Name, weight and figures of every part, and of its own parts."""
+    """Return name, weight and figures of every part, with its own parts nested."""
     names = names or [part_title(part) for part in trained.parts]
     inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
     weights = trained.facts.get("weights", ())
@@ -170,14 +170,14 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
 
 
 def _int8_facts(trained: Trained, run: RunContext) -> dict[str, Any]:
-    """What int8 costs on the validation text."""
+    """Measure the cost of int8 on the validation text."""
     valid = run.encoded.valid
     text = valid.reversed() if trained.direction == "backward" else valid
     return int8_facts(trained.model, text, context=trained.context, progress=Silent())
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
-    """The file of the tokens' counts in the training text; none where nothing was trained."""
+    """Return the file of token counts in the training text; empty where nothing was trained."""
     train, counts = run.encoded.train, run.token_counts
     if counts is None:
         if not train.num_sentences:
@@ -189,7 +189,7 @@ def _token_counts(run: RunContext) -> dict[str, bytes]:
 
 
 def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
-    """What was fitted on the validation text, so that figures on it are not held out, with that text's files."""
+    """Return the metrics keys of quantities fitted on the validation text, each with that text's files."""
     ngram = recipe.ngram
     fitted = {
         "weights_fitted_on": recipe.family == "mixture",
@@ -200,16 +200,16 @@ def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _has_embedded_parts(trained: Trained) -> bool:
-    """Whether the model is made of others, which its checkpoint holds."""
+    """Return whether the model's checkpoint embeds other models."""
     return trained.model.family in {MixtureModel.family, CacheModel.family}
 
 
 def _part_directory(
     registry: Registry | None, part: Trained | Checkpoint, run: RunContext, scratch: Path
 ) -> Path:
-    """Where a whole checkpoint of the part lies: in the registry, if it is to be published, or in a scratch folder.
+    """Return the folder of a part's checkpoint, published to the registry or written to a scratch folder.
 
-    What the parts become on the way to the whole, such as the mixture within a cache, is not published.
+    Intermediate stages, such as the mixture inside a cache, are not published.
     """
     if isinstance(part, Checkpoint):
         return part.path
@@ -232,7 +232,7 @@ def _with_parts(trained: Trained) -> list[Trained]:
 
 
 def environment_facts() -> dict[str, Any]:
-    """The code and the machine that run now, for provenance."""
+    """Describe the code and the machine, for provenance."""
     return {
         "libraries": {library: _version_of(library) for library in _LIBRARIES},
         "python": platform.python_version(),
@@ -249,10 +249,10 @@ def _version_of(library: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """The commit of this code, if it runs from a checkout; `-dirty` if it was changed since."""
+    """Return the commit of this code, if run from a checkout; with `-dirty` if modified."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
-    # an installed copy may lie in somebody else's repository
+    # an installed copy may be inside an unrelated repository
     tracked = [*git, "ls-files", "--error-unmatch", here.name]
     describe = [*git, "describe", "--always", "--dirty", "--abbrev=40"]
     try:
@@ -264,5 +264,5 @@ def _git_commit() -> str | None:
 
 
 def command_line() -> list[str]:
-    """The command that runs now, for provenance."""
+    """Return the command line, for provenance."""
     return ["gramophone", *sys.argv[1:]]

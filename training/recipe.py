@@ -1,6 +1,6 @@
 """Recipes: all settings of a training run, read from TOML and checked before work begins.
 
-A key that is set but would have no effect is refused. Errors name the key, what it must be, and the
+A key that is set without effect is rejected. Errors name the key, its permitted values and the
 value given.
 """
 
@@ -27,12 +27,12 @@ _STATIC_MIXTURE_KEYS = frozenset({"prune_entropy", "quantize_bits"})
 
 
 def refuse_unused_keys(recipe: "Recipe", *, source: str) -> None:
-    """Check that every key that is set in the tables that count has something to act on.
+    """Check that every key set in the tables of the recipe's family has an effect.
 
-    What a mixture sets for its parts is checked with each part.
+    Keys that a mixture sets for its parts are checked with each part.
 
     Raises:
-        InvalidInputError: one has not; the message names it and what it acts on.
+        InvalidInputError: a key has no effect; the message names it and the condition for an effect.
     """
     if recipe.cache.model_fields_set and not recipe.mixture.cache:
         key = min(recipe.cache.model_fields_set)
@@ -130,15 +130,15 @@ _LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list 
 
 
 def recipe_error(error: ValidationError, recipe: type[BaseModel], *, source: str) -> InvalidInputError:
-    """The first thing that is wrong, as the error to raise.
+    """Convert the first validation error to an `InvalidInputError`.
 
     Args:
-        error: what checking the table said.
-        recipe: what a whole recipe looks like.
+        error: of validating the table.
+        recipe: class of the whole recipe.
         source: the recipe's name.
     """
     first = error.errors()[0]
-    path = [part for part in first["loc"] if isinstance(part, str)]  # without the place inside a list
+    path = [part for part in first["loc"] if isinstance(part, str)]  # without list indices
     key = ".".join(path)
     if first["type"] == "extra_forbidden":
         problem = f"there is no such key; {_known_keys(recipe, path[:-1])}"
@@ -147,7 +147,7 @@ def recipe_error(error: ValidationError, recipe: type[BaseModel], *, source: str
         if first["type"] not in {
             "missing",
             "value_error",
-        }:  # our own words name the value where it says something
+        }:  # messages of our validators name the value where it helps
             problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
     return InvalidInputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
 
@@ -163,7 +163,7 @@ def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> s
 
 
 def _plain_limit(limit: Any) -> Any:
-    """A limit without a decimal point that says nothing."""
+    """Drop the decimal point of a whole limit."""
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
@@ -171,8 +171,8 @@ def _known_keys(recipe: type[BaseModel], table: Sequence[str]) -> str:
     model: Any = recipe
     for name in table:
         model = model.model_fields[name].annotation
-    where = f"[{'.'.join(table)}] has" if table else "a recipe has"
-    return f"{where} {', '.join(model.model_fields)}"
+    subject = f"[{'.'.join(table)}] has" if table else "a recipe has"
+    return f"{subject} {', '.join(model.model_fields)}"
 
 
 Family = Literal["ngram", "neural", "mixture"]
@@ -182,7 +182,7 @@ class CorpusSettings(BaseModel):
     """The `[corpus]` table.
 
     Attributes:
-        unit: `line`, one sentence a line; `paragraph`, paragraphs to be split into sentences.
+        unit: `line`, one sentence a line; `paragraph`, paragraphs to split into sentences.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -194,19 +194,19 @@ class NGramSettings(BaseModel):
     """The `[ngram]` table.
 
     Attributes:
-        order: the longest n-gram's length.
-        smoothing: how probabilities are estimated.
-        k: what `add-k` adds to every count.
-        buckets: how many weights `jelinek-mercer` fits for each order, by how often a context
-            was seen: 1, 2 to 3, 4 to 7, ….
-        discounts: where those of `absolute`, `kneser-ney` and `modified-kneser-ney` come from:
-            `counts`, how many n-grams occur once, twice, …; `held-out`, fitted on the validation text.
-        prune: thresholds by order, such as [0, 0, 1]: n-grams that occur at most so often are
-            dropped. The first is 0, none is below the one before, the last holds for all higher orders.
-        prune_entropy: n-grams whose loss raises the perplexity by a smaller share than this are
+        order: length of the longest n-grams.
+        smoothing: method of estimating probabilities.
+        k: count that `add-k` adds to every n-gram.
+        buckets: number of weights that `jelinek-mercer` fits for each order, by the context's
+            count: 1, 2 to 3, 4 to 7, ….
+        discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`:
+            `counts`, the numbers of n-grams that occur once, twice, …; `held-out`, fitted on validation text.
+        prune: thresholds by order, such as [0, 0, 1]: n-grams with at most this count are dropped.
+            The first is 0, they never decrease, and the last applies to all higher orders.
+        prune_entropy: n-grams whose removal raises the perplexity by a smaller share than this are
             dropped; 0 drops none.
-        quantize_bits: store probabilities and back-offs in so many bits; None keeps them exact.
-        direction: `forward`, a word is predicted from those before it; `backward`, from those after it.
+        quantize_bits: bits of a stored probability or back-off weight; None keeps them exact.
+        direction: `forward`, predict a word from the words before it; `backward`, from those after it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -224,7 +224,7 @@ class NGramSettings(BaseModel):
     @field_validator("discounts")
     @classmethod
     def _check_discounts(cls, discounts: DiscountSource, info: ValidationInfo) -> DiscountSource:
-        smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])  # a wrong one is told of by itself
+        smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])  # an invalid one is reported separately
         if discounts == "held-out" and smoothing not in WITH_DISCOUNTS:
             raise ValueError(
                 f"ngram.smoothing {smoothing} has no discounts; {', '.join(WITH_DISCOUNTS)} have"
@@ -244,18 +244,18 @@ class MixtureSettings(BaseModel):
     """The `[mixture]` table: its parts, whose weights are fitted on the validation text.
 
     Attributes:
-        kind: `dynamic`, the parts are kept apart and all asked at every step; `static`, n-gram
-            models become one n-gram model that lists what they list.
-        recipes: parts to be trained, by recipe; the mixture's own `[ngram]`, `[neural]` and
+        kind: `dynamic`, all parts are evaluated at every step; `static`, n-gram models are merged
+            into one n-gram model with the union of their n-grams.
+        recipes: parts to train, by recipe; the mixture's own `[ngram]`, `[neural]` and
             `[train]` tables override theirs, and all use the mixture's tokenizer.
-        models: parts that are published already, by address; they bring the tokenizer. For a
-            static mixture their words may differ: it knows the words of all.
+        models: published parts, by address; the mixture uses their tokenizer. For a static mixture
+            their words may differ: it has the words of all.
         publish_parts: also publish each trained part, under its recipe's name.
-        weights: `global`, the same everywhere; `by-order`, others for each length of the context that
-            the first n-gram model among the parts takes into account.
-        context: what weights are fitted for and figures are of: `sentence`, every line starts afresh;
-            `stream`, the state is carried across lines. None: `stream` with a cache, else `sentence`.
-        cache: also remember the last tokens, as `[cache]` says; a single part is enough then.
+        weights: `global`, the same everywhere; `by-order`, for each length of the context that
+            the first n-gram model among the parts uses.
+        context: of fitting weights and of figures: `sentence`, every line starts anew; `stream`,
+            the state is carried across lines. None: `stream` with a cache, else `sentence`.
+        cache: add a cache of the last tokens, see `[cache]`; then a single part is enough.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -284,7 +284,7 @@ class MixtureSettings(BaseModel):
 
     @property
     def fitted_context(self) -> Literal["sentence", "stream"]:
-        """The context that counts."""
+        """The context of fitting weights and of figures."""
         return self.context or ("stream" if self.cache else "sentence")
 
 
@@ -292,9 +292,9 @@ class CacheSettings(BaseModel):
     """The `[cache]` table, for a mixture with a cache; θ, half-life and λ are fitted on the validation text.
 
     Attributes:
-        window: how many tokens are remembered; of neural features, each takes four bytes a number.
-        around: what the cache is mixed with: the whole `mixture`, whose first part with features says
-            what is alike, or that `neural` part alone, before it is mixed with the others.
+        window: tokens in the cache; neural features take four bytes per number and token.
+        around: the model mixed with the cache: the whole `mixture`, whose first part with features
+            provides them, or that `neural` part alone, before it is mixed with the other parts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -304,13 +304,13 @@ class CacheSettings(BaseModel):
 
 
 class Recipe(BaseModel):
-    """A training run.
+    """Settings of a training run.
 
     Attributes:
-        family: `ngram`, `neural` or `mixture`; says which of the tables below count.
-        seed: the one seed of the run.
-        direction: `backward` for a model that predicts a word from those after it; `ngram.direction`
-            says the same of n-gram models.
+        family: `ngram`, `neural` or `mixture`; determines which of the tables below apply.
+        seed: of the whole run.
+        direction: `backward` for a model that predicts a word from the words after it;
+            `ngram.direction` is equivalent for n-gram models.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -328,23 +328,23 @@ class Recipe(BaseModel):
 
     @property
     def reading_direction(self) -> Direction:
-        """In which order the model reads a text."""
+        """The model's reading direction."""
         of_family = self.ngram.direction if self.family == "ngram" else "forward"
         return self.direction or of_family
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
+    """Return the names of the recipes in the package."""
     folder = resources.files("training").joinpath("recipes")
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
 
 def load_recipe(name: str, assignments: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by its name or path, with some keys set anew.
+    """Read a recipe by its name or path, with overridden keys.
 
     Args:
         name: one of `recipe_names()`, or a path that ends in `.toml`.
-        assignments: such as `ngram.order=3`; the value is TOML, or else plain text.
+        assignments: overrides such as `ngram.order=3`; the value is TOML, or else plain text.
 
     Raises:
         InvalidInputError: there is no such recipe, it is not TOML, or a key or value is wrong.
@@ -353,7 +353,7 @@ def load_recipe(name: str, assignments: Sequence[str] = ()) -> Recipe:
 
 
 def recipe_table(name: str) -> dict[str, Any]:
-    """A recipe's TOML as it stands.
+    """Read a recipe's TOML table without checking its keys.
 
     Raises:
         InvalidInputError: there is no such recipe, or it is not TOML.
@@ -378,10 +378,10 @@ def recipe_table(name: str) -> dict[str, Any]:
 
 
 def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, source: str) -> Recipe:
-    """Check a recipe's table.
+    """Validate a recipe's table.
 
     Raises:
-        InvalidInputError: a key or value is wrong, or a key could not do anything; the message names it.
+        InvalidInputError: a key or value is wrong, or a key has no effect; the message names it.
     """
     for assignment in assignments:
         table = merge_tables(table, _parse_assignment(assignment))
@@ -394,14 +394,14 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
 
 
 def merge_tables(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with changes laid over it, table by table."""
-    answer = dict(table)
+    """Merge changes into a table, recursively."""
+    merged = dict(table)
     for key, value in changes.items():
-        inner = answer.get(key)
-        answer[key] = (
+        inner = merged.get(key)
+        merged[key] = (
             merge_tables(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
         )
-    return answer
+    return merged
 
 
 def _parse_assignment(text: str) -> dict[str, Any]:
@@ -410,9 +410,9 @@ def _parse_assignment(text: str) -> dict[str, Any]:
         raise InvalidInputError(f"--set takes key=value, given {text!r}", parameter="set")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):  # no TOML, or a number or nesting beyond what is read
+    except (ValueError, RecursionError):  # no TOML, or a number or nesting beyond the limits
         parsed = value
-    answer: Any = parsed
+    table: Any = parsed
     for part in reversed(key.strip().split(".")):
-        answer = {part: answer}
-    return dict(answer)
+        table = {part: table}
+    return dict(table)

@@ -1,7 +1,7 @@
 """HTML reports of a training run and of `gramophone evaluate --task autocomplete`.
 
-A page is one file. Its pictures are SVG that take their colours from the page, so that one picture
-fits light and dark screens.
+A page is one file. Its pictures are SVG with colours from the page's style, so that one picture
+suits light and dark screens.
 """
 
 import io
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from training.progress import HistoryRecord
 
 WIDTH, HEIGHT = 4.0, 2.6
-"""Inches: as wide as a phone, so that letters stay readable there."""
+"""Inches: the width of a phone screen, so that text stays readable on it."""
 
 INK, QUIET, ACCENT, SECOND, THIRD, GRID = "#101010", "#707070", "#2060a0", "#c05010", "#208050", "#d0d0d0"
 SERIES = (ACCENT, SECOND, THIRD, QUIET)
@@ -33,13 +33,13 @@ _SETTINGS: Any = {"svg.fonttype": "none", "font.size": 9.0, "axes.titlesize": 9.
 def draw_svg(
     title: str, draw: Callable[[Any], None], *, height: float = HEIGHT, along: Literal["x", "y"] = "y"
 ) -> str:
-    """An `<svg>` element.
+    """Draw an `<svg>` element.
 
     Args:
-        title: said above the picture, and to those who cannot see it.
-        draw: puts marks on matplotlib's axes, in this module's colours.
+        title: shown above the picture and read by screen readers.
+        draw: draws on matplotlib's axes, in this module's colours.
         height: in inches.
-        along: the axis that values are read off, which has grid lines.
+        along: the value axis, which has grid lines.
     """
     import matplotlib as mpl  # slow to import
     from matplotlib.figure import Figure  # no global state: not pyplot
@@ -65,7 +65,7 @@ def draw_svg(
 
 
 def plain_log_ticks(axis: Any) -> None:
-    """Ticks of a logarithmic axis at 1, 2, 5, 10, … in plain digits."""
+    """Set the ticks of a logarithmic axis at 1, 2, 5, 10, … in plain digits."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -75,7 +75,7 @@ def plain_log_ticks(axis: Any) -> None:
 
 def _themed(svg: str, title: str) -> str:
     svg = svg[svg.index("<svg") :]
-    # a style in a picture would hold for the whole page
+    # a style in a picture would apply to the whole page
     svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="(figure|axes|patch|line2d|text|legend|matplotlib|xtick|ytick|PolyColl)\w*"', "", svg)
     opening, rest = svg.split(">", 1)
@@ -87,7 +87,7 @@ def _themed(svg: str, title: str) -> str:
 
 
 class Picture(NamedTuple):
-    """A picture and how to read it.
+    """A picture with its caption.
 
     Attributes:
         svg: an `<svg>` element.
@@ -99,7 +99,7 @@ class Picture(NamedTuple):
 
 
 def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
-    """What the trainer's records show; fields that they lack are left out."""
+    """Draw the trainer's records; omit missing fields."""
     if not history:
         return []
     minutes = [record.seconds / 60 for record in history]
@@ -140,15 +140,15 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
 
 
 def gradient_picture(norms: Mapping[str, Sequence[float | None]]) -> Picture:
-    """The norm of a late loss's gradient by lag, one curve a model.
+    """Draw the norm of a late loss's gradient by lag, one curve per model.
 
     Args:
-        norms: by the model's name: ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …; what is None or 0 is left out.
+        norms: by the model's name: ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …; None and 0 are omitted.
     """
 
     def draw(axes: Any) -> None:
-        for (name, own), colour in zip(norms.items(), SERIES, strict=False):
-            points = [(lag, norm) for lag, norm in enumerate(own) if norm]
+        for (name, model_norms), colour in zip(norms.items(), SERIES, strict=False):
+            points = [(lag, norm) for lag, norm in enumerate(model_norms) if norm]
             if points:
                 axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6, label=name)
         axes.set_yscale("log")
@@ -163,19 +163,19 @@ def gradient_picture(norms: Mapping[str, Sequence[float | None]]) -> Picture:
 
 
 def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
-    """The shares of saturated values by layer and gate, from `GateSaturation` as dictionaries."""
+    """Draw the shares of saturated values by layer and gate, from `GateSaturation` as dictionaries."""
     labels = [f"layer {gate['layer']}, {gate['gate']}" for gate in gates]
 
     def draw(axes: Any) -> None:
-        places = range(len(gates))
+        rows = range(len(gates))
         for shift, key, colour, name in (
             (-0.19, "low", QUIET, "below 0.1"),
             (0.19, "high", ACCENT, "above 0.9"),
         ):
             values = [100 * gate[key] for gate in gates]
-            bars = axes.barh([p + shift for p in places], values, height=0.36, color=colour, label=name)
+            bars = axes.barh([p + shift for p in rows], values, height=0.36, color=colour, label=name)
             axes.bar_label(bars, labels=[f"{v:.0f} %" for v in values], padding=2, color=INK, fontsize=8)
-        axes.set_yticks(places, labels)
+        axes.set_yticks(rows, labels)
         axes.invert_yaxis()
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
@@ -233,8 +233,8 @@ def _curve(
     log: bool = False,
     floor: float | None = None,
 ) -> Picture | None:
-    """Curves over time; those without values are left out, and the picture without curves."""
-    colours = (ACCENT,) if len(series) == 1 else (QUIET, ACCENT)  # the last one drawn lies on top
+    """Draw curves over time, without empty series; return None if all are empty."""
+    colours = (ACCENT,) if len(series) == 1 else (QUIET, ACCENT)  # later curves are drawn on top
     known = {name: values for name, values in series.items() if values is not None}
     if not known:
         return None
@@ -254,7 +254,7 @@ def _curve(
 
 
 def _field(history: Sequence[HistoryRecord], name: str) -> list[float] | None:
-    """A field of every record, not a number where one has none; None where none has any."""
+    """Return a field of every record, NaN where missing; None if missing in all."""
     values = [getattr(record, name, None) for record in history]
     known = [math.nan if value is None or not math.isfinite(value) else float(value) for value in values]
     return None if all(map(math.isnan, known)) else known
@@ -265,10 +265,10 @@ def _exp(loss: float) -> float:
 
 
 def document(heading: str, title: str, introduction: str, sections: Iterable[str]) -> bytes:
-    """A whole page.
+    """Assemble an HTML page.
 
     Args:
-        heading: plain text, above all.
+        heading: plain text, at the top.
         title: plain text, of the window.
         introduction: a sentence, plain text.
         sections: HTML.
@@ -284,12 +284,12 @@ def document(heading: str, title: str, introduction: str, sections: Iterable[str
 
 
 def section(title: str, content: str) -> str:
-    """A part of the page with its title, both HTML; nothing where there is no content."""
+    """Return a section with its title, both HTML; empty without content."""
     return f"<section>\n<h2>{title}</h2>\n{content}</section>\n" if content else ""
 
 
 def tiles(labelled: Iterable[tuple[str, str]]) -> str:
-    """The figures to be seen first: label and value each, plain text."""
+    """Return the summary figures as tiles from pairs of label and value, plain text."""
     shown = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>\n'
         for label, value in labelled
@@ -298,7 +298,7 @@ def tiles(labelled: Iterable[tuple[str, str]]) -> str:
 
 
 def figure_grid(pictures: Sequence[Picture]) -> str:
-    """Pictures with their captions, side by side where there is room."""
+    """Lay out pictures with their captions, side by side on wide screens."""
     shown = "".join(
         f"<figure>\n{picture.svg}\n<figcaption>{escape(picture.caption)}</figcaption>\n</figure>\n"
         for picture in pictures
@@ -307,9 +307,9 @@ def figure_grid(pictures: Sequence[Picture]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain text; the first column holds names, the others numbers."""
-    first, *others = (escape(head) for head in heads)
-    head = f"<th>{first}</th>" + "".join(f'<th class="number">{other}</th>' for other in others)
+    """Return a table of plain text, names in the first column, numbers in the others."""
+    first, *labels = (escape(head) for head in heads)
+    head = f"<th>{first}</th>" + "".join(f'<th class="number">{label}</th>' for label in labels)
     body = "".join(
         f"<tr><td>{escape(name)}</td>"
         + "".join(f'<td class="number">{escape(value)}</td>' for value in values)
@@ -342,12 +342,12 @@ _STOP_REASONS = {
 
 
 class ReportData(NamedTuple):
-    """What the page is written from.
+    """Data of a training report.
 
     Attributes:
         name: the model's name.
-        introduction: a sentence on what it is.
-        metrics: as in metrics.json; what is missing is not shown.
+        introduction: a sentence that describes the model.
+        metrics: as in metrics.json; missing values are not shown.
         provenance: as in provenance.json; likewise.
         history: the trainer's records.
     """
@@ -360,7 +360,7 @@ class ReportData(NamedTuple):
 
 
 def report_page(data: ReportData) -> bytes:
-    """The page's bytes."""
+    """Write the training report as HTML bytes."""
     diagnostics = data.metrics.get("diagnostics", {})
     inside: list[Picture] = []
     if any(diagnostics.get("gradient_by_lag", ())):
@@ -397,7 +397,7 @@ def _training_figures(metrics: Mapping[str, Any]) -> str:
     if not splits:
         return ""
     shown = {
-        key: told for key, told in _FIGURES.items() if any(key in figures for figures in splits.values())
+        key: entry for key, entry in _FIGURES.items() if any(key in figures for figures in splits.values())
     }
     rows = (
         (label, *(_number(f.get(key), digits) for f in splits.values()))
@@ -407,7 +407,7 @@ def _training_figures(metrics: Mapping[str, Any]) -> str:
 
 
 def _recipe(recipe: Mapping[str, Any]) -> str:
-    """The tables that act in a network's training."""
+    """Return the recipe tables relevant to a network's training."""
     plain = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
     tables = {
         "": plain,
@@ -451,10 +451,10 @@ _NAMES = {
 
 
 def autocomplete_page(result: Mapping[str, Any]) -> bytes:
-    """The page's bytes.
+    """Write the autocomplete report as HTML bytes.
 
     Args:
-        result: what `training.commands.run_evaluate_autocomplete` tells.
+        result: of `training.commands.run_evaluate_autocomplete`.
     """
     introduction = (
         f"A simulated typist and the completions of {result['model']}: {result['words']:,} words on "
@@ -470,15 +470,15 @@ def autocomplete_page(result: Mapping[str, Any]) -> bytes:
     return document(heading, heading, introduction, sections)
 
 
-def _figure_names(figures_told: Mapping[str, Any]) -> dict[str, str]:
-    """What each figure is called, in order; that of phrases of one word is told by another name already."""
-    lengths = {name: name.removeprefix(_PHRASES) for name in figures_told if name.startswith(_PHRASES)}
+def _figure_names(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Map figures to labels, in order; phrases of one word are omitted, being next-word recall."""
+    lengths = {name: name.removeprefix(_PHRASES) for name in figures if name.startswith(_PHRASES)}
     phrases = {name: f"the next {words} words are right" for name, words in lengths.items() if words != "1"}
     return {**_NAMES, **phrases}
 
 
 def _format_figure(name: str, value: float | None, *, signed: bool = False) -> str:
-    """A figure as people read it: shares in per cent, others with three digits."""
+    """Format a figure: shares in per cent, other values with three decimals."""
     if value is None:
         return "none"
     sign = "+" if signed else ""
@@ -487,9 +487,9 @@ def _format_figure(name: str, value: float | None, *, signed: bool = False) -> s
 
 
 def _autocomplete_summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    told = result["figures"]
+    figures = result["figures"]
     for name in ("keystroke_savings_top_3", "keystroke_savings_top_1", "next_word_recall_top_3"):
-        yield _NAMES[name], _format_figure(name, told[name]["value"])
+        yield _NAMES[name], _format_figure(name, figures[name]["value"])
     yield "one keystroke, median", f"{result['keystroke_ms']['p50']:.2f} ms"
 
 
@@ -500,12 +500,12 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> str:
         heads += [against["model"], "difference", "95 %"]
     rows = []
     for name, label in _figure_names(result["figures"]).items():
-        own = result["figures"][name]
-        row = [label, _format_figure(name, own["value"]), _span(name, own)]
+        figure = result["figures"][name]
+        row = [label, _format_figure(name, figure["value"]), _span(name, figure)]
         if against:
             gap = against["difference"][name]
-            other = _format_figure(name, against["figures"][name]["value"])
-            row += [other, _format_figure(name, gap["value"], signed=True), _span(name, gap, signed=True)]
+            value = _format_figure(name, against["figures"][name]["value"])
+            row += [value, _format_figure(name, gap["value"], signed=True), _span(name, gap, signed=True)]
         rows.append(row)
     return table(heads, rows)
 
@@ -514,14 +514,14 @@ def _span(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> str:
     return " to ".join(_format_figure(name, figure[end], signed=signed) for end in ("low", "high"))
 
 
-def _acceptance(told: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     heads = ["share of places where it is shown"]
-    heads += [f"{what}, {where}" for where in _POSITIONS.values() for what in ("least probable", "right")]
+    heads += [f"{name}, {label}" for label in _POSITIONS.values() for name in ("least probable", "right")]
     rows = []
-    for rows_of_places in zip(*(told[key] for key in _POSITIONS), strict=True):
-        row = [f"{100 * rows_of_places[0]['coverage']:.0f} %"]
-        for own in rows_of_places:
-            row += [f"{own['threshold']:.3f}", f"{100 * own['precision']:.1f} %"]
+    for same_coverage in zip(*(rows_by_position[key] for key in _POSITIONS), strict=True):
+        row = [f"{100 * same_coverage[0]['coverage']:.0f} %"]
+        for row_of_position in same_coverage:
+            row += [f"{row_of_position['threshold']:.3f}", f"{100 * row_of_position['precision']:.1f} %"]
         rows.append(row)
     return table(heads, rows)
 
@@ -532,15 +532,15 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
 
 
 def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
-    """Recall by letters typed; the second model is drawn thin."""
+    """Draw recall by letters typed; the second model's curves are dashed."""
 
     def draw(axes: Any) -> None:
         for number, model in enumerate(models):
-            told = model["recall_by_letters"]
+            rows = model["recall_by_letters"]
             for (key, name), colour in zip(_LISTS.items(), (ACCENT, SECOND), strict=True):
                 axes.plot(
-                    [row["letters"] for row in told],
-                    [100 * row[key] for row in told],
+                    [row["letters"] for row in rows],
+                    [100 * row[key] for row in rows],
                     color=colour,
                     label=None if number else name,
                     **_line_style(number),
@@ -557,15 +557,15 @@ def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
 
 
 def _precision(models: Sequence[Mapping[str, Any]]) -> Picture:
-    """Precision of a first completion that is shown at so many of the places."""
+    """Draw the precision of shown first completions by coverage."""
 
     def draw(axes: Any) -> None:
         for number, model in enumerate(models):
             for (key, name), colour in zip(_POSITIONS.items(), (ACCENT, SECOND), strict=True):
-                told = model["acceptance"][key]
+                rows = model["acceptance"][key]
                 axes.plot(
-                    [100 * row["coverage"] for row in told],
-                    [100 * row["precision"] for row in told],
+                    [100 * row["coverage"] for row in rows],
+                    [100 * row["precision"] for row in rows],
                     color=colour,
                     label=None if number else name,
                     **_line_style(number),
@@ -583,7 +583,7 @@ def _precision(models: Sequence[Mapping[str, Any]]) -> Picture:
 
 
 def _phrases(models: Sequence[Mapping[str, Any]]) -> Picture:
-    """Exact match of phrases by their length."""
+    """Draw the exact match of phrases by length."""
 
     def draw(axes: Any) -> None:
         for number, (model, colour) in enumerate(zip(models, (ACCENT, THIRD), strict=False)):
@@ -604,11 +604,11 @@ def _phrases(models: Sequence[Mapping[str, Any]]) -> Picture:
 
 
 def _dashed_note(models: Sequence[Mapping[str, Any]]) -> str:
-    """Which model is drawn in broken lines, if there is a second one."""
+    """Name the second model, drawn in dashed lines; empty without one."""
     return f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
 
 
 def _line_style(number: int) -> dict[str, Any]:
-    """How the first model's curves are drawn, and the second's."""
+    """Return the line style of the first or second model's curves."""
     style: dict[str, Any] = {"marker": "o", "markersize": 3.0}
     return style | ({"linewidth": 1.6} if number == 0 else {"linewidth": 1.0, "linestyle": "--"})

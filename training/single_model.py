@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
-    """Make a folder if need be, and hold its lock, which the system drops when the process dies, however it dies.
+    """Create a folder if needed, and hold its lock, which the system releases when the process dies.
 
     Args:
-        folder: may be removed by whoever holds it.
-        busy: what to raise where another process holds it.
+        folder: may be removed by the holder of the lock.
+        busy: raised if another process holds the lock.
 
     Raises:
         InvalidInputError: `busy`.
@@ -44,7 +44,7 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
     """
     with report_write_errors(folder):
         descriptor = _lock(folder, busy)
-        while not _is_current(folder, descriptor):  # who held it has removed it since it was opened
+        while not _is_current(folder, descriptor):  # its last holder removed it after it was opened
             os.close(descriptor)
             descriptor = _lock(folder, busy)
     try:
@@ -54,7 +54,7 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
 
 
 def _lock(folder: Path, busy: InvalidInputError) -> int:
-    """An open folder that nobody else has locked."""
+    """Open and lock a folder; return its descriptor."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -69,7 +69,7 @@ def _lock(folder: Path, busy: InvalidInputError) -> int:
 
 
 def _is_current(folder: Path, descriptor: int) -> bool:
-    """Whether an open folder is still the one of that name."""
+    """Return whether an open folder still is the folder at its path."""
     return folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())
 
 
@@ -78,16 +78,16 @@ _STATE_FILE = "state.pt"
 
 
 class ResumableRuns:
-    """The trainings of one model, a mixture's parts among them.
+    """Saved training states of one model and, for a mixture, of its parts.
 
     Args:
         folder: the registry's work folder.
         name: of the model.
-        resume: whether trainings go on from what is saved; otherwise that is removed, with a note.
+        resume: whether to resume from saved states; otherwise they are removed, with a note.
 
     Attributes:
-        notes: what the user should know of them.
-        seconds_before: that trainings took before they were resumed.
+        notes: for the user.
+        seconds_before: training time before the runs were resumed.
     """
 
     def __init__(self, folder: Path, name: str, *, resume: bool) -> None:
@@ -99,15 +99,15 @@ class ResumableRuns:
         self._interrupted = False
 
     def state_file(self, title: str) -> Path:
-        """Where the state of the run with this title is, or will be."""
+        """Return the path of the state of the run with this title."""
         return self._folder / title / _STATE_FILE
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training a model of this name for a while.
+        """Prevent other processes from training a model of this name.
 
         Raises:
-            InvalidInputError: one is at it.
+            InvalidInputError: another process is training it.
             RegistryError: the file system refused.
         """
         busy = InvalidInputError(
@@ -125,20 +125,20 @@ class ResumableRuns:
                     shutil.rmtree(self._folder, ignore_errors=True)
 
     def record_end(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
-        """Take note of how a training ended."""
+        """Record the end of a training."""
         self._interrupted |= stopped == "interrupted"
         self.notes += notes
         self.seconds_before += seconds_before
 
     def close(self) -> None:
-        """All is published: nothing has to be resumed any more, if nothing was interrupted."""
+        """Remove the saved states after publication, unless a training was interrupted."""
         if self._interrupted:
             self.notes.append("the training was interrupted; the same command with --resume goes on with it")
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def resume_hint(self) -> str:
-        """What to do after a command was ended from outside."""
+        """Describe how to resume after the command was terminated."""
         if not self._states():
             return "nothing was saved yet, so the same command begins anew"
         return f"the training is saved in {self._folder}; the same command with --resume goes on with it"
@@ -166,7 +166,7 @@ def train_single(
     progress: Progress,
     runs: ResumableRuns | None = None,
 ) -> Trained:
-    """Train a model that is no mixture; see `training.train.train` for the arguments."""
+    """Train a model other than a mixture; see `training.train.train` for the arguments."""
     if recipe.family == "ngram":
         return train_ngram(title, recipe, tokenizer, texts, progress=progress)
     return train_neural(title, recipe, tokenizer, texts, device=device, progress=progress, runs=runs)
@@ -175,9 +175,9 @@ def train_single(
 def train_ngram(
     title: str, recipe: Recipe, tokenizer: Tokenizer, texts: EncodedTexts, *, progress: Progress
 ) -> Trained:
-    """Estimate an n-gram model; what its smoothing fits is fitted on the validation text.
+    """Estimate an n-gram model; parameters of its smoothing are fitted on the validation text.
 
-    A backward model is an ordinary one over reversed sentences, and is evaluated on such.
+    A backward model is an ordinary model of reversed sentences, and is evaluated on them.
     """
     began = time.monotonic()
     settings = recipe.ngram
@@ -218,9 +218,9 @@ def train_neural(
     progress: Progress,
     runs: ResumableRuns | None = None,
 ) -> Trained:
-    """Train a neural model; a backward one is an ordinary one of reversed sentences."""
+    """Train a neural model; a backward model is an ordinary model of reversed sentences."""
     from training.neural.diagnostics import diagnose, normaliser_facts
-    from training.neural.embeddings import embedding_facts, read_embeddings  # brings in torch, unlike n-grams
+    from training.neural.embeddings import embedding_facts, read_embeddings  # imports torch
 
     texts = in_model_direction(texts, recipe)
     began = time.monotonic()
@@ -260,9 +260,9 @@ def fit_network(
     runs: ResumableRuns | None,
     embeddings: "Embeddings | None" = None,
 ) -> "TrainingResult":
-    """Train a recipe's network, and measure nothing; the texts are in reading order.
+    """Train a recipe's network without evaluating it; the texts are in reading order.
 
-    Of several processes, only the first one needs embeddings: all start from its weights.
+    In distributed training only rank 0 needs embeddings: all processes start from its weights.
     """
     from training.neural.trainer import train_network
 
@@ -285,7 +285,7 @@ def fit_network(
 
 
 def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
-    """Texts as a recipe's model reads them: for a backward one, every sentence from its last word to its first."""
+    """Return the texts in the recipe's reading direction: reversed sentences for a backward model."""
     if recipe.reading_direction == "forward":
         return texts
     test = None if texts.test is None else texts.test.reversed()

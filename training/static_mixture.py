@@ -1,8 +1,8 @@
 """Static linear interpolation: several back-off models as one n-gram model.
 
 The mixture lists the union of its parts' n-grams. Each has the probability Σ_i λ_i p_i(w|h), where
-a part that does not list it backs off; back-off weights follow such that rows sum to what the
-parts' rows sum to. So a static mixture gives the probabilities of the dynamic one (all parts
+a part that does not list it backs off; back-off weights are set such that rows have the same sums
+as the parts' rows. So a static mixture gives the probabilities of the dynamic mixture (all parts
 evaluated at every step) wherever it lists the word, and nearly the same elsewhere. Parts with
 different words are first mapped to one vocabulary.
 
@@ -44,14 +44,14 @@ IntArray: TypeAlias = npt.NDArray[np.int32]
 
 
 class _NGramUnion(NamedTuple):
-    """All parts' n-grams by order, and the place of each part's n-grams in them, by part and order."""
+    """Union of the parts' n-grams by order, and the index in it of each part's n-grams, by part and order."""
 
     ngrams: list[NGrams]
     indices: list[list[IntArray]]
 
 
 class _PartNGrams(NamedTuple):
-    """A part's own n-grams of one order: places in the union, probabilities, back-off weights [n each]."""
+    """A part's n-grams of one order: indices in the union, probabilities, back-off weights [n each]."""
 
     indices: IntArray
     probs: DoubleArray
@@ -59,7 +59,7 @@ class _PartNGrams(NamedTuple):
 
 
 class _PartScores(NamedTuple):
-    """What a part says of the union's n-grams of one order [n] and of their contexts [m]; see `rows.Contexts`."""
+    """Scores of the union's n-grams of one order [n] and their contexts [m] by a part; see `ContextMasses`."""
 
     probs: DoubleArray
     lower: DoubleArray
@@ -73,46 +73,46 @@ def interpolate_models(
     """Mix back-off models over one vocabulary into one.
 
     For a word that no part lists after h, Σ_i λ_i p_i(w|h) is Σ_i λ_i α_i(h) p_i(w|h'). One back-off
-    weight must do for all such words: α(h) = Σ_i λ_i α_i(h) R_i(h) / Σ_i λ_i R_i(h), where R_i(h) is
-    what part i gives to them together after h'.
+    weight serves all such words: α(h) = Σ_i λ_i α_i(h) R_i(h) / Σ_i λ_i R_i(h), where R_i(h) is
+    their total probability under part i after h'.
 
     Args:
         parts: n-grams and weights of the orders 1, 2, … of each model; the models' orders may differ.
-        weights: λ, one a part; positive, summing to 1.
+        weights: λ of each part; positive, summing to 1.
 
     Returns:
-        The mixture's n-grams and weights; suffixes are −1 where they are not listed.
+        The mixture's n-grams and weights; suffixes are −1 if not listed.
 
     Raises:
         InvalidInputError: the weights are no distribution over the parts.
         VocabularyMismatchError: the parts' vocabularies differ in size.
     """
     _check(parts, weights)
-    ngrams_by_order, places = _unite(parts)
+    ngrams_by_order, indices = _unite(parts)
     trie = link(ngrams_by_order)
     rows = [BackoffRows(trie) for _ in parts]
     mixture = BackoffRows(trie)
-    answer: list[NGramWeights] = []
+    weights_by_order: list[NGramWeights] = []
     for length, ngrams in enumerate(ngrams_by_order, start=1):
-        answers = [
-            _score_part(part_rows, ngrams, length, _part_ngrams(part, part_places, length))
-            for part_rows, part, part_places in zip(rows, parts, places, strict=True)
+        part_scores = [
+            _score_part(part_rows, ngrams, length, _part_ngrams(part, part_indices, length))
+            for part_rows, part, part_indices in zip(rows, parts, indices, strict=True)
         ]
-        mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*answers, strict=True)))
+        mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*part_scores, strict=True)))
         if length > 1:
             lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
-            # the two differ where the mixture itself backs off for a suffix that no part lists
-            room = mixed.lower_unlisted + np.bincount(
+            # mixed.lower differs from lower where the mixture itself backs off for a suffix that no part lists
+            unlisted_mass = mixed.lower_unlisted + np.bincount(
                 ngrams.prefixes, mixed.lower - lower, minlength=len(mixed.lower_unlisted)
             )
-            backoffs = mixed.unlisted / np.maximum(room, MIN_LOWER_MASS)
+            backoffs = mixed.unlisted / np.maximum(unlisted_mass, MIN_LOWER_MASS)
             mixture.set_backoffs(length - 1, backoffs)
-            answer[-1] = answer[-1]._replace(log10_backoffs=log10(backoffs))
+            weights_by_order[-1] = weights_by_order[-1]._replace(log10_backoffs=log10(backoffs))
         mixture.set_probs(length, mixed.probs)
-        answer.append(NGramWeights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
+        weights_by_order.append(NGramWeights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
     suffixes = suffixes_by_order(trie)
     linked = [ngrams._replace(suffixes=own) for ngrams, own in zip(ngrams_by_order, suffixes, strict=True)]
-    return list(zip(linked, answer, strict=True))
+    return list(zip(linked, weights_by_order, strict=True))
 
 
 def _check(parts: Sequence[Orders], weights: Sequence[float]) -> None:
@@ -132,48 +132,50 @@ def _check(parts: Sequence[Orders], weights: Sequence[float]) -> None:
 
 
 def _unite(parts: Sequence[Orders]) -> _NGramUnion:
-    """Merge the parts' n-grams order by order, each as the number of its prefix in the union and its word."""
+    """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and the word."""
     vocab_size = len(parts[0][0][0].words)
     ngrams = [parts[0][0][0]]
-    places: list[list[IntArray]] = [[ngrams[0].words] for _ in parts]
+    indices: list[list[IntArray]] = [[ngrams[0].words] for _ in parts]
     for length in range(2, max(map(len, parts)) + 1):
         longer = [
-            (part[length - 1][0], own) for part, own in zip(parts, places, strict=True) if len(part) >= length
+            (part[length - 1][0], own)
+            for part, own in zip(parts, indices, strict=True)
+            if len(part) >= length
         ]
         keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + n.words for n, own in longer]
         merged = _merge_keys(keys)
         suffixes = np.full(len(merged), -1, dtype=np.int32)
-        for (one, own), key in zip(longer, keys, strict=True):
+        for (part_ngrams, own), key in zip(longer, keys, strict=True):
             own.append(np.searchsorted(merged, key).astype(np.int32))
-            listed = one.suffixes >= 0
-            suffixes[own[-1][listed]] = own[-2][one.suffixes[listed]]
+            listed = part_ngrams.suffixes >= 0
+            suffixes[own[-1][listed]] = own[-2][part_ngrams.suffixes[listed]]
         prefixes, words = np.divmod(merged, vocab_size)
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
-    return _NGramUnion(ngrams, places)
+    return _NGramUnion(ngrams, indices)
 
 
 def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """The different values of several rising lists, rising."""
-    together = np.sort(np.concatenate(keys), kind="stable")  # which merges the lists
-    is_new = np.ones(len(together), dtype=np.bool_)  # pruning may have left no part anything of this order
+    """Merge ascending lists into one without duplicates."""
+    together = np.sort(np.concatenate(keys), kind="stable")  # a stable sort merges runs in linear time
+    is_new = np.ones(len(together), dtype=np.bool_)  # may be empty: pruning can remove a whole order
     is_new[1:] = together[1:] != together[:-1]
     return together[is_new]
 
 
-def _part_ngrams(part: Orders, places: Sequence[IntArray], length: int) -> _PartNGrams:
+def _part_ngrams(part: Orders, indices: Sequence[IntArray], length: int) -> _PartNGrams:
     if length > len(part):
         return _PartNGrams(np.zeros(0, dtype=np.int32), np.zeros(0), np.zeros(0))
     weights = part[length - 1][1]
     probs = from_log10(weights.log10_probs)
     return _PartNGrams(
-        places[length - 1],
+        indices[length - 1],
         probs,
         from_log10(weights.log10_backoffs) if length < len(part) else np.ones(len(probs)),
     )
 
 
 def _score_part(rows: BackoffRows, ngrams: NGrams, length: int, own: _PartNGrams) -> _PartScores:
-    """What a part says of the union's n-grams of one length; it is entered into the part's rows, too."""
+    """Score the union's n-grams of one length with a part, and add them to the part's rows."""
     nothing = np.zeros(0)
     context = ContextMasses(nothing, nothing, nothing)
     probs = np.zeros(len(ngrams.words))
@@ -190,37 +192,37 @@ def _score_part(rows: BackoffRows, ngrams: NGrams, length: int, own: _PartNGrams
 
 def _weighted_sum(weights: Sequence[float], values: Sequence[DoubleArray]) -> DoubleArray:
     total = weights[0] * values[0]
-    for weight, one in zip(weights[1:], values[1:], strict=True):
-        total += weight * one
+    for weight, value in zip(weights[1:], values[1:], strict=True):
+        total += weight * value
     return total
 
 
 def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
-    """The tokenizer of a static mixture: the one that all parts share, or one that knows all their words.
+    """Build the tokenizer of a static mixture: the parts' common tokenizer, or one with all their words.
 
     Args:
-        tokenizers: at least one, each after the name of its part, for messages.
+        tokenizers: at least one, as pairs of part name, for messages, and tokenizer.
 
     Returns:
-        A tokenizer whose words are the first part's, then what the others add, in their order.
+        A tokenizer with the first part's words, then the further words of the other parts, in their order.
 
     Raises:
-        InvalidInputError: the parts differ in more than their words; both are named.
+        InvalidInputError: two parts, named in the message, differ in more than their words.
     """
-    (first_name, first), *others = tokenizers
-    for name, other in others:
-        if other.fingerprint == first.fingerprint:
+    (first_name, first), *further = tokenizers
+    for name, tokenizer in further:
+        if tokenizer.fingerprint == first.fingerprint:
             continue
-        if not (isinstance(first, WordTokenizer) and isinstance(other, WordTokenizer)):
+        if not (isinstance(first, WordTokenizer) and isinstance(tokenizer, WordTokenizer)):
             raise InvalidInputError(
-                f"{name} has another tokenizer ({other.kind}) than {first_name} ({first.kind}); "
+                f"{name} has another tokenizer ({tokenizer.kind}) than {first_name} ({first.kind}); "
                 "only word tokenizers can be joined: train the parts with one tokenizer",
                 parameter="mixture.models",
             )
-        for key, value in _splitting_rules(other).items():
+        for key, value in _splitting_rules(tokenizer).items():
             if value != _splitting_rules(first)[key]:
                 raise InvalidInputError(
-                    f"the tokenizers of {first_name} ({first.kind}) and {name} ({other.kind}) cannot be joined: "
+                    f"the tokenizers of {first_name} ({first.kind}) and {name} ({tokenizer.kind}) cannot be joined: "
                     f"{key} is {_splitting_rules(first)[key]!r} in one and {value!r} in the other; "
                     "train the parts with one tokenizer",
                     parameter="mixture.models",
@@ -232,21 +234,21 @@ def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
 
 
 def _splitting_rules(tokenizer: WordTokenizer) -> dict[str, Any]:
-    """Everything but the words."""
+    """Return the tokenizer's settings without its words."""
     return {key: value for key, value in tokenizer.settings().items() if key != "tokens"}
 
 
 def id_translation(source: Vocabulary, target: Vocabulary) -> IntArray:
-    """The target's id of each id of the source [V of the source], int32; `<unk>` for words it does not have."""
+    """Map each id of the source to the target's id [V of the source], int32; `<unk>` for missing words."""
     ordinary = (target.id_of(token) for token in source.tokens[len(CONTROL_TOKENS) :])
     control = range(len(CONTROL_TOKENS))
     return np.fromiter((*control, *ordinary), np.int32, len(source))
 
 
 def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, NGramWeights]]:
-    """A back-off model over a larger vocabulary, whose further words have the probability 0 and no n-grams.
+    """Move a back-off model to a larger vocabulary; added words have the probability 0 and no n-grams.
 
-    After such a word the context is empty.
+    After an added word the context is empty.
 
     Args:
         orders: the model's n-grams and weights, by order from 1.
@@ -260,32 +262,32 @@ def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, 
     if len(orders) > 1:
         backoffs[ids] = weights.log10_backoffs
     nowhere = np.zeros(vocab_size, dtype=np.int32)
-    answer = [
+    remapped = [
         (NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)),
     ]
-    places = ids  # of the order before: where each of its n-grams is now
+    new_indices = ids  # new index of each n-gram of the previous order
     for ngrams, weights in orders[1:]:
-        shorter = places
+        shorter = new_indices
         words, prefixes = ids[ngrams.words], shorter[ngrams.prefixes]
         rank = np.argsort(prefixes.astype(np.int64) * vocab_size + words, kind="stable")
-        places = np.empty_like(rank, dtype=np.int32)
-        places[rank] = np.arange(len(rank), dtype=np.int32)
+        new_indices = np.empty_like(rank, dtype=np.int32)
+        new_indices[rank] = np.arange(len(rank), dtype=np.int32)
         suffixes = np.where(ngrams.suffixes >= 0, shorter[ngrams.suffixes], np.int32(-1))
         moved = NGrams(words[rank], prefixes[rank], suffixes[rank])
         log10_backoffs = weights.log10_backoffs
         if len(log10_backoffs):
             log10_backoffs = log10_backoffs[rank]
-        answer.append((moved, NGramWeights(weights.log10_probs[rank], log10_backoffs)))
-    return answer
+        remapped.append((moved, NGramWeights(weights.log10_probs[rank], log10_backoffs)))
+    return remapped
 
 
 class StaticMixture(NamedTuple):
-    """A mixture and how it came about.
+    """A static mixture and its fitted weights.
 
     Attributes:
-        model: the one model.
+        model: the merged model.
         weights: of the parts, by EM.
-        facts: what it lists, by order from 1, and what it listed before it was pruned.
+        facts: numbers of n-grams by order from 1, and those before pruning.
     """
 
     model: NGramModel
@@ -301,17 +303,17 @@ def mix_statically(
     shrinking: CompressionSettings = NO_COMPRESSION,
     progress: Progress,
 ) -> StaticMixture:
-    """Mix n-gram models into one; weights are those that make held-out text most probable.
+    """Mix n-gram models into one, with weights that maximise the likelihood of held-out text.
 
     Args:
-        parts: the models; each one's words are among the vocabulary's.
-        vocabulary: of the mixture. A word that a part does not have is impossible for that part.
+        parts: the models; their vocabularies are subsets of `vocabulary`.
+        vocabulary: of the mixture. A word missing from a part has the probability 0 in it.
         held_out: sentences in the mixture's vocabulary.
-        shrinking: what to do to the one model that comes out.
-        progress: told of each stage.
+        shrinking: pruning and quantisation of the merged model.
+        progress: reports each stage.
 
     Raises:
-        InvalidInputError: there is no held-out token, or the model cannot be shrunk so.
+        InvalidInputError: there is no held-out token, or the model cannot be compressed as requested.
     """
     models = [_over_vocabulary(vocabulary, part) for part in parts]
     scores = [score_corpus(model, held_out, progress=progress).log_probs for model in models]
@@ -320,12 +322,12 @@ def mix_statically(
     orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     progress.finish()
     normalised = all(part.normalised for part in parts)
-    made = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
-    return StaticMixture(made.model, weights, made.facts)
+    compressed = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    return StaticMixture(compressed.model, weights, compressed.facts)
 
 
 def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:
-    """The part over the mixture's vocabulary."""
+    """Return the part over the mixture's vocabulary."""
     if part.vocabulary.fingerprint == vocabulary.fingerprint:
         return part
     orders = remap(list_ngrams(part.automaton), id_translation(part.vocabulary, vocabulary), len(vocabulary))

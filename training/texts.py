@@ -2,9 +2,9 @@
 
 The default corpus is the documentation inside CPython: the language reference's topics
 (`pydoc_data.topics`) and the docstrings of the standard library, some 300,000 words, read from the
-running interpreter, so that nothing has to be downloaded. A document is one topic or one module; a
+running interpreter, without a download. A document is one topic or one module; a
 hash of its name assigns it to train, valid or test, so the split is the same on every machine.
-Sentences of some length that a held-out document shares with an earlier part are left out of it.
+Longer sentences that a held-out document shares with an earlier part are removed from it.
 """
 
 import ast
@@ -37,7 +37,7 @@ _PARTS_OF_20 = {"valid": (0,), "test": (1,)}
 
 
 class DefaultCorpus(NamedTuple):
-    """The three parts; no document is in two."""
+    """The three parts; each document is in one part only."""
 
     train: Corpus
     valid: Corpus
@@ -48,7 +48,7 @@ def read_default_corpus(progress: Progress) -> DefaultCorpus:
     """Read CPython's documentation.
 
     Raises:
-        FormatError: this interpreter was installed without its library's sources.
+        FormatError: the interpreter was installed without the sources of its library.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
@@ -79,7 +79,7 @@ def read_default_corpus(progress: Progress) -> DefaultCorpus:
 
 def _topics() -> Iterator[tuple[str, str]]:
     try:
-        from pydoc_data.topics import topics  # some distributions package it apart
+        from pydoc_data.topics import topics  # a separate package in some distributions
     except ImportError:
         return
     yield from sorted(topics.items())
@@ -87,9 +87,9 @@ def _topics() -> Iterator[tuple[str, str]]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     try:
-        with warnings.catch_warnings(action="ignore"):  # of the library's own invalid escapes
+        with warnings.catch_warnings(action="ignore"):  # for invalid escapes in the library
             tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # a template, or a file for another version
+    except (SyntaxError, ValueError, OSError):  # a template, or for another Python version
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -112,7 +112,7 @@ _EMPTY_CORPUS = Corpus([], "", [])
 
 
 class Texts(NamedTuple):
-    """Sentences; no sentence of one part is meant to be in another. Where nothing is trained, `train` has none."""
+    """Sentences by split, meant to be disjoint; `train` is empty where nothing is trained."""
 
     train: Corpus | StreamedCorpus
     valid: Corpus
@@ -120,7 +120,7 @@ class Texts(NamedTuple):
 
 
 class EncodedTexts(NamedTuple):
-    """The same as ids of one tokenizer."""
+    """Texts encoded with one tokenizer."""
 
     train: EncodedCorpus
     valid: EncodedCorpus
@@ -133,7 +133,7 @@ def read_texts(
     """Read a run's files; without any, the default corpus.
 
     Without validation files the end of the training text is held out: a twentieth of its
-    sentences, at most 5,000, all from one place, so that neighbours do not leak.
+    sentences, at most 5,000, all consecutive, so that adjacent sentences do not leak.
 
     Raises:
         FormatError: a file cannot be read as text.
@@ -154,13 +154,13 @@ def read_texts(
 def read_fitting_text(
     corpus: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
 ) -> Texts:
-    """Read the files of a run that trains nothing and only fits weights: all of one text is for that.
+    """Read the files of a run that only fits weights, using all of one text.
 
-    Without any file it is the validation part of the default corpus.
+    Without files, that text is the validation part of the default corpus.
 
     Raises:
         FormatError: a file cannot be read as text.
-        InvalidInputError: there are two texts to fit on, or a test text alone.
+        InvalidInputError: two texts to fit on are given, or a test text alone.
     """
     if corpus and valid:
         raise InvalidInputError(
@@ -176,17 +176,17 @@ def read_fitting_text(
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> EncodedTexts:
-    """Encode every part."""
+    """Encode the texts of every split."""
     train, valid = (encode_corpus(tokenizer, c.sentences, progress=progress) for c in texts[:2])
     test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
     return EncodedTexts(train, valid, test)
 
 
 def num_held_out(num_sentences: int) -> int:
-    """How many sentences at the end of a text are held out of it.
+    """Return the number of sentences to hold out at the end of a text.
 
     Raises:
-        InvalidInputError: there is one only.
+        InvalidInputError: there are fewer than two sentences.
     """
     if num_sentences < 2:
         raise InvalidInputError(

@@ -29,7 +29,7 @@ _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
 _MAX_SEGMENT_CHARACTERS = 10_000
-"""Characters that pieces are learnt from in one stretch: of repetitive ones, SentencePiece takes their square."""
+"""Maximum segment given to SentencePiece, whose time is quadratic in repetitive segments."""
 
 
 class TokenizerSettings(BaseModel):
@@ -37,16 +37,16 @@ class TokenizerSettings(BaseModel):
 
     Attributes:
         kind: `word`, `char`, or SentencePiece's `bpe` or `unigram`.
-        vocab_size: how many tokens, control tokens included. Words and characters: at most so
-            many, the most frequent; None keeps all. Pieces: exactly so many, an error if the text
-            cannot give them; None asks for 8000 and takes fewer from a small text.
-        min_count: words or characters seen less often become `<unk>`.
+        vocab_size: number of tokens, control tokens included. Words and characters: the maximum,
+            filled with the most frequent; None keeps all. Pieces: the exact number, an error if the
+            text is too small for it; None requests 8000 and accepts fewer from a small text.
+        min_count: words or characters with a lower count become `<unk>`.
         lowercase: lower-case the text first (word).
         pattern: regular expression whose matches are the words; None: split at white space (word).
-        marked_unknown: what "<unk>" in a text means: `word`, an ordinary word; `unknown`, the
-            unknown word itself, for corpora whose rare words were replaced by it (word).
+        marked_unknown: the meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the
+            unknown word itself, for corpora with rare words replaced by it (word).
         normalization: SentencePiece's normalisation rule; `identity` keeps every text as it is.
-        byte_fallback: spell characters outside the vocabulary in bytes, so that none is lost.
+        byte_fallback: encode characters outside the vocabulary as bytes, so that none is lost.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,10 +73,10 @@ class TokenizerSettings(BaseModel):
 def learn_tokenizer(
     settings: TokenizerSettings, sentences: Sentences, *, progress: Progress = SILENT
 ) -> Tokenizer:
-    """Learn a tokenizer from training text; of it, no more than words and a sample are kept in memory.
+    """Learn a tokenizer from training text, with only word counts and a sample in memory.
 
     Raises:
-        InvalidInputError: the text cannot give such a vocabulary; the message names the limit.
+        InvalidInputError: the text does not yield such a vocabulary; the message names the limit.
     """
     if settings.kind == "word":
         words = _count_words(settings, sentences, progress)
@@ -97,7 +97,7 @@ def learn_tokenizer(
 def encode_corpus(
     tokenizer: Tokenizer, sentences: Sentences, *, progress: Progress = SILENT
 ) -> EncodedCorpus:
-    """Encode every sentence; words and bytes are counted on the text as it was given."""
+    """Encode every sentence; words and bytes are those of the original text."""
     progress.start("tokenising", len(sentences))
     blocks: list[EncodedCorpus] = []
     for block in encoded_blocks(tokenizer, batches(sentences)):
@@ -114,22 +114,22 @@ def encode_corpus(
 
 
 def encoded_blocks(tokenizer: Tokenizer, blocks: Iterable[list[str]]) -> Iterator[EncodedCorpus]:
-    """Each block of sentences, encoded, with its own words and bytes."""
+    """Encode each block of sentences, with its own counts of words and bytes."""
     for block in blocks:
         ids, offsets = tokenizer.encode_ragged(block)
         size = measure_text(block)
-        yield EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be part of more
+        yield EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
 
 
 def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
-    """Sentences by the thousand, as many as are worth a call."""
+    """Yield sentences in batches of thousands, enough to amortise a call."""
     rest = iter(sentences)
     while batch := list(islice(rest, _BATCH)):
         yield batch
 
 
 def _count_words(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
-    """How often each word occurs; in one compiled pass, unless there is a pattern."""
+    """Count words, in one compiled pass unless the tokenizer has a pattern."""
     if settings.pattern is not None:
         split = make_word_splitter(settings.pattern, lowercase=settings.lowercase)
         return _count_items((split(s) for s in sentences), len(sentences), "counting words", progress)
@@ -156,15 +156,15 @@ def _count_items(
 
 
 def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:
-    """By falling count, then by spelling, so that equal texts give equal ids."""
-    kept = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
-    if not kept:
+    """Sort by descending count, then by spelling, so that equal texts give equal ids."""
+    tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
+    if not tokens:
         raise InvalidInputError(
             f"no {settings.kind} occurs {settings.min_count} times (tokenizer.min_count) in the training text",
             parameter="tokenizer.min_count",
         )
-    room = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
-    return kept[:room]
+    max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
+    return tokens[:max_tokens]
 
 
 def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Tokenizer:
@@ -172,10 +172,10 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
     model = io.BytesIO()
     progress.start(f"learning {size} {settings.kind} pieces", None)
     # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
-    num_stretches = longest = 0
-    for stretch in chain.from_iterable(map(_segments, sentences)):
-        num_stretches += 1
-        longest = max(longest, len(stretch.encode()))
+    num_segments = longest = 0
+    for segment in chain.from_iterable(map(_segments, sentences)):
+        num_segments += 1
+        longest = max(longest, len(segment.encode()))
     sentencepiece.set_random_generator_seed(_SAMPLE_SEED)
     try:
         sentencepiece.SentencePieceTrainer.Train(
@@ -193,9 +193,9 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             eos_id=2,
             pad_id=-1,
             input_sentence_size=_SAMPLE_SENTENCES,
-            shuffle_input_sentence=num_stretches > _SAMPLE_SENTENCES,
-            max_sentence_length=max(longest, 10),  # no less is accepted
-            num_threads=1,  # the result must not depend on how many cores there are
+            shuffle_input_sentence=num_segments > _SAMPLE_SENTENCES,
+            max_sentence_length=max(longest, 10),  # the minimum accepted
+            num_threads=1,  # the result must not depend on the number of cores
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
@@ -209,7 +209,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
 
 
 def _segments(sentence: str) -> Iterator[str]:
-    """A sentence in stretches of bounded length, cut at spaces where there are any."""
+    """Cut a sentence into segments of bounded length, at spaces where possible."""
     begin = 0
     while len(sentence) - begin > _MAX_SEGMENT_CHARACTERS:
         space = sentence.rfind(" ", begin + _MAX_SEGMENT_CHARACTERS // 2, begin + _MAX_SEGMENT_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Train what a recipe describes, alone or as one of several processes."""
+"""Train a model by a recipe, alone or as one of several processes."""
 
 from collections.abc import Sequence
 
@@ -23,17 +23,17 @@ def train(
     progress: Progress,
     runs: ResumableRuns | None = None,
 ) -> Trained:
-    """Train what the recipe says.
+    """Train a model by a recipe.
 
     Args:
-        title: what to call it.
-        recipe: what to do.
-        tokenizer: the one that encoded the texts.
-        texts: what to learn from, decide by and report on.
-        published: loaded checkpoints, the parts of a mixture that exist already.
+        title: of the model.
+        recipe: of the model.
+        tokenizer: of the texts.
+        texts: for training, validation and test.
+        published: loaded checkpoints of a mixture's published parts.
         device: `cpu` or `cuda`; n-gram models are estimated on the CPU.
-        progress: told of every stage.
-        runs: where trainings of networks are saved, to be resumed.
+        progress: reports every stage.
+        runs: saved states of networks, for resuming.
     """
     if recipe.family != "mixture":
         return train_single(title, recipe, tokenizer, texts, device=device, progress=progress, runs=runs)
@@ -45,13 +45,13 @@ def train(
 def train_as_follower(
     title: str, recipe: Recipe, tokenizer: Tokenizer, texts: EncodedTexts, *, device: str, runs: ResumableRuns
 ) -> None:
-    """What the other ones of several processes do while the first one trains: their share of the networks."""
+    """Train the networks of a recipe as a process other than rank 0, which calls `train`."""
     for name, part in network_recipes(title, recipe).items():
-        read = in_model_direction(texts, part)
-        fit_network(name, part, tokenizer.vocabulary, read, device=device, progress=SILENT, runs=runs)
+        ordered = in_model_direction(texts, part)
+        fit_network(name, part, tokenizer.vocabulary, ordered, device=device, progress=SILENT, runs=runs)
 
 
 def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
-    """The networks that a recipe trains, itself or as parts, by title, in order."""
+    """Return the recipes of the networks that a recipe trains, itself or as parts, by title, in order."""
     recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
     return {name: part for name, part in recipes.items() if part.family == "neural"}

@@ -19,17 +19,17 @@ from training.recipe import Recipe
 from training.texts import EncodedTexts
 
 SUM_TOLERANCE = 1e-5
-"""Sums no further from 1 than this are sums of rounded numbers."""
+"""Deviations from 1 up to this are rounding."""
 
 _CONTEXTS_BY_LENGTH = 100
 _BATCH = 8
 
 
 class RowSums(NamedTuple):
-    """What the probabilities of the next token sum to, after some contexts.
+    """Sums of the next-token probabilities after sampled contexts.
 
     Attributes:
-        contexts: how many were looked at.
+        contexts: number of contexts.
         largest_deviation: the largest |Σp − 1|.
     """
 
@@ -38,16 +38,16 @@ class RowSums(NamedTuple):
 
     @property
     def normalised(self) -> bool:
-        """Whether all are 1, but for rounding."""
+        """Whether all sums are 1 up to rounding."""
         return self.largest_deviation <= SUM_TOLERANCE
 
     def as_facts(self) -> dict[str, Any]:
-        """For metrics.json."""
+        """Return the figures for metrics.json."""
         return {**self._asdict(), "normalised": self.normalised}
 
 
 def measure_row_sums(model: NGramModel) -> RowSums:
-    """Sum up after the empty context, after `<s>`, and after a hundred contexts of each length."""
+    """Sum next-token probabilities after the empty context, `<s>`, and a hundred contexts of each length."""
     states = np.concatenate([[0, model.automaton.initial], *_sample_states(model)]).astype(np.int32)
     worst = 0.0
     for begin in range(0, len(states), _BATCH):
@@ -57,16 +57,16 @@ def measure_row_sums(model: NGramModel) -> RowSums:
 
 
 def _sample_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
-    """States of each length, evenly spread; not those after `</s>`, where nothing follows."""
+    """Yield evenly spread states of each length, except those after `</s>`, which nothing follows."""
     automaton = model.automaton
     for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
-        places = np.flatnonzero(~_is_end(automaton.words[begin:end])) + begin
-        some = np.linspace(0, len(places) - 1, min(len(places), _CONTEXTS_BY_LENGTH)).astype(np.int64)
-        yield places[some] + 1  # an n-gram's state comes one later
+        arcs = np.flatnonzero(~_is_end(automaton.words[begin:end])) + begin
+        chosen = np.linspace(0, len(arcs) - 1, min(len(arcs), _CONTEXTS_BY_LENGTH)).astype(np.int64)
+        yield arcs[chosen] + 1  # arc i leads to state i + 1
 
 
 def _is_end(words: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Which words are `</s>` [n]; those of a quantised model are three bytes each, the lowest first [n, 3]."""
+    """Return whether each word is `</s>` [n]; a quantised model's words are little-endian bytes [n, 3]."""
     ends: npt.NDArray[np.bool_]
     ends = words == EOS if words.ndim == 1 else np.all(words == np.array([EOS, 0, 0], np.uint8), axis=1)
     return ends
@@ -76,17 +76,17 @@ Figures: TypeAlias = dict[str, dict[str, Any]]
 
 
 class Trained(NamedTuple):
-    """A model fresh from training.
+    """A newly trained model.
 
     Attributes:
-        title: the recipe or model it came from.
+        title: of the recipe or model.
         recipe: the recipe, resolved.
         model: the model.
-        history: the neural trainer's records; empty for others.
-        facts: what the family wants remembered: discounts, n-grams by order, weights.
-        figures: held-out figures by split, as `evaluation.summary` has them.
-        seconds: wall time of training, texts, tokenizer and figures aside.
-        parts: of a mixture: models trained for it, or published ones.
+        history: the neural trainer's records; empty for other families.
+        facts: by family: discounts, n-grams by order, weights.
+        figures: held-out figures by split, as `evaluation_facts` returns them.
+        seconds: wall time of training, without texts, tokenizer and figures.
+        parts: of a mixture: models trained for it, or published models.
         part_figures: of a mixture: each part's figures on the same texts.
     """
 
@@ -102,29 +102,29 @@ class Trained(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """In which order the model reads a text."""
+        """The model's reading direction."""
         return self.recipe.reading_direction
 
     @property
     def context(self) -> Context:
-        """In which context the figures are."""
+        """The context of the figures."""
         return self.recipe.mixture.fitted_context if self.recipe.family == "mixture" else "sentence"
 
 
 def part_title(part: Trained | Checkpoint) -> str:
-    """What to call a part: its recipe, or its address."""
+    """Return a part's title, or the address of a published part."""
     return part.title if isinstance(part, Trained) else version_address(part.path)
 
 
 def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
-    """How far the probabilities of an n-gram model that does not sum to 1 are off; nothing of others."""
+    """Measure the row sums of an unnormalised n-gram model; empty for other models."""
     if not isinstance(model, NGramModel) or model.normalised:
         return {}
     return {"normalisation": measure_row_sums(model).as_facts()}
 
 
 def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:
-    """Sentence-context figures on the validation text and, if there is one, the test text."""
+    """Compute sentence-context figures on the validation text and, if given, the test text."""
     return {
         split: evaluation_facts(evaluate(model, corpus, progress=progress))
         for split, corpus in {"valid": texts.valid, "test": texts.test}.items()

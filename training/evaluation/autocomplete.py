@@ -43,11 +43,11 @@ from training.progress import Progress
 
 
 class TypingContexts:
-    """A state a text, and the distribution over the token that follows it.
+    """Model states of several texts, and the next-token distribution of each.
 
     Args:
         model: any family.
-        start: the state that each text begins after, one row.
+        start: initial state of each text, one row.
         batch: the number of texts.
     """
 
@@ -59,57 +59,57 @@ class TypingContexts:
         self._log_probs: list[FloatArray] = [np.zeros((1, 0), dtype=np.float32)] * batch
 
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
-        """Make texts stand at given ids, by number; what they have in common with where they stood is not read again.
+        """Advance texts, by index, to given ids; only ids beyond those already read are computed.
 
-        A text that does not go on from there, as its last word is tokenised otherwise now, is read from its beginning.
+        A text whose ids no longer extend the earlier ids, as its last word is tokenised differently, is read anew.
         """
-        moved = [number for number, ids in wanted.items() if ids != self._ids[number]]
-        if not moved:
+        changed = [index for index, ids in wanted.items() if ids != self._ids[index]]
+        if not changed:
             return
-        rests, rows = [], []
-        for number in moved:
-            known, ids = self._ids[number] or [], wanted[number]
-            goes_on = ids[: len(known)] == known
-            rests.append(ids[len(known) :] if goes_on else ids)
-            rows.append(number if goes_on else len(self._ids))
+        new_ids, rows = [], []
+        for index in changed:
+            known, ids = self._ids[index] or [], wanted[index]
+            is_extension = ids[: len(known)] == known
+            new_ids.append(ids[len(known) :] if is_extension else ids)
+            rows.append(index if is_extension else len(self._ids))
         state = self._state.concatenate([self._start]).select(np.array(rows))
-        tokens, lengths = pad_sequences(rests)
+        tokens, lengths = pad_sequences(new_ids)
         if tokens.shape[1]:
             state = prefill_sequences(self._model, state, tokens, lengths)
-        self._keep(moved, state)
+        self._keep(changed, state)
         log_probs = to_numpy(self._model.next_log_probs(state))
-        for place, number in enumerate(moved):
-            self._ids[number] = wanted[number]
-            self._log_probs[number] = log_probs[place : place + 1]
+        for row, index in enumerate(changed):
+            self._ids[index] = wanted[index]
+            self._log_probs[index] = log_probs[row : row + 1]
 
     def state(self, number: int) -> Any:
-        """The state of one text, one row."""
+        """Return the state of one text, one row."""
         return self._state.select(np.array([number]))
 
     def log_probs(self, number: int) -> FloatArray:
-        """Natural-log probabilities of what follows one text [1, V]."""
+        """Return natural-log probabilities of one text's next token [1, V]."""
         return self._log_probs[number]
 
-    def _keep(self, moved: Sequence[int], state: Any) -> None:
-        places = np.arange(len(self._ids))
-        places[moved] = len(places) + np.arange(len(moved))
-        self._state = self._state.concatenate([state]).select(places)
+    def _keep(self, changed: Sequence[int], state: Any) -> None:
+        rows = np.arange(len(self._ids))
+        rows[changed] = len(rows) + np.arange(len(changed))
+        self._state = self._state.concatenate([state]).select(rows)
 
 
 def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> None:
-    """Answer what searches ask, until none asks any more.
+    """Run completion searches to their end, batching their model calls.
 
     Args:
         model: any family.
-        searches: each has been told of the context that it starts from.
+        searches: each has received its starting context.
     """
-    while (asked := next_step_batch(searches)) is not None:
-        state = model.advance(asked.state, asked.tokens)
-        asked.update(state, to_numpy(model.next_log_probs(state)))
+    while (batch := next_step_batch(searches)) is not None:
+        state = model.advance(batch.state, batch.tokens)
+        batch.update(state, to_numpy(model.next_log_probs(state)))
 
 
 UNKNOWN_MARK = "<unk>"
-"""What stands for rare words in some corpora: nobody types it, and it is no completion."""
+"""Placeholder of rare words in some corpora; neither typed nor completed."""
 
 _MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
 _NOT_SPACE = re.compile(r"\S+")
@@ -117,10 +117,10 @@ _SEED = 1
 
 
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
-    """A line as a model's typist types it.
+    """Split a line into the words that the typist types for a model.
 
-    A word is what the tokenizer calls one, or a run of word characters if it has no words. For a tokenizer
-    that lower-cases, the line is lower-cased: case does not count. Marks of unknown words are not typed.
+    Words are the tokenizer's, or runs of word characters if it has none. For a tokenizer
+    that lower-cases, the line is lower-cased: case does not count. `<unk>` marks are not typed.
     """
     if isinstance(tokenizer, WordTokenizer):
         text = text.lower() if tokenizer.lowercase else text
@@ -140,12 +140,12 @@ def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
 
 
 def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:
-    """Lines until they have so many words between white space, marks of unknown ones aside.
+    """Sample lines until they have `words` white-space words, `<unk>` marks not counted.
 
     Args:
         texts: all lines.
-        words: how many words are enough.
-        consecutive: take the first lines; else lines at random, always the same, in the text's order.
+        words: minimum number of words.
+        consecutive: take the first lines; else lines at random, with a fixed seed, in the text's order.
     """
     order = (
         range(len(texts)) if consecutive else np.random.default_rng(_SEED).permutation(len(texts)).tolist()
@@ -161,23 +161,21 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
 
 
 MAX_COMPLETIONS = 10
-"""Completions in the list that ranks are read off."""
-_SETTINGS = CompletionSettings(
-    limit=MAX_COMPLETIONS + 1
-)  # one more, as the mark of unknown words is not shown
+"""Length of the completion list that ranks refer to."""
+_SETTINGS = CompletionSettings(limit=MAX_COMPLETIONS + 1)  # one more, as `<unk>` is not shown
 
 _BATCH_LINES = 32
-"""Typed side by side, so that the model is asked for many rows at a time."""
+"""Lines typed in parallel, so that model calls have many rows."""
 
 
 class Typist:
-    """Looks at a model's completions of the texts of several lines.
+    """Simulated typist: ranks the wanted words in a model's completions, for several lines.
 
     Args:
         model: any family that reads forward.
-        tokenizer: the one that belongs to it.
-        carries_state: whether a line goes on where the one before it ended, as `stream` does in
-            `training.evaluation.evaluate`; else each starts afresh.
+        tokenizer: the model's.
+        carries_state: whether a line continues from the state after the line before it, like `stream` in
+            `training.evaluation.evaluate`; else each line starts anew.
     """
 
     def __init__(
@@ -193,7 +191,7 @@ class Typist:
 
         Args:
             lines: to type.
-            progress: told of words.
+            progress: counts words.
         """
         progress.start(f"typing with the {self._model.family}", sum(len(line.words) for line in lines))
         if self._carries_state:
@@ -207,7 +205,7 @@ class Typist:
         return typed
 
     def starts(self, lines: Sequence[TypingLine]) -> Iterator[Any]:
-        """The state that each line begins after, one row."""
+        """Yield the initial state of each line, one row."""
         state = self._model.initial_state(1)
         for line in lines:
             yield state
@@ -216,51 +214,51 @@ class Typist:
                 state = prefill_sequences(self._model, state, tokens, lengths)
 
     def type_line(self, line: TypingLine, start: Any) -> Iterator[CompletionRank]:
-        """Type one line, a look at a time: what a look costs here, a key costs a service that answers one request."""
+        """Type one line, yielding the rank at each keystroke, as a service computes it for a single request."""
         contexts = TypingContexts(self._model, start, 1)
         for word in line.words:
             for letters in range(word.num_letters):
                 yield from self._rank_completions(contexts, {0: (line, word)}, letters)
 
     def _by_length(self, lines: Sequence[TypingLine], progress: Progress) -> list[TypedLine]:
-        """Type lines of about as many words side by side; told in the order given."""
+        """Type lines of similar word counts in batches; return them in the given order."""
         order = sorted(range(len(lines)), key=lambda number: len(lines[number].words))
         start = self._model.initial_state(1)
         typed: dict[int, TypedLine] = {}
         for begin in range(0, len(order), _BATCH_LINES):
             numbers = order[begin : begin + _BATCH_LINES]
-            seen = self._type_batch([lines[number] for number in numbers], start, progress)
-            typed.update(zip(numbers, seen, strict=True))
+            typed_batch = self._type_batch([lines[number] for number in numbers], start, progress)
+            typed.update(zip(numbers, typed_batch, strict=True))
         return [typed[number] for number in range(len(lines))]
 
     def _type_batch(self, lines: Sequence[TypingLine], start: Any, progress: Progress) -> list[TypedLine]:
-        """Type the first words of all lines, then the second ones, …."""
+        """Type the first words of all lines, then the second words, and so on."""
         contexts = TypingContexts(self._model, start, len(lines))
-        seen: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
-        for place in range(max((len(line.words) for line in lines), default=0)):
-            typing = {n: (line, line.words[place]) for n, line in enumerate(lines) if len(line.words) > place}
-            for number, looks in self._type_words(contexts, typing).items():
-                seen[number].append(tuple(looks))
+        ranks_by_line: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
+        for turn in range(max((len(line.words) for line in lines), default=0)):
+            typing = {n: (line, line.words[turn]) for n, line in enumerate(lines) if len(line.words) > turn}
+            for index, ranks in self._type_words(contexts, typing).items():
+                ranks_by_line[index].append(tuple(ranks))
             progress.advance(len(typing))
-        return [TypedLine(line, tuple(looks)) for line, looks in zip(lines, seen, strict=True)]
+        return [TypedLine(line, tuple(ranks)) for line, ranks in zip(lines, ranks_by_line, strict=True)]
 
     def _type_words(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]]
     ) -> dict[int, list[CompletionRank]]:
-        """Type a word a line, by the line's number, all letter by letter."""
-        seen: dict[int, list[CompletionRank]] = {number: [] for number in typing}
+        """Type one word per line letter by letter; return ranks by line index."""
+        ranks_by_line: dict[int, list[CompletionRank]] = {index: [] for index in typing}
         letters = 0
         while typing:
-            for number, look in zip(typing, self._rank_completions(contexts, typing, letters), strict=True):
-                seen[number].append(look)
+            for index, rank in zip(typing, self._rank_completions(contexts, typing, letters), strict=True):
+                ranks_by_line[index].append(rank)
             letters += 1
-            typing = {number: own for number, own in typing.items() if letters < own[1].num_letters}
-        return seen
+            typing = {index: word for index, word in typing.items() if letters < word[1].num_letters}
+        return ranks_by_line
 
     def _rank_completions(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]], letters: int
     ) -> list[CompletionRank]:
-        """Look at the completions after so many letters of a word a line."""
+        """Rank the wanted words in the completions after `letters` letters, one word per line."""
         cuts = {
             number: split_prefix(self._tokenizer, line.text[: word.begin + letters])
             for number, (line, word) in typing.items()
@@ -278,24 +276,22 @@ class Typist:
         ]
 
 
-def _completion_rank(found: SearchResult, wanted: str) -> CompletionRank:
-    """Where the word that is wanted stands among what was found; "" where a space that is not wanted comes with any."""
-    shown = [one for one in found.completions if one.is_complete and one.text != UNKNOWN_MARK][
-        :MAX_COMPLETIONS
-    ]
-    rank = next((place for place, one in enumerate(shown, start=1) if one.text == wanted), 0)
-    return CompletionRank(rank, shown[0].mass / found.live_mass if shown else 0.0)
+def _completion_rank(result: SearchResult, wanted: str) -> CompletionRank:
+    """Rank the wanted word; "" matches none, where every completion would begin with an unwanted space."""
+    shown = [c for c in result.completions if c.is_complete and c.text != UNKNOWN_MARK][:MAX_COMPLETIONS]
+    rank = next((rank for rank, c in enumerate(shown, start=1) if c.text == wanted), 0)
+    return CompletionRank(rank, shown[0].mass / result.live_mass if shown else 0.0)
 
 
 DEFAULT_WORDS = 2_000
-"""Typed, at least: keystroke savings are then known to about one point of a hundred."""
+"""Minimum number of words typed: enough to measure keystroke savings to about one percentage point."""
 
 _TIMED_KEYSTROKES = 400
-_WARMUP_KEYSTROKES = 20  # the first ones find cold caches
+_WARMUP_KEYSTROKES = 20  # caches are cold at first
 
 
 class _ModelFigures(NamedTuple):
-    """What one model's typist told: figures with intervals to come, and the rest as JSON can carry it."""
+    """Results for one model: ratios that get intervals, and the other figures as JSON values."""
 
     ratios: dict[str, Ratio]
     facts: dict[str, Any]
@@ -310,35 +306,35 @@ def autocomplete_figures(
     against: Checkpoint | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """How much typing a model's completions spare on held-out lines, by name; see `figures` for what is counted.
+    """Measure keystroke savings and other metrics of a model's completions on held-out lines, by name.
 
     Args:
         checkpoint: the model.
         texts: lines.
-        words: typed at least; fewer if the text has fewer.
-        context: `sentence`: lines drawn at random, each from its start; `stream`: the first lines, as one text.
+        words: minimum number of words typed; fewer if the text has fewer.
+        context: `sentence`: random lines, each from its start; `stream`: the first lines, as one text.
         against: a second model, of any tokenizer, for the same lines.
-        progress: told of words.
+        progress: counts words.
 
     Raises:
-        InvalidInputError: a model reads backward, or there is no word to type, or the context is another.
+        InvalidInputError: a model reads backward, there is no word to type, or the context is `document`.
     """
     if context == "document":
         raise InvalidInputError(
             "--context is 'document', but lines are typed one by one: it can be 'sentence' or 'stream'",
             parameter="context",
         )
-    for one in (checkpoint, against):
-        if one is not None and one.manifest.direction == "backward":
+    for model in (checkpoint, against):
+        if model is not None and model.manifest.direction == "backward":
             raise InvalidInputError(
                 "--task autocomplete needs a model that reads left to right, this one reads right to left",
                 parameter="task",
             )
     carries_state = context == "stream"
-    drawn = sample_lines(texts, words, consecutive=carries_state)
-    outcome = _model_figures(checkpoint, drawn, progress, carries_state=carries_state)
-    draws = bootstrap_counts(len(drawn))
-    told = {
+    sampled_lines = sample_lines(texts, words, consecutive=carries_state)
+    outcome = _model_figures(checkpoint, sampled_lines, progress, carries_state=carries_state)
+    draws = bootstrap_counts(len(sampled_lines))
+    figures = {
         "context": context,
         **outcome.facts,
         "figures": {
@@ -346,18 +342,18 @@ def autocomplete_figures(
         },
     }
     if against is not None:
-        other = _model_figures(against, drawn, progress, carries_state=carries_state)
-        told["against"] = {
-            **other.facts,
+        second = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
+        figures["against"] = {
+            **second.facts,
             "figures": {
-                name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in other.ratios.items()
+                name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in second.ratios.items()
             },
             "difference": {
-                name: bootstrap_difference(ratio, other.ratios[name], draws)._asdict()
+                name: bootstrap_difference(ratio, second.ratios[name], draws)._asdict()
                 for name, ratio in outcome.ratios.items()
             },
         }
-    return told
+    return figures
 
 
 def _model_figures(
@@ -390,24 +386,24 @@ def _model_figures(
 
 
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
-    """What one key costs in this process, one text at a time: percentiles of wall-clock time in ms.
+    """Measure wall-clock time per keystroke in this process, one text at a time: percentiles in ms.
 
-    The state before a word and its distribution are kept while the word is typed, as the service keeps them.
+    The state before a word and its distribution are reused while the word is typed, as in the service.
     """
     progress.start("timing keystrokes", _TIMED_KEYSTROKES)
     times_s = list(islice(_time_keystrokes(typist, lines), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
-    told = times_s[_WARMUP_KEYSTROKES:] or times_s
-    progress.advance(len(told))
+    measured_s = times_s[_WARMUP_KEYSTROKES:] or times_s
+    progress.advance(len(measured_s))
     progress.finish()
-    p50, p99 = (1e3 * float(np.percentile(told, q)) for q in (50, 99))
-    return {"p50": p50, "p99": p99, "keystrokes": len(told)}
+    p50, p99 = (1e3 * float(np.percentile(measured_s, q)) for q in (50, 99))
+    return {"p50": p50, "p99": p99, "keystrokes": len(measured_s)}
 
 
 def _time_keystrokes(typist: Typist, lines: Sequence[TypingLine]) -> Iterator[float]:
-    """Seconds that each look of each line took."""
+    """Yield the seconds of each keystroke of each line."""
     for line, start in zip(lines, typist.starts(lines), strict=True):
-        looks = typist.type_line(line, start)
+        keystrokes = typist.type_line(line, start)
         began = time.perf_counter()
-        for _ in looks:
+        for _ in keystrokes:
             yield time.perf_counter() - began
             began = time.perf_counter()

@@ -1,18 +1,18 @@
 """Metrics of the simulated typist, with bootstrap intervals.
 
 Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al.
-2009). Every code point is a key, and so is a line's end. The typist looks at the list before each
-letter of a word and takes the word by one key as soon as it is listed; that key also writes the
-space after it (or ends the line). Where something else follows, as a comma does in text that is not
-tokenised, it writes none. A completion that saves nothing is not taken, and no wrong key is pressed.
+2009). Every code point is a key, and so is a line's end. The typist reads the list before each
+letter of a word and selects the word by one key as soon as it is listed; that key also inserts the
+space after it (or ends the line). It inserts no space before other characters, such as a comma in
+untokenised text. A completion that saves no key is not selected, and no wrong key is pressed.
 
-Recall: the share of words that are in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; once
-before the first letter, once over all positions before a letter. Recoverable length: how many of a
-word's last letters need not be typed, counted back from its end as long as the list holds it (Kim
-2019). Phrases of n words match if the most probable word, the most probable one after that, … are
+Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; once
+before the first letter, once over all positions before a letter. Recoverable length: the number of a
+word's last letters that need not be typed, back to the last position where the list lacks it (Kim
+2019). Phrases of n words match if the most probable word, the most probable word after it, … are
 the next n words of the text (ExactMatch of Chen et al. 2019, greedily). Acceptance: a service that
 shows its first completion only above a probability does so at a share of positions (coverage) and
-is right at a share of those (precision).
+is right at a share of them (precision).
 
 Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993, chapter 13):
 words of a line are dependent, so whole lines are resampled. Every metric is a ratio of two sums over
@@ -33,11 +33,11 @@ _SEED = 1
 
 
 class Ratio(NamedTuple):
-    """A figure as parts of the lines.
+    """A metric as a ratio of two sums over lines.
 
     Attributes:
-        numerator: what is summed above the line [L].
-        denominator: what is summed below it [L].
+        numerator: of each line [L].
+        denominator: of each line [L].
     """
 
     numerator: LineValues
@@ -45,7 +45,7 @@ class Ratio(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A figure and where it lies with 95 % probability.
+    """A figure with its 95 % interval.
 
     Attributes:
         value: the figure; None where there is nothing to divide by.
@@ -59,45 +59,45 @@ class Interval(NamedTuple):
 
 
 def bootstrap_counts(num_lines: int) -> LineValues:
-    """How often each line is drawn [1000, L]; always the same draws."""
+    """Draw bootstrap resamples with a fixed seed: counts of each line [1000, L]."""
     random = np.random.default_rng(_SEED)
     counts = random.multinomial(num_lines, np.full(num_lines, 1 / num_lines), size=_RESAMPLES)
     return counts.astype(np.float64)
 
 
 def bootstrap_interval(ratio: Ratio, draws: LineValues) -> Interval:
-    """A figure with its interval.
+    """Compute a figure with its bootstrap interval.
 
     Args:
         ratio: of L lines.
-        draws: `resamples` of L lines.
+        draws: `bootstrap_counts` of L lines.
     """
     return _percentile_interval(_value(ratio), _resampled_values(ratio, draws))
 
 
 def bootstrap_difference(a: Ratio, b: Ratio, draws: LineValues) -> Interval:
-    """By how much a figure of one model is above another's, both over the same lines."""
+    """Compute the difference a − b of two models' figures over the same lines, with its interval."""
     of_a, of_b = _value(a), _value(b)
     both = None if of_a is None or of_b is None else of_a - of_b
     return _percentile_interval(both, _resampled_values(a, draws) - _resampled_values(b, draws))
 
 
 def _value(ratio: Ratio) -> float | None:
-    under = float(ratio.denominator.sum())
-    return float(ratio.numerator.sum()) / under if under else None
+    denominator = float(ratio.denominator.sum())
+    return float(ratio.numerator.sum()) / denominator if denominator else None
 
 
 def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
-    """The figure of each draw; not a number where a draw has nothing to divide by."""
-    under = draws @ ratio.denominator
-    drawn: LineValues = np.divide(
-        draws @ ratio.numerator, under, out=np.full(len(draws), np.nan), where=under > 0
+    """Return the figure of each draw; NaN where the denominator is 0."""
+    denominators = draws @ ratio.denominator
+    values: LineValues = np.divide(
+        draws @ ratio.numerator, denominators, out=np.full(len(draws), np.nan), where=denominators > 0
     )
-    return drawn
+    return values
 
 
-def _percentile_interval(value: float | None, drawn: LineValues) -> Interval:
-    known = drawn[np.isfinite(drawn)]
+def _percentile_interval(value: float | None, resampled: LineValues) -> Interval:
+    known = resampled[np.isfinite(resampled)]
     if value is None or not len(known):
         return Interval(None, None, None)
     low, high = np.percentile(known, _PERCENTILES)
@@ -108,10 +108,10 @@ class WordSpan(NamedTuple):
     """A word of a line.
 
     Attributes:
-        begin: where it begins, in code points of the line.
-        end: where it ends.
-        spaced: whether a space or the line's end follows: whoever takes a completion need not type it.
-        joined: whether nothing but a space stands between it and the word before.
+        begin: start offset in the line, in code points.
+        end: end offset.
+        spaced: whether a space or the line's end follows, which a completion includes.
+        joined: whether only a space separates it from the word before.
     """
 
     begin: int
@@ -121,7 +121,7 @@ class WordSpan(NamedTuple):
 
     @property
     def num_letters(self) -> int:
-        """Code points."""
+        """Length in code points."""
         return self.end - self.begin
 
 
@@ -130,8 +130,8 @@ class TypingLine(NamedTuple):
 
     Attributes:
         text: the line.
-        num_keys: keys it takes without completions: a code point is one, and the line's end.
-        words: those that are typed, in order.
+        num_keys: keys without completions: one per code point, and one for the line's end.
+        words: typed words, in order.
     """
 
     text: str
@@ -140,10 +140,10 @@ class TypingLine(NamedTuple):
 
 
 class CompletionRank(NamedTuple):
-    """What the typist saw at one place.
+    """Completion list before one keystroke.
 
     Attributes:
-        rank: of the word he wants in the list of completions, from 1; 0 if it is not there.
+        rank: of the wanted word in the list of completions, from 1; 0 if it is not listed.
         probability: of the first completion; 0 where there is none.
     """
 
@@ -152,11 +152,11 @@ class CompletionRank(NamedTuple):
 
 
 class TypedLine(NamedTuple):
-    """A line and what was seen while it was typed.
+    """A line with the completion ranks while it was typed.
 
     Attributes:
         line: the line.
-        completion_ranks: of each word: before its first letter, after one, two, …, with one letter left.
+        completion_ranks: of each word: after 0, 1, 2, … letters, until one letter is left.
     """
 
     line: TypingLine
@@ -164,21 +164,21 @@ class TypedLine(NamedTuple):
 
 
 def rank_table(typed: list[TypedLine]) -> npt.NDArray[np.int64]:
-    """Ranks of all words, line by line, before a letter, after one, two, … [N, K]; 0 where a word is not in the list.
+    """Return the ranks of all N words after 0, 1, 2, … letters [N, K]; 0 where a word is not listed.
 
-    Past a word's last letter there is -1.
+    Entries past a word's last letter are -1.
     """
-    seen = [looks for of_line in typed for looks in of_line.completion_ranks]
-    table = np.full((len(seen), max(map(len, seen), default=0)), -1, dtype=np.int64)
-    for row, looks in enumerate(seen):
-        table[row, : len(looks)] = [look.rank for look in looks]
+    word_ranks = [ranks for line in typed for ranks in line.completion_ranks]
+    table = np.full((len(word_ranks), max(map(len, word_ranks), default=0)), -1, dtype=np.int64)
+    for row, ranks in enumerate(word_ranks):
+        table[row, : len(ranks)] = [rank.rank for rank in ranks]
     return table
 
 
 LIST_LENGTHS = (1, 3)
-"""How many completions the typist sees."""
+"""Numbers of completions shown to the typist."""
 MAX_PHRASE_WORDS = 5
-"""Of a phrase."""
+"""Words of the longest phrase compared."""
 COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 _MAX_LETTERS = 10
 
@@ -189,9 +189,9 @@ class Ranks(NamedTuple):
     Attributes:
         table: see `rank_table` [N, K].
         letters: of each word [N].
-        spaced: whether a space follows it [N].
-        joined: whether only a space stands before it, and a word of the same line before that [N].
-        lines: the line each is of [N].
+        spaced: whether a space or the line's end follows [N].
+        joined: whether only a space separates it from the word before in the line [N].
+        lines: line index of each word [N].
         num_keys: of each line [L].
     """
 
@@ -204,51 +204,53 @@ class Ranks(NamedTuple):
 
     @classmethod
     def of(cls, typed: list[TypedLine]) -> "Ranks":
-        """Collect those of all lines."""
-        words = [word for one in typed for word in one.line.words]
+        """Collect the words of all lines."""
+        words = [word for line in typed for word in line.line.words]
         return cls(
             table=rank_table(typed),
             letters=np.array([word.num_letters for word in words], dtype=np.int64),
             spaced=np.array([word.spaced for word in words], dtype=np.bool_),
             joined=np.array([word.joined for word in words], dtype=np.bool_),
-            lines=np.repeat(np.arange(len(typed)), [len(one.line.words) for one in typed]),
-            num_keys=np.array([one.line.num_keys for one in typed], dtype=np.float64),
+            lines=np.repeat(np.arange(len(typed)), [len(line.line.words) for line in typed]),
+            num_keys=np.array([line.line.num_keys for line in typed], dtype=np.float64),
         )
 
     def by_line(self, values: npt.NDArray[Any]) -> LineValues:
-        """Sums over each line's words of a number a word [L]."""
+        """Sum a value per word [N] over each line's words [L]."""
         sums: LineValues = np.bincount(self.lines, values, minlength=len(self.num_keys)).astype(np.float64)
         return sums
 
     def shown(self, length: int) -> npt.NDArray[np.bool_]:
-        """Whether each word is among so many completions, before each letter [N, K]."""
+        """Return whether each word is among the first `length` completions, before each letter [N, K]."""
         return (self.table > 0) & (self.table <= length)
 
 
 def ratios(ranks: Ranks) -> dict[str, Ratio]:
-    """All figures with an interval, by name."""
+    """Return all figures that get an interval, by name."""
     words = ranks.by_line(np.ones(len(ranks.letters)))
     first = ranks.table[:, 0]
-    told: dict[str, Ratio] = {}
+    figures: dict[str, Ratio] = {}
     for length in LIST_LENGTHS:
-        told[f"keystroke_savings_top_{length}"] = Ratio(
+        figures[f"keystroke_savings_top_{length}"] = Ratio(
             ranks.by_line(saved_keys(ranks, length)), ranks.num_keys
         )
     for length in LIST_LENGTHS:
-        told[f"next_word_recall_top_{length}"] = Ratio(ranks.by_line((first > 0) & (first <= length)), words)
-    told["next_word_mrr"] = Ratio(ranks.by_line(_reciprocal_ranks(first)), words)
+        figures[f"next_word_recall_top_{length}"] = Ratio(
+            ranks.by_line((first > 0) & (first <= length)), words
+        )
+    figures["next_word_mrr"] = Ratio(ranks.by_line(_reciprocal_ranks(first)), words)
     reciprocal = _reciprocal_ranks(ranks.table).sum(axis=1)
-    told["mrr"] = Ratio(ranks.by_line(reciprocal), ranks.by_line(ranks.letters))
+    figures["mrr"] = Ratio(ranks.by_line(reciprocal), ranks.by_line(ranks.letters))
     for length in LIST_LENGTHS:
         recovered = ranks.by_line(recoverable_letters(ranks, length))
-        told[f"mean_recoverable_length_top_{length}"] = Ratio(recovered, words)
+        figures[f"mean_recoverable_length_top_{length}"] = Ratio(recovered, words)
     for count, (matches, phrases) in enumerate(_phrase_matches(ranks), start=1):
-        told[f"phrase_match_{count}"] = Ratio(ranks.by_line(matches), ranks.by_line(phrases))
-    return told
+        figures[f"phrase_match_{count}"] = Ratio(ranks.by_line(matches), ranks.by_line(phrases))
+    return figures
 
 
 def saved_keys(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
-    """Keys that a list of so many completions spares at each word [N]."""
+    """Return the keys saved at each word by a list of `length` completions [N]."""
     shown = ranks.shown(length)
     typed = np.where(shown.any(axis=1), shown.argmax(axis=1), ranks.letters)
     saved: npt.NDArray[np.int64] = np.maximum(ranks.letters - typed + ranks.spaced - 1, 0)
@@ -256,76 +258,76 @@ def saved_keys(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
 
 
 def recoverable_letters(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
-    """Letters from each word's end back to where the list does not hold it [N]."""
+    """Return the number of trailing letters of each word at which the list always holds it [N]."""
     missing = ~ranks.shown(length) & (ranks.table >= 0)
-    places = np.arange(ranks.table.shape[1])
-    last = np.where(missing, places, -1).max(axis=1, initial=-1)
+    columns = np.arange(ranks.table.shape[1])
+    last = np.where(missing, columns, -1).max(axis=1, initial=-1)
     recoverable: npt.NDArray[np.int64] = ranks.letters - 1 - last
     return recoverable
 
 
 def recall_by_letters(ranks: Ranks) -> list[dict[str, Any]]:
-    """Recall after so many letters, of the words that have more."""
-    told: list[dict[str, Any]] = []
+    """Return recall after 0, 1, 2, … letters, over the words that have more letters."""
+    rows: list[dict[str, Any]] = []
     for letters in range(min(_MAX_LETTERS + 1, ranks.table.shape[1])):
         longer = ranks.table[:, letters] >= 0
         count = int(longer.sum())
         recalls = {f"top_{n}": float(ranks.shown(n)[longer, letters].mean()) for n in LIST_LENGTHS}
-        told.append({"letters": letters, "words": count, **recalls})
-    return told
+        rows.append({"letters": letters, "words": count, **recalls})
+    return rows
 
 
 def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, float]]:
-    """What a first completion is worth that is shown if it is probable enough: a row for each of some coverages.
+    """Compute the precision of first completions shown above a probability threshold, a row per coverage.
 
     Args:
         typed: the lines.
-        first_only: count places before a word's first letter only, else all places before a letter.
+        first_only: count positions before a word's first letter only, else before every letter.
 
     Returns:
-        The coverage, the least probability shown (threshold), the mean of those shown, and their precision,
-        which equals that mean if probabilities mean what they say.
+        The coverage, the threshold (least probability shown), the mean probability shown, and the precision,
+        which equals that mean for a calibrated model.
     """
-    looks = [
-        look
-        for one in typed
-        for of_word in one.completion_ranks
-        for look in of_word[: 1 if first_only else None]
+    ranks = [
+        rank
+        for line in typed
+        for word_ranks in line.completion_ranks
+        for rank in word_ranks[: 1 if first_only else None]
     ]
-    looks.sort(key=lambda look: -look.probability)
-    right = np.cumsum([look.rank == 1 for look in looks])
-    sums = np.cumsum([look.probability for look in looks])
-    told = []
-    for coverage in COVERAGES if looks else ():
-        count = max(1, round(coverage * len(looks)))
+    ranks.sort(key=lambda rank: -rank.probability)
+    right = np.cumsum([rank.rank == 1 for rank in ranks])
+    sums = np.cumsum([rank.probability for rank in ranks])
+    rows = []
+    for coverage in COVERAGES if ranks else ():
+        count = max(1, round(coverage * len(ranks)))
         row = {
             "coverage": coverage,
-            "threshold": looks[count - 1].probability,
+            "threshold": ranks[count - 1].probability,
             "mean_probability": float(sums[count - 1]) / count,
             "precision": float(right[count - 1]) / count,
         }
-        told.append(row)
-    return told
+        rows.append(row)
+    return rows
 
 
 def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """Whether n greedy words match, and whether there are n words to match, from each word on [N], for n = 1, 2, …."""
-    here = ranks.table[:, 0] == 1
-    matches, phrases = here, np.ones_like(here)
-    told = [(matches, phrases)]
+    """Return, for n = 1, 2, …, whether n greedy words from each word match, and whether n words exist [N]."""
+    is_first = ranks.table[:, 0] == 1
+    matches, phrases = is_first, np.ones_like(is_first)
+    rows = [(matches, phrases)]
     for count in range(2, MAX_PHRASE_WORDS + 1):
-        there = np.zeros_like(here)
-        right = np.zeros_like(here)
-        begins = len(here) - count + 1
+        exists = np.zeros_like(is_first)
+        right = np.zeros_like(is_first)
+        begins = len(is_first) - count + 1
         if begins > 0:
-            there[:begins] = phrases[:begins] & ranks.joined[count - 1 :]
-            right[:begins] = matches[:begins] & here[count - 1 :]
-        matches, phrases = right & there, there
-        told.append((matches, phrases))
-    return told
+            exists[:begins] = phrases[:begins] & ranks.joined[count - 1 :]
+            right[:begins] = matches[:begins] & is_first[count - 1 :]
+        matches, phrases = right & exists, exists
+        rows.append((matches, phrases))
+    return rows
 
 
 def _reciprocal_ranks(table: npt.NDArray[np.int64]) -> LineValues:
-    """1 / rank; 0 where there is none."""
-    answer: LineValues = np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)
-    return answer
+    """Return 1 / rank; 0 where a word is not listed."""
+    reciprocals: LineValues = np.divide(1.0, table, out=np.zeros(table.shape), where=table > 0)
+    return reciprocals

@@ -1,7 +1,7 @@
 """Breakdowns of held-out results: by frequency and position, entropy, and two models compared.
 
-Whole distributions are computed at sampled positions only: a row has V numbers, so a few thousand
-positions, evenly spread, stand for the text. Rows come in small batches, in the same order for every
+Full distributions are computed at sampled positions only: a row has V numbers, so a few thousand
+positions, evenly spread, represent the text. Rows come in small batches, in the same order for every
 model with the same vocabulary, so that two models are compared row by row in bounded memory.
 """
 
@@ -32,13 +32,13 @@ _POWERS_OF_TWO = 2 ** np.arange(62)
 
 
 class TokenGroup(NamedTuple):
-    """Some of a text's predicted tokens.
+    """Figures of a group of a text's predicted tokens.
 
     Attributes:
-        name: which: such as `10-99`, `unknown` or `end of sentence`.
-        tokens: how many there are.
+        name: of the group, such as `10-99`, `unknown` or `end of sentence`.
+        tokens: number of tokens.
         share: of all tokens.
-        logprob: their mean natural-log probability; None where one is impossible.
+        logprob: their mean natural-log probability; None where a probability is 0.
         perplexity: of them alone; None likewise.
     """
 
@@ -50,11 +50,11 @@ class TokenGroup(NamedTuple):
 
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> list[TokenGroup]:
-    """Figures by powers of ten of the tokens' counts; `<unk>` and `</s>` apart.
+    """Group tokens by powers of ten of their counts; `<unk>` and `</s>` are groups of their own.
 
     Args:
-        targets: what a model said.
-        counts: how often each token of the vocabulary occurs in some text [V].
+        targets: scores of a model.
+        counts: of each vocabulary token in a reference text [V].
     """
     of_each = counts[targets.tokens]
     powers = np.searchsorted(_POWERS_OF_TEN, of_each, side="right")
@@ -68,10 +68,10 @@ def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) ->
 
 
 def by_position(targets: CorpusScores, positions: TokenIds) -> list[TokenGroup]:
-    """Figures by powers of two of the tokens' positions.
+    """Group tokens by powers of two of their positions.
 
     Args:
-        targets: what a model said.
+        targets: scores of a model.
         positions: of each token, from 1 [N].
     """
     powers = np.searchsorted(_POWERS_OF_TWO, positions)  # 1, 2, 3-4, 5-8, …
@@ -80,14 +80,14 @@ def by_position(targets: CorpusScores, positions: TokenIds) -> list[TokenGroup]:
 
 
 def positions_in_sentence(corpus: EncodedCorpus) -> TokenIds:
-    """Where each predicted token stands in its sentence, from 1; `</s>` stands last [N]."""
+    """Return each predicted token's position in its sentence, from 1; `</s>` is last [N]."""
     return _counting_ranges(np.diff(corpus.offsets) + 1)
 
 
 def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: int) -> TokenIds:
-    """How many tokens a model was asked for since it knew nothing, this one included [N].
+    """Return each predicted token's position, from 1, since the model's state was reset [N].
 
-    Of `stream` since the text's start, of `document` since the window's.
+    The state is reset at each sentence; for `stream` at the text's start only, for `document` at each window.
     """
     if context == "sentence":
         return positions_in_sentence(corpus)
@@ -97,14 +97,14 @@ def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: in
 
 
 def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64]:
-    """How often each token occurs in a text, an `</s>` a sentence included [V]."""
+    """Count the tokens of a text, one `</s>` per sentence included [V]."""
     counts = np.bincount(corpus.tokens, minlength=vocab_size).astype(np.int64)
     counts[EOS] += corpus.num_sentences
     return counts
 
 
 def _token_groups(targets: CorpusScores, group: TokenIds, names: Sequence[str]) -> list[TokenGroup]:
-    """Groups that have a token, in the order of their names."""
+    """Return the non-empty groups, in the order of `names`."""
     tokens = np.bincount(group, minlength=len(names))
     totals = np.bincount(group, targets.log_probs, minlength=len(names))
     return [
@@ -121,7 +121,7 @@ def _token_groups(targets: CorpusScores, group: TokenIds, names: Sequence[str]) 
 
 
 def _counting_ranges(lengths: TokenIds) -> TokenIds:
-    """1, 2, …, n for each length n, one after the other."""
+    """Concatenate the ranges 1, 2, …, n of each length n."""
     starts = np.cumsum(lengths) - lengths
     return np.arange(1, int(lengths.sum()) + 1) - np.repeat(starts, lengths)
 
@@ -131,7 +131,7 @@ def _span(first: int, last: int) -> str:
 
 
 DEFAULT_SAMPLE = 4096
-"""Places looked at: the mean of a few bits is then known to a few hundredths."""
+"""Sampled positions: enough to measure a mean of a few bits to a few hundredths."""
 
 _BATCH_ROWS = 64
 _MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
@@ -140,12 +140,12 @@ LogProbRows: TypeAlias = npt.NDArray[np.float64]
 
 
 class _SampledText(NamedTuple):
-    """A text that is read from its start, and where it is stopped at.
+    """A text and its sampled positions.
 
     Attributes:
-        before: the tokens that stand before it, at least one.
+        before: context tokens before the text, at least one.
         text: its tokens.
-        stops: how many tokens are read when a row is wanted, ascending [n].
+        stops: numbers of tokens read before each sampled prediction, ascending [n].
     """
 
     before: TokenIds
@@ -154,7 +154,7 @@ class _SampledText(NamedTuple):
 
 
 def sample_positions(num_tokens: int, most: int) -> TokenIds:
-    """Up to so many of a text's predicted tokens, evenly spread and ascending [n]."""
+    """Sample up to `most` of a text's predicted tokens, evenly spread and ascending [n]."""
     count = min(num_tokens, most)
     return (2 * np.arange(count, dtype=np.int64) + 1) * num_tokens // (2 * max(count, 1))
 
@@ -162,87 +162,87 @@ def sample_positions(num_tokens: int, most: int) -> TokenIds:
 def sampled_distributions(
     model: LanguageModel[Any],
     corpus: EncodedCorpus,
-    places: TokenIds,
+    positions: TokenIds,
     *,
     context: Context,
     window: int,
     progress: Progress,
 ) -> Iterator[LogProbRows]:
-    """The model's distributions over the token at each place, given the tokens before it.
+    """Compute the model's distributions over the token at each position, given the tokens before it.
 
     Args:
         model: any family.
         corpus: encoded with its tokenizer.
-        places: numbers of predicted tokens, as `score_corpus` counts them, ascending.
+        positions: indices of predicted tokens, as `score_corpus` counts them, ascending.
         context: see `training.evaluation.evaluate`.
         window: tokens in a window, for `document`.
-        progress: told of rows.
+        progress: counts rows.
 
     Yields:
         Natural-log probabilities [b, V] in batches, each row summing to 1; their order depends on
-        the text, the places and V, not on the model.
+        the text, the positions and V, not on the model.
     """
-    walks = sorted(_sampled_texts(corpus, places, context, window), key=lambda walk: -len(walk.stops))
+    texts = sorted(_sampled_texts(corpus, positions, context, window), key=lambda text: -len(text.stops))
     most = max(1, min(_BATCH_ROWS, _MAX_BATCH_VALUES // len(model.vocabulary)))
-    for start in range(0, len(walks), most):
-        for state in _rebatch_states(_states_at_stops(model, walks[start : start + most]), most):
+    for start in range(0, len(texts), most):
+        for state in _rebatch_states(_states_at_stops(model, texts[start : start + most]), most):
             progress.advance(len(state))
             yield renormalised(to_numpy(model.next_log_probs(state)))
 
 
 def _sampled_texts(
-    corpus: EncodedCorpus, places: TokenIds, context: Context, window: int
+    corpus: EncodedCorpus, positions: TokenIds, context: Context, window: int
 ) -> list[_SampledText]:
-    """The texts that places lie in."""
-    if not len(places):
+    """Return the texts that contain the positions."""
+    if not len(positions):
         return []
     if context == "stream":
         before, text = running_text(corpus)
-        return [_SampledText(np.array([before]), text, np.flatnonzero(text != BOS)[places])]
+        return [_SampledText(np.array([before]), text, np.flatnonzero(text != BOS)[positions])]
     if context == "sentence":
-        starts = corpus.offsets + np.arange(len(corpus.offsets))  # with one `</s>` each
-        owners = np.searchsorted(starts, places, side="right") - 1
+        starts = corpus.offsets + np.arange(len(corpus.offsets))  # with one `</s>` per sentence
+        owners = np.searchsorted(starts, positions, side="right") - 1
         numbers, first = np.unique(owners, return_index=True)
-        groups = np.split(places, first[1:])
+        groups = np.split(positions, first[1:])
         return [
             _SampledText(np.array([BOS]), corpus.sentence(number).astype(np.int64), group - starts[number])
             for number, group in zip(numbers.tolist(), groups, strict=True)
         ]
-    walks, begin = [], 0
+    texts, begin = [], 0
     for preceding, text in windows(corpus, window):
-        inside = places[np.searchsorted(places, begin) : np.searchsorted(places, begin + len(text))]
+        inside = positions[np.searchsorted(positions, begin) : np.searchsorted(positions, begin + len(text))]
         if len(inside):
-            walks.append(_SampledText(preceding, text, inside - begin))
+            texts.append(_SampledText(preceding, text, inside - begin))
         begin += len(text)
-    return walks
+    return texts
 
 
-def _states_at_stops(model: LanguageModel[Any], walks: Sequence[_SampledText]) -> Iterator[Any]:
-    """The states at all first stops, at all second ones, …; walks with the most stops come first."""
-    state = read_segments(model, [walk.before for walk in walks], model.empty_state(len(walks)))
-    for number in range(len(walks[0].stops)):
-        live = [walk for walk in walks if len(walk.stops) > number]
+def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -> Iterator[Any]:
+    """Yield the states at all first stops, all second stops, …; texts with the most stops come first."""
+    state = read_segments(model, [text.before for text in texts], model.empty_state(len(texts)))
+    for number in range(len(texts[0].stops)):
+        live = [text for text in texts if len(text.stops) > number]
         if len(live) < len(state):
             state = state.select(np.arange(len(live)))
-        stretches = [walk.text[walk.stops[number - 1] if number else 0 : walk.stops[number]] for walk in live]
-        state = read_segments(model, stretches, state)
+        segments = [text.text[text.stops[number - 1] if number else 0 : text.stops[number]] for text in live]
+        state = read_segments(model, segments, state)
         yield state
 
 
 def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
-    """The same rows in larger batches: an output layer is faster on many."""
-    waiting: list[Any] = []
+    """Concatenate states into batches of at least `rows` rows, which an output layer computes faster."""
+    pending: list[Any] = []
     for state in states:
-        waiting.append(state)
-        if sum(map(len, waiting)) >= rows:
-            yield waiting[0].concatenate(waiting[1:])
-            waiting = []
-    if waiting:
-        yield waiting[0].concatenate(waiting[1:])
+        pending.append(state)
+        if sum(map(len, pending)) >= rows:
+            yield pending[0].concatenate(pending[1:])
+            pending = []
+    if pending:
+        yield pending[0].concatenate(pending[1:])
 
 
 def renormalised(log_probs: npt.NDArray[np.float32]) -> LogProbRows:
-    """Rows of a model that is not quite normalised, as of one that is."""
+    """Normalise rows of log-probabilities, in float64."""
     rows = log_probs.astype(np.float64)
     peak = rows.max(axis=1, keepdims=True)
     rows -= peak
@@ -252,13 +252,13 @@ def renormalised(log_probs: npt.NDArray[np.float32]) -> LogProbRows:
 
 
 class SampledMean(NamedTuple):
-    """The mean of a quantity over places sampled from a text.
+    """The mean of a quantity over sampled positions of a text.
 
     Attributes:
-        nats: the mean; None where it is infinite, or no place was looked at.
+        nats: the mean; None where it is infinite, or no position was sampled.
         bits: the same in bits.
-        standard_error_bits: of the mean, places taken as independent; None for fewer than two.
-        positions: places looked at.
+        standard_error_bits: of the mean, positions taken as independent; None for fewer than two.
+        positions: number of sampled positions.
     """
 
     nats: float | None
@@ -276,39 +276,39 @@ def mean_entropy(
     sample: int = DEFAULT_SAMPLE,
     progress: Progress,
 ) -> SampledMean:
-    """The mean entropy of a model's predictions of a text.
+    """Compute the mean entropy of a model's predictions of a text.
 
-    A model that knows how sure it may be has a cross-entropy close to it.
+    The cross-entropy of a calibrated model is close to it.
 
     Args:
         model: any family.
         corpus: encoded with its tokenizer.
         context: see `training.evaluation.evaluate`.
         window: tokens in a window, for `document`.
-        sample: predictions looked at, at most.
-        progress: told of predictions.
+        sample: maximum number of predictions.
+        progress: counts predictions.
     """
-    places = sample_positions(num_predicted(corpus, context), sample)
-    progress.start(f"entropy of the {model.family}", len(places))
-    read = sampled_distributions(model, corpus, places, context=context, window=window, progress=progress)
+    positions = sample_positions(num_predicted(corpus, context), sample)
+    progress.start(f"entropy of the {model.family}", len(positions))
+    read = sampled_distributions(model, corpus, positions, context=context, window=window, progress=progress)
     entropies = [entropies_of(rows) for rows in read]
     progress.finish()
     return sampled_mean(np.concatenate(entropies) if entropies else np.zeros(0))
 
 
 def entropies_of(rows: LogProbRows) -> LogProbRows:
-    """The entropy of each distribution in nats [n], of natural-log probabilities [n, V]."""
+    """Compute the entropy in nats [n] of each row of natural-log probabilities [n, V]."""
     entropies: LogProbRows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
     return entropies
 
 
 def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
-    """How many tokens of a corpus are predicted."""
+    """Return the number of predicted tokens of a corpus."""
     return len(corpus.tokens) if context == "document" else corpus.num_tokens
 
 
 def sampled_mean(values: LogProbRows) -> SampledMean:
-    """The mean of values in nats [n]."""
+    """Compute the mean of values in nats [n]."""
     count = len(values)
     if not count or not np.isfinite(values).all():
         return SampledMean(None, None, None, count)
@@ -321,15 +321,15 @@ _TWO_SIDED_95 = 1.959964
 
 
 class LogProbDifference(NamedTuple):
-    """By how much a model A gives a text a higher log-probability than a model B.
+    """Difference of two models' mean log-probabilities of a text.
 
     Attributes:
         nats_per_token: A's mean log-probability less B's; positive where A is better. None where
-            either thinks a token impossible.
-        standard_error: of it, from how it varies between sentences; None for fewer than two.
-        low: end of the interval that holds it with 95 % probability.
-        high: the other end.
-        sentences: that it varies between.
+            either gives a token the probability 0.
+        standard_error: of it, from its variance between sentences; None for fewer than two.
+        low: lower end of the 95 % interval.
+        high: upper end.
+        sentences: number of sentences.
     """
 
     nats_per_token: float | None
@@ -342,18 +342,18 @@ class LogProbDifference(NamedTuple):
 def log_prob_difference(
     a: CorpusScores, b: CorpusScores, corpus: EncodedCorpus, *, context: Context
 ) -> LogProbDifference:
-    """The paired difference of two models' log-probabilities of the same tokens.
+    """Compute the paired difference of two models' log-probabilities of the same tokens.
 
-    Both read the same sentences, so what makes a sentence hard for both cancels: the difference is
-    known far better than either perplexity. It is a ratio of two sums over sentences, nats and
+    Both read the same sentences, so the difficulty that a sentence has for both cancels: the difference is
+    measured far more precisely than either perplexity. It is a ratio of two sums over sentences, nats and
     tokens; its standard error is that of the linearised ratio (Cochran, Sampling Techniques, 1977,
     section 6.4), which a bootstrap over sentences approaches.
 
     Args:
-        a: what A said.
-        b: what B said of the same corpus in the same context.
+        a: scores of A.
+        b: scores of B on the same corpus in the same context.
         corpus: the text.
-        context: as it was scored; of `document`, texts stand for sentences.
+        context: of the scores; for `document`, texts count as sentences.
     """
     lengths = np.diff(corpus.offsets) + (context != "document")
     differences = a.log_probs.astype(np.float64) - b.log_probs
@@ -382,7 +382,7 @@ def mean_divergence(
     sample: int = DEFAULT_SAMPLE,
     progress: Progress,
 ) -> SampledMean:
-    """The mean Kullback–Leibler divergence KL(A‖B) of two models' predictions of a text.
+    """Compute the mean Kullback–Leibler divergence KL(A‖B) of two models' predictions of a text.
 
     Args:
         a: A, any family.
@@ -390,8 +390,8 @@ def mean_divergence(
         corpus: encoded with their tokenizer.
         context: see `training.evaluation.evaluate`.
         window: tokens in a window, for `document`.
-        sample: predictions looked at, at most.
-        progress: told of predictions, once for each model.
+        sample: maximum number of predictions.
+        progress: counts predictions, once for each model.
 
     Raises:
         InvalidInputError: the vocabularies differ.
@@ -402,10 +402,10 @@ def mean_divergence(
             "there is no divergence between them",
             parameter="against",
         )
-    places = sample_positions(num_predicted(corpus, context), sample)
-    progress.start(f"divergence of the {a.family} from the {b.family}", 2 * len(places))
+    positions = sample_positions(num_predicted(corpus, context), sample)
+    progress.start(f"divergence of the {a.family} from the {b.family}", 2 * len(positions))
     of_a, of_b = (
-        sampled_distributions(model, corpus, places, context=context, window=window, progress=progress)
+        sampled_distributions(model, corpus, positions, context=context, window=window, progress=progress)
         for model in (a, b)
     )
     divergences = [_row_divergences(p, q) for p, q in zip(of_a, of_b, strict=True)]
@@ -414,7 +414,7 @@ def mean_divergence(
 
 
 def _row_divergences(a: LogProbRows, b: LogProbRows) -> npt.NDArray[np.float64]:
-    """KL of each row of log-probabilities [n, V], in nats [n]; infinite where only B rules a token out."""
+    """Compute KL(A‖B) in nats [n] of rows of log-probabilities [n, V]; infinite where only B rules a token out."""
     p = np.exp(a)
     possible = p > 0
     gaps = np.zeros_like(a)

@@ -2,10 +2,10 @@
 
 The context of a token is one of:
 
-sentence  every line starts afresh after `<s>`, and its `</s>` is predicted.
+sentence  every line starts anew after `<s>`, and its `</s>` is predicted.
 stream    the state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>`
           is not.
-document  each text whole, line ends in it, cut into disjoint windows; a window starts from the token
+document  each text with its line ends, cut into disjoint windows; a window starts from the token
           before it alone (`<s>` for the first), and the last, shorter one from as many tokens as
           fill it up; `</s>` is not predicted. This is how lm-evaluation-harness computes rolling
           log-likelihoods.
@@ -41,16 +41,16 @@ DEFAULT_WINDOW_TOKENS = 65_534
 
 _BATCH_TOKENS = 16_384
 CHUNK_TOKENS = 2_048
-"""Tokens of a long text read at once."""
+"""Tokens of a long text read in one model call."""
 
 
 class CorpusScores(NamedTuple):
-    """What a model says of predicted tokens, in the corpus's order.
+    """A model's scores of predicted tokens, in the corpus's order.
 
     Attributes:
         log_probs: natural-log probabilities [N].
         tokens: the tokens [N].
-        matched: of an n-gram model: the length of the longest n-gram found for each [N].
+        matched: length of the longest n-gram found for each token [N]; n-gram models only.
     """
 
     log_probs: npt.NDArray[np.float32]
@@ -66,7 +66,7 @@ def score_corpus(
     window: int = DEFAULT_WINDOW_TOKENS,
     progress: Progress,
 ) -> CorpusScores:
-    """Log-probabilities of every predicted token of a corpus."""
+    """Compute the log-probability of every predicted token of a corpus."""
     progress.start(f"scoring with the {model.family}, {context} context", corpus.num_tokens)
     if context == "sentence":
         targets = _score_sentences(model, corpus, progress)
@@ -87,21 +87,21 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
     for rows in _batches_of_similar_length(lengths):
         width = int(lengths[rows].max())
         inside = np.arange(width) < lengths[rows, None]  # [B, T]
-        places = (starts[rows, None] + np.arange(width))[inside]
+        indices = (starts[rows, None] + np.arange(width))[inside]  # flat, of the row's tokens
         batch = np.full((len(rows), width), EOS, dtype=np.int64)
-        batch[inside] = tokens[places]
+        batch[inside] = tokens[indices]
         scores, orders = _score(model, model.initial_state(len(rows)), batch, lengths[rows])
-        log_probs[places] = scores[inside]
+        log_probs[indices] = scores[inside]
         if matched is not None and orders is not None:
-            matched[places] = orders[inside]
-        progress.advance(len(places))
+            matched[indices] = orders[inside]
+        progress.advance(len(indices))
     return CorpusScores(log_probs, tokens, matched)
 
 
 def _score(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
 ) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None]:
-    """Log-probabilities [B, T] and, of an n-gram model, the lengths of the n-grams found [B, T]."""
+    """Compute log-probabilities [B, T] and, for an n-gram model, the lengths of the n-grams found [B, T]."""
     ngram = as_ngram(model)
     if ngram is not None:
         scores = ngram.score_detailed(state, tokens, lengths)
@@ -112,7 +112,7 @@ def _score(
 def _score_and_advance(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
 ) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
-    """What `_score` tells, and the state after the tokens."""
+    """Return the results of `_score` and the state after the tokens."""
     if as_ngram(model) is not None:
         return *_score(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
     read = read_sequences(model, state, tokens, lengths)
@@ -120,7 +120,7 @@ def _score_and_advance(
 
 
 def as_ngram(model: Any) -> Any:
-    """An n-gram model, on whatever device it computes; None for another family."""
+    """Return an n-gram model, on any device; None for another family."""
     return model if model.family == NGramModel.family else None
 
 
@@ -136,15 +136,15 @@ def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.N
 
 
 def running_text(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
-    """The token before a corpus read as one text, and its tokens; every `<s>` is in it, and not predicted."""
+    """Return the token before a corpus read as one text, and its tokens, with unpredicted `<s>` among them."""
     text = corpus.with_boundaries().astype(np.int64)
     return BOS, text[1:]
 
 
 def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
-    """The tokens before each window of documents, and its tokens.
+    """Yield the context tokens and the tokens of each window of documents.
 
-    With those before it, every window but the first has `window` + 1 tokens.
+    With its context, every window but the first has `window` + 1 tokens.
     """
     for index in range(corpus.num_sentences):
         document = corpus.sentence(index).astype(np.int64)
@@ -159,9 +159,9 @@ def _document(corpus: EncodedCorpus) -> tuple[TokenIds, TokenIds]:
     return np.array([before]), text
 
 
-def read_segments(model: LanguageModel[Any], stretches: Sequence[TokenIds], state: Any) -> Any:
-    """The state after one stretch of tokens a row."""
-    tokens, lengths = pad_sequences(stretches)
+def read_segments(model: LanguageModel[Any], segments: Sequence[TokenIds], state: Any) -> Any:
+    """Return the state after one segment of tokens per row, read in chunks."""
+    tokens, lengths = pad_sequences(segments)
     for start in range(0, tokens.shape[1], CHUNK_TOKENS):
         chunk = tokens[:, start : start + CHUNK_TOKENS]
         state = prefill_sequences(model, state, chunk, np.clip(lengths - start, 0, chunk.shape[1]))
@@ -171,7 +171,7 @@ def read_segments(model: LanguageModel[Any], stretches: Sequence[TokenIds], stat
 def _score_long(
     model: LanguageModel[Any], texts: Iterator[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> CorpusScores:
-    """Score texts one after the other, each in chunks with the state carried between them."""
+    """Score texts in sequence, each in chunks with the state carried between them."""
     log_probs: list[npt.NDArray[np.float32]] = []
     matched: list[npt.NDArray[np.integer[Any]]] = []
     targets: list[TokenIds] = []
@@ -189,29 +189,29 @@ def _score_long(
             progress.advance(int(predicted.sum()))
     if not targets:
         return CorpusScores(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64), None)
-    found = np.concatenate(matched) if matched else None
-    return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), found)
+    match_lengths = np.concatenate(matched) if matched else None
+    return CorpusScores(np.concatenate(log_probs), np.concatenate(targets), match_lengths)
 
 
 class Evaluation(NamedTuple):
     """Figures over a text.
 
-    What depends on the tokenizer: all that is per token. What does not, so that models with
-    different tokenizers compare on the same text: all that is per word or byte.
+    Figures per token depend on the tokenizer. Figures per word or byte do not, so they compare
+    models with different tokenizers on the same text.
 
     Attributes:
-        context: how contexts were made.
-        tokens: tokens predicted, `</s>` and unknown ones included.
-        oov: how many of them were `<unk>`.
+        context: of the tokens.
+        tokens: predicted tokens, `</s>` and `<unk>` included.
+        oov: number of `<unk>` among them.
         logprob: their natural-log probability.
         nats_per_token: the cross-entropy, −logprob / tokens; None where a probability was zero.
         bits_per_token: the same in bits.
-        perplexity: per token, unknown ones charged at p(<unk>).
+        perplexity: per token, unknown tokens charged at p(<unk>).
         perplexity_without_oov: the same with unknown tokens left out of sum and count.
         word_perplexity: per word between white space; a predicted `</s>` counts as a word.
         byte_perplexity: per byte of UTF-8, line ends aside (`document`: included).
         bits_per_byte: its logarithm.
-        hit_rates: of an n-gram model: which orders' n-grams were found, by order; else empty.
+        hit_rates: share of n-grams found, by order; empty for other models than n-gram models.
     """
 
     context: Context
@@ -236,14 +236,14 @@ def evaluate(
     window: int = DEFAULT_WINDOW_TOKENS,
     progress: Progress,
 ) -> Evaluation:
-    """Score a corpus and sum up.
+    """Score a corpus and summarise the scores.
 
     Args:
         model: any family.
         corpus: encoded with the model's tokenizer; for `document` each "sentence" is a whole text.
-        context: see `training.evaluation.evaluate`.
+        context: `sentence`, `stream` or `document`; see the module.
         window: tokens in a window, for `document`.
-        progress: told of tokens.
+        progress: counts tokens.
     """
     targets = score_corpus(model, corpus, context=context, window=window, progress=progress)
     return summarise_scores(model, corpus, targets, context=context)
@@ -252,16 +252,16 @@ def evaluate(
 def summarise_scores(
     model: LanguageModel[Any], corpus: EncodedCorpus, targets: CorpusScores, *, context: Context
 ) -> Evaluation:
-    """Sum up what a model said of a corpus."""
+    """Summarise a model's scores of a corpus."""
     known = targets.tokens != UNK
     logprob = float(targets.log_probs.sum(dtype="float64"))
     known_logprob = float(targets.log_probs[known].sum(dtype="float64"))
     ends = 0 if context == "document" else corpus.num_sentences
     count = len(targets.tokens)
-    found: Sequence[HitRate] = ()
+    rates: Sequence[HitRate] = ()
     ngram = as_ngram(model)
     if targets.matched is not None and ngram is not None:
-        found = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
+        rates = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
     bits = bits_per_unit(logprob, count)
     return Evaluation(
         context=context,
@@ -275,14 +275,14 @@ def summarise_scores(
         word_perplexity=perplexity(logprob, corpus.num_words + ends),
         byte_perplexity=perplexity(logprob, corpus.num_bytes),
         bits_per_byte=bits_per_unit(logprob, corpus.num_bytes),
-        hit_rates=found,
+        hit_rates=rates,
     )
 
 
 def evaluation_facts(evaluation: Evaluation) -> dict[str, Any]:
-    """The figures by name, as JSON can carry them: a log-probability of minus infinity is null.
+    """Return the figures by name, as JSON values: a log-probability of minus infinity is null.
 
-    `hit_rates` is there for n-gram models only.
+    `hit_rates` is present for n-gram models only.
     """
     values = evaluation._asdict()
     values["hit_rates"] = [rate._asdict() for rate in evaluation.hit_rates]

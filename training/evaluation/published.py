@@ -38,16 +38,16 @@ OOV_POLICY = (
     "which leaves them out of sum and count"
 )
 COUNTS_FILE = "token_counts.npy"
-"""In a checkpoint: how often each token occurs in the training text [V], int64."""
+"""Checkpoint file with the count of each token in the training text [V], int64."""
 
 
 class EvaluationOptions(NamedTuple):
-    """How a text is looked at.
+    """Options of an evaluation.
 
     Attributes:
         context: see `training.evaluation.evaluate`.
         window: tokens in a window, for `document`.
-        sample: predictions of which whole distributions are looked at, at most.
+        sample: maximum number of predictions with full distributions.
     """
 
     context: Context
@@ -59,30 +59,30 @@ def evaluation_details(
     checkpoint: Checkpoint,
     corpus: EncodedCorpus,
     targets: CorpusScores,
-    way: EvaluationOptions,
+    options: EvaluationOptions,
     *,
     entropy: SampledMean | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """The entropy of the predictions, unless it is given, and figures by frequency and position, by name.
+    """Compute the predictions' entropy, unless given, and figures by frequency and position, by name.
 
-    Frequencies are those in the training text where the checkpoint knows them, else in the text itself.
+    Frequencies are those in the training text if the checkpoint has them, else in the text itself.
     """
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
     counts = token_counts(corpus, vocab_size) if known is None else known
-    entropy = entropy or mean_entropy(checkpoint.model, corpus, **way._asdict(), progress=progress)
-    told: dict[str, Any] = {
+    entropy = entropy or mean_entropy(checkpoint.model, corpus, **options._asdict(), progress=progress)
+    details: dict[str, Any] = {
         "entropy": entropy._asdict(),
         "frequency_in": "evaluated text" if known is None else "training text",
         "by_frequency": _as_table(by_frequency(targets, counts)),
     }
-    if way.context != "document":
-        told["by_position_in_sentence"] = _as_table(by_position(targets, positions_in_sentence(corpus)))
-    if way.context != "sentence":
-        since_start = positions_since_start(corpus, context=way.context, window=way.window)
-        told["by_position_since_start"] = _as_table(by_position(targets, since_start))
-    return told
+    if options.context != "document":
+        details["by_position_in_sentence"] = _as_table(by_position(targets, positions_in_sentence(corpus)))
+    if options.context != "sentence":
+        since_start = positions_since_start(corpus, context=options.context, window=options.window)
+        details["by_position_since_start"] = _as_table(by_position(targets, since_start))
+    return details
 
 
 def compare_models(
@@ -90,35 +90,35 @@ def compare_models(
     b: Checkpoint,
     corpus: EncodedCorpus,
     targets: CorpusScores,
-    way: EvaluationOptions,
+    options: EvaluationOptions,
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """A second model's figures on the same text, by how much the first is better, and their divergence, by name.
+    """Compute a second model's figures on the same text, the paired difference and the divergence, by name.
 
     Args:
         a: the first model.
         b: the second; see `check_comparable`.
         corpus: the text.
-        targets: what the first said of it.
-        way: how it was looked at.
-        progress: told of each stage.
+        targets: the first model's scores of the text.
+        options: of the evaluation.
+        progress: reports each stage.
     """
-    of_b = score_corpus(b.model, corpus, context=way.context, window=way.window, progress=progress)
-    difference = log_prob_difference(targets, of_b, corpus, context=way.context)
-    divergence = mean_divergence(a.model, b.model, corpus, **way._asdict(), progress=progress)
+    of_b = score_corpus(b.model, corpus, context=options.context, window=options.window, progress=progress)
+    difference = log_prob_difference(targets, of_b, corpus, context=options.context)
+    divergence = mean_divergence(a.model, b.model, corpus, **options._asdict(), progress=progress)
     return {
-        **evaluation_facts(summarise_scores(b.model, corpus, of_b, context=way.context)),
+        **evaluation_facts(summarise_scores(b.model, corpus, of_b, context=options.context)),
         "difference": difference._asdict(),
         "divergence": divergence._asdict(),
     }
 
 
 def check_comparable(a: Checkpoint, b: Checkpoint, names: tuple[str, str]) -> None:
-    """Refuse two models whose predictions cannot be compared token by token.
+    """Check that two models' predictions can be compared token by token.
 
     Raises:
-        InvalidInputError: their vocabularies or tokenizers differ, or the order they read in.
+        InvalidInputError: their vocabularies, tokenizers or reading directions differ.
     """
     vocabularies = [c.model.vocabulary for c in (a, b)]
     if vocabularies[0].fingerprint != vocabularies[1].fingerprint:
@@ -143,7 +143,7 @@ def check_comparable(a: Checkpoint, b: Checkpoint, names: tuple[str, str]) -> No
 
 
 def training_counts(directory: Path, vocab_size: int) -> npt.NDArray[np.int64] | None:
-    """How often each token occurs in the text a checkpoint was trained on [V]; None where it does not say."""
+    """Read a checkpoint's token counts of its training text [V]; None if it has none of this size."""
     path = directory / COUNTS_FILE
     if not path.is_file():
         return None
@@ -156,28 +156,28 @@ def _as_table(groups: list[TokenGroup]) -> list[dict[str, Any]]:
 
 
 INT8_TOKENS = 20_000
-"""Tokens that perplexities are compared on, at most: of so many, the ratio is certain to a few in ten thousand."""
+"""Maximum number of tokens compared: enough to measure the ratio of perplexities to a few in ten thousand."""
 
 
 def int8_facts(
     model: LanguageModel[Any], text: EncodedCorpus, *, context: Context, progress: Progress
 ) -> dict[str, Any]:
-    """What metrics.json says of a model's int8; nothing if it has no network.
+    """Measure the cost of int8 for metrics.json; empty for a model without networks.
 
     Returns:
         Under `int8`: `perplexity` in int8 and `perplexity_float32` over `tokens` of the text, `cost`, their
-        ratio less 1, and `default`, whether that is little enough; under `problems`, why a network in
-        it stays in single precision.
+        ratio less 1, and `default`, whether the cost is at most `MAX_INT8_COST`; `problems`: why a network
+        stays in single precision.
     """
     problems = int8_problems(model)
     rounded = to_int8(model)
     if rounded is model or not text.num_sentences:
         return {"int8": {"problems": problems}} if problems else {}
-    some = first_sentences(text, INT8_TOKENS)
+    sample = first_sentences(text, INT8_TOKENS)
     single, integers = (
-        evaluate(one, some, context=context, progress=progress).perplexity for one in (model, rounded)
+        evaluate(m, sample, context=context, progress=progress).perplexity for m in (model, rounded)
     )
-    facts = {"tokens": some.num_tokens, "perplexity_float32": single, "perplexity": integers}
+    facts = {"tokens": sample.num_tokens, "perplexity_float32": single, "perplexity": integers}
     if single and integers:
         cost = integers / single - 1
         facts |= {"cost": cost, "default": cost <= MAX_INT8_COST}
@@ -185,7 +185,7 @@ def int8_facts(
 
 
 def first_sentences(text: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """The first sentences, of so many tokens in all or of one sentence; words and bytes are not counted."""
+    """Return the first sentences with at most `tokens` tokens, at least one sentence; words and bytes are 0."""
     ends = text.offsets[1:] + np.arange(1, len(text.offsets))
     count = max(1, int(np.searchsorted(ends, tokens, side="right")))
     return EncodedCorpus(text.tokens[: text.offsets[count]], text.offsets[: count + 1], 0, 0)

@@ -1,13 +1,13 @@
-"""Evaluation of spelling correction: errors are put into held-out text and looked for.
+"""Evaluation of spelling correction: errors are injected into held-out text and detected.
 
 Kinds of errors:
 
-real_word   a word becomes another word one edit away, common ones more often: their, there
-non_word    one or two random edits make no word: four in five have one (Damerau 1964)
+real_word   a word becomes another word one edit away, frequent words more often: their, there
+non_word    one or two random edits make a non-word: four in five have one (Damerau 1964)
 space       a word is split, or loses the space before the next one
 
 Every line is corrupted once for each kind and checked. Precision, recall and F0.5 use a threshold
-that is chosen on every other line and applied to the rest, for the checker and for two baselines:
+chosen on every other line and applied to the rest, for the checker and for two baselines:
 the surprisal of a word given the text before it, and the checker without the text after a word.
 """
 
@@ -46,16 +46,16 @@ _TWO_EDITS_SHARE = 0.2
 _MIN_LETTERS = 2
 
 WordReplacement: TypeAlias = tuple[str, int]
-"""What stands in the place of a word, and how many words it takes the place of."""
+"""Replacement text, and the number of words it replaces."""
 
 
 class InjectedError(NamedTuple):
-    """An error in a damaged line.
+    """An error in a corrupted line.
 
     Attributes:
-        start: where it begins in the damaged line, in code points.
-        end: where it ends.
-        meant: what stood there.
+        start: offset in the corrupted line, in code points.
+        end: end offset.
+        meant: the original text.
     """
 
     start: int
@@ -79,10 +79,10 @@ class ErrorInjector:
     """Puts errors of one kind into lines.
 
     Args:
-        counts: how often words occur; every other string is no word.
+        counts: word counts; every other string is a non-word.
         kind: of error.
-        rate: the share of words that become errors, of those that can.
-        random: draws.
+        rate: share of errors among the words eligible for one.
+        random: random number generator.
     """
 
     def __init__(
@@ -90,44 +90,44 @@ class ErrorInjector:
     ) -> None:
         self._words = [word for word in counts if is_alphabetic(word)]
         self._counts = np.array([counts[word] for word in self._words], dtype=np.float64)
-        self._is_word = frozenset(counts)
+        self._known_words = frozenset(counts)
         self._lexicon = FuzzyLexicon(self._words)
         self._letters = "".join(
             sorted({letter for word in self._words for letter in word if letter.isalpha()})
         )
         self._rate, self._random = rate, random
-        self._damaged: Callable[[Sequence[Word], int], WordReplacement | None] = {
+        self._replacement_of: Callable[[Sequence[Word], int], WordReplacement | None] = {
             "real_word": self._real_word,
             "non_word": self._non_word,
             "space": self._space,
         }[kind]
 
     def inject_errors(self, sentence: Sentence) -> CorruptedLine:
-        """A line with errors in some of its known words; neighbours are never wrong both."""
-        text, errors, at = "", [], 0
-        words, number = sentence.words, 0
-        while number < len(words):
-            word = words[number]
-            number += 1
+        """Corrupt some known words of a line, never two adjacent words."""
+        text, errors, copied = "", [], 0
+        words, index = sentence.words, 0
+        while index < len(words):
+            word = words[index]
+            index += 1
             replaced = None
-            if word.known and word.text in self._is_word and self._random.random() < self._rate:
-                replaced = self._damaged(words, number - 1)
+            if word.known and word.text in self._known_words and self._random.random() < self._rate:
+                replaced = self._replacement_of(words, index - 1)
             if replaced is None:
                 continue
             new, count = replaced
-            end = words[number - 1 + count - 1].end
-            text += sentence.text[at : word.start]
+            end = words[index - 1 + count - 1].end
+            text += sentence.text[copied : word.start]
             errors.append(InjectedError(len(text), len(text) + len(new), sentence.text[word.start : end]))
             text += new
-            at, number = end, number + count  # the next word stays as it is
-        return CorruptedLine(text + sentence.text[at:], tuple(errors))
+            copied, index = end, index + count  # skip the next word, so that errors are not adjacent
+        return CorruptedLine(text + sentence.text[copied:], tuple(errors))
 
     def _real_word(self, words: Sequence[Word], number: int) -> WordReplacement | None:
-        near = self._lexicon.fuzzy_matches(words[number].text, 1).indices
-        if not near.size or not is_alphabetic(words[number].text):
+        neighbours = self._lexicon.fuzzy_matches(words[number].text, 1).indices
+        if not neighbours.size or not is_alphabetic(words[number].text):
             return None
-        weights = self._counts[near]
-        chosen = self._random.choice(near, p=weights / weights.sum())
+        weights = self._counts[neighbours]
+        chosen = self._random.choice(neighbours, p=weights / weights.sum())
         return self._words[int(chosen)], 1
 
     def _non_word(self, words: Sequence[Word], number: int) -> WordReplacement | None:
@@ -137,7 +137,7 @@ class ErrorInjector:
         for _ in range(1 + (self._random.random() < _TWO_EDITS_SHARE)):
             strings = one_edit_strings(word, self._letters)
             word = strings[self._random.integers(len(strings))]
-        return None if word in self._is_word or word == words[number].text else (word, 1)
+        return None if word in self._known_words or word == words[number].text else (word, 1)
 
     def _space(self, words: Sequence[Word], number: int) -> WordReplacement | None:
         word = words[number]
@@ -157,16 +157,16 @@ class ErrorInjector:
 ScoreArray = npt.NDArray[np.float64]
 
 _BETA_SQUARED = 0.25
-"""Of F0.5: precision counts twice as much as recall, since people mind false alarms more (Ng et al. 2014)."""
+"""β² of F0.5: precision counts twice as much as recall, as false alarms annoy more (Ng et al. 2014)."""
 
 
 class Detections(NamedTuple):
-    """What a method made of a text with errors.
+    """A method's detections in a text with errors.
 
     Attributes:
-        errors: the score of each error [E]; minus infinity where nothing was found.
-        corrected: whether its first suggestion is what was meant [E].
-        alarms: scores of what was found where no error is [A].
+        errors: score of each error [E]; minus infinity if undetected.
+        corrected: whether its first suggestion is the original [E].
+        alarms: scores of false alarms [A].
     """
 
     errors: ScoreArray
@@ -175,14 +175,14 @@ class Detections(NamedTuple):
 
 
 class DetectionFigures(NamedTuple):
-    """A method with one threshold.
+    """Figures of a method at one threshold.
 
     Attributes:
-        threshold: above or at which a score is an issue.
-        precision: the share of issues that are errors; 1 where there are none.
-        recall: the share of errors that are issues.
+        threshold: minimum score of an issue.
+        precision: share of errors among issues; 1 without issues.
+        recall: share of detected errors.
         f0_5: their weighted harmonic mean.
-        correction_accuracy: of errors that are issues, those whose first suggestion is right; None without any.
+        correction_accuracy: share of detected errors with the right first suggestion; None without any.
     """
 
     threshold: float
@@ -192,31 +192,31 @@ class DetectionFigures(NamedTuple):
     correction_accuracy: float | None
 
     def as_facts(self) -> dict[str, Any]:
-        """The figures by name."""
+        """Return the figures by name."""
         return self._asdict()
 
 
 def concatenate_detections(parts: Sequence[Detections]) -> Detections:
-    """All of several."""
+    """Concatenate detections of several texts."""
     return Detections(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def figures_at_threshold(found: Detections, threshold: float) -> DetectionFigures:
-    """A method's figures with a threshold."""
-    hit = found.errors >= threshold
-    right, wrong = int(hit.sum()), int((found.alarms >= threshold).sum())
+def figures_at_threshold(detections: Detections, threshold: float) -> DetectionFigures:
+    """Compute a method's figures at a threshold."""
+    hit = detections.errors >= threshold
+    right, wrong = int(hit.sum()), int((detections.alarms >= threshold).sum())
     precision = right / (right + wrong) if right + wrong else 1.0
-    recall = right / len(found.errors) if len(found.errors) else 0.0
-    accuracy = float(found.corrected[hit].mean()) if right else None
+    recall = right / len(detections.errors) if len(detections.errors) else 0.0
+    accuracy = float(detections.corrected[hit].mean()) if right else None
     return DetectionFigures(threshold, precision, recall, f_score(precision, recall), accuracy)
 
 
-def best_threshold(found: Detections) -> float:
-    """The threshold with the highest F0.5, the highest of several; 1 if no error was found at all."""
-    candidates = np.unique(found.errors[np.isfinite(found.errors)])
+def best_threshold(detections: Detections) -> float:
+    """Return the highest threshold with the best F0.5; 1 if no error was detected."""
+    candidates = np.unique(detections.errors[np.isfinite(detections.errors)])
     if not candidates.size:
         return 1.0
-    errors, alarms = np.sort(found.errors), np.sort(found.alarms)
+    errors, alarms = np.sort(detections.errors), np.sort(detections.alarms)
     right = len(errors) - np.searchsorted(errors, candidates)
     wrong = len(alarms) - np.searchsorted(alarms, candidates)
     precision, recall = right / (right + wrong), right / len(errors)
@@ -225,21 +225,21 @@ def best_threshold(found: Detections) -> float:
 
 
 def f_score(precision: float, recall: float) -> float:
-    """F0.5; 0 where both are."""
+    """Compute F0.5; 0 if precision and recall are 0."""
     if not precision and not recall:
         return 0.0
     return (1 + _BETA_SQUARED) * precision * recall / (_BETA_SQUARED * precision + recall)
 
 
 _MIN_PROBABILITY = 1e-4
-"""Issues that are less probable are not looked at."""
+"""Minimum probability of an issue."""
 
 _MAX_SUGGESTIONS = 1
 _LEFT_ONLY = CandidateSettings(right_tokens=0)
 
 
 class LineDetections(NamedTuple):
-    """What was made of some lines: by the method, by the same without right context, and by surprisal alone."""
+    """Detections of the method, of the method without right context, and of surprisal alone."""
 
     method: Detections
     left_only: Detections
@@ -249,17 +249,17 @@ class LineDetections(NamedTuple):
 def detect_errors(
     checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine]
 ) -> Iterator[LineDetections]:
-    """What is found in each line, errors of one being those that were put into it.
+    """Detect errors in corrupted lines; yield each line's detections, matched with its injected errors.
 
     Args:
         checkpoint: the model.
         checker: for its tokenizer.
-        lines: looked at together.
+        lines: checked in one batch.
     """
     text = "\n".join(line.text for line in lines)
-    weighed = _check_line(checkpoint, checker, text, CandidateSettings())
+    rescored = _check_line(checkpoint, checker, text, CandidateSettings())
     tokens = checkpoint.tokenizer.vocabulary.tokens
-    surprises = [one for batch in weighed for one in _surprisal_detections(batch)]
+    surprisals = [detection for batch in rescored for detection in _surprisal_detections(batch)]
     issues, left_only = (
         [
             _detection(issue)
@@ -268,12 +268,12 @@ def detect_errors(
                 batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS
             )
         ]
-        for batches in (weighed, _check_line(checkpoint, checker, text, _LEFT_ONLY))
+        for batches in (rescored, _check_line(checkpoint, checker, text, _LEFT_ONLY))
     )
     offset = 0
     for line in lines:
         yield LineDetections(
-            *(_match_errors(line, offset, found) for found in (issues, left_only, surprises))
+            *(_match_errors(line, offset, found) for found in (issues, left_only, surprisals))
         )
         offset += len(line.text) + 1
 
@@ -281,12 +281,14 @@ def detect_errors(
 def _check_line(
     checkpoint: Checkpoint, checker: Checker, text: str, search: CandidateSettings
 ) -> list[RescoredBatch]:
-    works = checker.rescore_all(checkpoint.model, list(checker.sentences(text)), CheckSettings(search=search))
-    return [run_calls(checkpoint.model, work) for work in works]
+    pending = checker.rescore_all(
+        checkpoint.model, list(checker.sentences(text)), CheckSettings(search=search)
+    )
+    return [run_calls(checkpoint.model, calls) for calls in pending]
 
 
 class _Detection(NamedTuple):
-    """A place in the checked lines, its score, and the first suggestion."""
+    """A span of the checked lines, its score, and the first suggestion."""
 
     start: int
     end: int
@@ -299,42 +301,42 @@ def _detection(issue: Issue) -> _Detection:
     return _Detection(issue.start, issue.end, issue.probability, first)
 
 
-def _surprisal_detections(weighed: RescoredBatch) -> list[_Detection]:
-    """Each word that could be wrong, and its surprisal in bits given what stands before it."""
-    bits = (-weighed.word_log_probs / log(2)).tolist()
-    slots = weighed.slots[: len(bits)]
+def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
+    """Score each non-exempt word by its surprisal in bits given the text before it."""
+    bits = (-rescored.word_log_probs / log(2)).tolist()
+    slots = rescored.slots[: len(bits)]
     return [
         _Detection(slot.start, slot.end, b) for slot, b in zip(slots, bits, strict=True) if not slot.exempt
     ]
 
 
-def _match_errors(line: CorruptedLine, offset: int, found: Sequence[_Detection]) -> Detections:
-    """Which errors of a line were found, and what else: anything that overlaps an error is about that error."""
+def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
+    """Assign detections to the errors of a line that they overlap; the others are false alarms."""
     errors, end = line.errors, offset + len(line.text)
     scores, corrected = [-inf] * len(errors), [False] * len(errors)
     alarms: list[float] = []
-    for one in found[bisect_left(found, (offset,)) : bisect_left(found, (end,))]:
-        start, stop = one.start - offset, one.end - offset
-        about = next((k for k, e in enumerate(errors) if e.start < stop and start < e.end), None)
-        if about is None:
-            alarms.append(one.score)
-        elif one.score > scores[about]:
-            scores[about] = one.score
-            error = errors[about]
-            corrected[about] = (start, stop) == (error.start, error.end) and one.first == error.meant
+    for detection in detections[bisect_left(detections, (offset,)) : bisect_left(detections, (end,))]:
+        start, stop = detection.start - offset, detection.end - offset
+        index = next((k for k, e in enumerate(errors) if e.start < stop and start < e.end), None)
+        if index is None:
+            alarms.append(detection.score)
+        elif detection.score > scores[index]:
+            scores[index] = detection.score
+            error = errors[index]
+            corrected[index] = (start, stop) == (error.start, error.end) and detection.first == error.meant
     return Detections(np.array(scores), np.array(corrected, dtype=bool), np.array(alarms))
 
 
 ERROR_RATE = 0.05
-"""The share of words that are made wrong, of those that can be."""
+"""Share of eligible words that are corrupted."""
 
 DEFAULT_CHECK_WORDS = 5_000
-"""Words checked for each kind."""
+"""Words checked per kind of error."""
 
 _BATCH_LINES = 32
 _MIN_LINES = 2
 THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-"""For which precision and recall are told, and calibrated."""
+"""Thresholds at which precision and recall are reported and calibrated."""
 
 
 def run_check_task(
@@ -350,19 +352,19 @@ def run_check_task(
     kinds: Sequence[Kind] = KINDS,
     save_calibration: bool = False,
 ) -> dict[str, Any]:
-    """Figures of error checking with a published model, by kind of error.
+    """Evaluate error checking with a published model, by kind of error.
 
     Args:
         address: of the model.
-        corpus: held-out files, a sentence a line; none for the default corpus's test part.
-        registry: where the model is.
+        corpus: held-out files, one sentence a line; empty: the default corpus's test part.
+        registry: holds the model.
         device: to compute on.
-        progress: told of words.
+        progress: counts words.
         precision: of networks, see `models.checkpoint.load`.
-        sample: words checked for each kind, at least, if there are so many.
-        seed: of lines and errors.
+        sample: minimum number of words checked per kind; fewer if the text has fewer.
+        seed: for sampling lines and errors.
         kinds: of errors.
-        save_calibration: keep what thresholds are worth, for /v1/check's `precision`.
+        save_calibration: store precision and recall by threshold, for /v1/check's `precision`.
 
     Raises:
         LanguageModelError: the model, a file or an option is wrong.
@@ -377,18 +379,18 @@ def run_check_task(
     lines = _sample_lines(text.sentences, sample, random)
     counts = _word_counts(checkpoint, text.sentences)
     checker = Checker(checkpoint.tokenizer)
-    told: dict[str, Any] = {}
-    every: list[Detections] = []
+    by_kind: dict[str, Any] = {}
+    all_detections: list[Detections] = []
     words = 0
     for kind in kinds:
-        damager = ErrorInjector(counts, kind=kind, rate=ERROR_RATE, random=random)
-        halves, words = _detect_in_halves(checkpoint, checker, damager, lines, progress=progress, title=kind)
-        told[kind] = _figures(*halves)
-        every += [half.method for half in halves]
-    pooled = concatenate_detections(every)
+        injector = ErrorInjector(counts, kind=kind, rate=ERROR_RATE, random=random)
+        halves, words = _detect_in_halves(checkpoint, checker, injector, lines, progress=progress, title=kind)
+        by_kind[kind] = _figures(*halves)
+        all_detections += [half.method for half in halves]
+    pooled = concatenate_detections(all_detections)
     if save_calibration:
-        found = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
-        CalibrationStore(registry).write(found)
+        calibration = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
+        CalibrationStore(registry).write(calibration)
     return {
         "model": version.address,
         "precision": checkpoint.precision,
@@ -396,7 +398,7 @@ def run_check_task(
         "words": words,
         "error_rate": ERROR_RATE,
         "seed": seed,
-        "kinds": told,
+        "kinds": by_kind,
         "thresholds": [figures_at_threshold(pooled, threshold).as_facts() for threshold in THRESHOLDS],
         "calibration_saved": save_calibration,
     }
@@ -428,17 +430,17 @@ def _held_out(corpus: Sequence[Path], progress: Progress) -> Corpus:
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
-    """Lines drawn without repetition until they have so many words between white space; at least two.
+    """Sample lines without replacement until they have `words` white-space words; at least two.
 
     Raises:
-        InvalidInputError: there are fewer.
+        InvalidInputError: there are fewer than two lines.
     """
     lines: list[str] = []
-    for place in random.permutation(len(sentences)).tolist():
+    for index in random.permutation(len(sentences)).tolist():
         if words <= 0 and len(lines) >= _MIN_LINES:
             break
-        lines.append(sentences[place])
-        words -= len(sentences[place].split())
+        lines.append(sentences[index])
+        words -= len(sentences[index].split())
     if len(lines) < _MIN_LINES:
         raise InvalidInputError(
             f"the text has {len(lines)} line; at least {_MIN_LINES} are needed, to choose a threshold on one and "
@@ -449,40 +451,40 @@ def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Genera
 
 
 def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[str, int]:
-    """What is a word, and how common: the vocabulary by training counts, or the words of the text itself."""
+    """Count words: the tokenizer's vocabulary by training counts, or the words of the text itself."""
     tokenizer = checkpoint.tokenizer
     if isinstance(tokenizer, WordTokenizer):
         counts = training_counts(checkpoint.path, len(tokenizer.vocabulary))
         numbers = np.ones(len(tokenizer.vocabulary), dtype=np.int64) if counts is None else counts + 1
         words = tokenizer.vocabulary.tokens
         return {words[i]: int(numbers[i]) for i in tokenizer.vocabulary.ids.values()}
-    cutter = Checker(tokenizer).splitter
+    splitter = Checker(tokenizer).splitter
     return Counter(
-        word.text for line in sentences for word in cutter.sentence(line).words if is_alphabetic(word.text)
+        word.text for line in sentences for word in splitter.sentence(line).words if is_alphabetic(word.text)
     )
 
 
 def _detect_in_halves(
     checkpoint: Checkpoint,
     checker: Checker,
-    damager: ErrorInjector,
+    injector: ErrorInjector,
     lines: Sequence[str],
     *,
     progress: Progress,
     title: str,
 ) -> tuple[list[LineDetections], int]:
-    """What is found in the lines with even numbers, and in the others; and how many words there are."""
+    """Return the detections in even-numbered and in odd-numbered lines, and the number of words."""
     progress.start(f"finding {title.replace('_', ' ')} errors", sum(len(line.split()) for line in lines))
     parts: tuple[list[LineDetections], list[LineDetections]] = ([], [])
     words = 0
     for first in range(0, len(lines), _BATCH_LINES):
-        some = [
-            damager.inject_errors(checker.splitter.sentence(line))
+        batch = [
+            injector.inject_errors(checker.splitter.sentence(line))
             for line in lines[first : first + _BATCH_LINES]
         ]
-        for number, outcome in enumerate(detect_errors(checkpoint, checker, some), start=first):
+        for number, outcome in enumerate(detect_errors(checkpoint, checker, batch), start=first):
             parts[number % 2].append(outcome)
-        count = sum(len(line.text.split()) for line in some)
+        count = sum(len(line.text.split()) for line in batch)
         words += count
         progress.advance(count)
     progress.finish()
@@ -490,20 +492,20 @@ def _detect_in_halves(
     return halves, words
 
 
-def _figures(chosen_on: LineDetections, told_on: LineDetections) -> dict[str, Any]:
-    """The figures of one kind, each with the threshold that is best on the other half."""
+def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str, Any]:
+    """Compute the figures of one kind on one half, each at the threshold chosen on the other half."""
     method, left_only, surprisal = (
-        figures_at_threshold(told, best_threshold(chosen))
-        for told, chosen in zip(told_on, chosen_on, strict=True)
+        figures_at_threshold(measured, best_threshold(chosen))
+        for measured, chosen in zip(measured_on, chosen_on, strict=True)
     )
     return {
-        "errors": len(told_on.method.errors),
+        "errors": len(measured_on.method.errors),
         "tuned": method.as_facts(),
         "left_only": left_only.as_facts(),
         "surprisal": {**surprisal.as_facts(), "correction_accuracy": None},
         "gain": method.f0_5 / surprisal.f0_5 - 1 if surprisal.f0_5 else None,
         "at_thresholds": [
-            figures_at_threshold(told_on.method, threshold).as_facts() for threshold in THRESHOLDS
+            figures_at_threshold(measured_on.method, threshold).as_facts() for threshold in THRESHOLDS
         ],
     }
 
@@ -511,10 +513,10 @@ def _figures(chosen_on: LineDetections, told_on: LineDetections) -> dict[str, An
 def _calibration(
     address: str, pooled: Detections, kinds: Sequence[Kind], words: int, sha256: str
 ) -> Calibration:
-    """What the thresholds are worth.
+    """Build a calibration from the pooled detections.
 
     Raises:
-        InvalidInputError: there was no error to find, so nothing is known of them.
+        InvalidInputError: the text has no injected error.
     """
     if not len(pooled.errors):
         raise InvalidInputError(

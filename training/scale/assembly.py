@@ -1,8 +1,8 @@
 """Assembly of an automaton from sorted tables, its arrays filled in mapped files batch by batch.
 
-N-grams come in the order in which the automaton numbers them, so words and probabilities are written
-sequentially, and the context of each n-gram is found a few steps from that of the one before. The
-arrays are mapped files: whatever their size, the system keeps in memory what fits.
+N-grams are sorted in the automaton's order, so words and probabilities are written sequentially, and
+the context of each n-gram is a few steps from that of the previous n-gram. The arrays are mapped
+files: the system holds in memory as much of them as fits.
 """
 
 import os
@@ -26,12 +26,12 @@ _BATCH = 1 << 17
 
 
 class SortedBatch(NamedTuple):
-    """A batch of one order's n-grams, in order.
+    """A sorted batch of one order's n-grams.
 
     Attributes:
         words: [n, k], int32.
-        probs: of each one's last word [n], float64.
-        backoffs: of each one's context [n], float64.
+        probs: of each n-gram's last word [n], float64.
+        backoffs: of each n-gram's context [n], float64.
     """
 
     words: npt.NDArray[np.int32]
@@ -43,12 +43,12 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
     """Write an automaton's arrays into an empty folder.
 
     Args:
-        tables: the folders of the sorted tables of the orders 1, 2, ….
-        folder: where.
-        progress: told of n-grams.
+        tables: folders of the sorted tables of the orders 1, 2, ….
+        folder: to write to.
+        progress: counts n-grams.
 
     Raises:
-        InvalidInputError: there are more n-grams than the file format can number.
+        InvalidInputError: there are more n-grams than the file format can index.
         FormatError: a table is damaged.
     """
     sizes = [_num_rows(table) for table in tables]
@@ -65,16 +65,16 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
 
 
 def open_automaton(folder: Path) -> Automaton:
-    """Map the arrays that `assemble` wrote."""
+    """Map the arrays written by `assemble`."""
     return Automaton(**{name: _map(folder, name, "r") for name in EXACT_TYPES})
 
 
 class _AutomatonBuilder:
-    """The arrays of an automaton that is being filled.
+    """Fills the arrays of an automaton order by order.
 
     Args:
-        folder: where they are.
-        sizes: how many n-grams there are of each order.
+        folder: of the arrays.
+        sizes: number of n-grams of each order.
     """
 
     def __init__(self, folder: Path, sizes: Sequence[int]) -> None:
@@ -91,36 +91,36 @@ class _AutomatonBuilder:
         self._path = np.zeros(len(sizes) + 1, np.int64)
 
     def add(self, k: int, batch: SortedBatch, table: Path) -> None:
-        """Write the next k-grams; all shorter ones are there."""
+        """Write the next k-grams, after all shorter n-grams."""
         begin, size = self._filled, len(batch.words)
         contexts = np.empty(size, np.int64)
         bad = _find_contexts(self._first_arcs, self._words, batch.words, self._last, self._path, contexts)
         if bad >= 0:
-            place = begin + bad - int(self._starts[k - 1])
+            row = begin + bad - int(self._starts[k - 1])
             raise FormatError(
-                table, f"row {place} is out of order, or its context is missing", hint="start again"
+                table, f"row {row} is out of order, or its context is missing", hint="start again"
             )
         self._words[begin : begin + size] = batch.words[:, -1]
         self._log10_probs[begin : begin + size] = log10(batch.probs)
         states, firsts, fan_outs = np.unique(contexts, return_index=True, return_counts=True)
         self._first_arcs[states + 1] += fan_outs.astype(np.uint32)
-        if k > 1:  # that of the empty context is never charged
+        if k > 1:  # the empty context's weight is never used
             self._log10_backoffs[states] = log10(batch.backoffs[firsts])
         self._filled += size
 
     def close_order(self, k: int) -> None:
-        """Turn the fan-outs of the contexts of k-grams into where their arcs begin."""
+        """Convert the fan-outs of the k-grams' contexts to offsets of their first arcs."""
         begin = int(self._starts[k - 2]) + 1 if k > 1 else 0
         end = int(self._starts[k - 1]) + 1
         running = int(self._first_arcs[begin])
-        for at in range(begin + 1, end + 1, _BATCH):
-            part = self._first_arcs[at : min(at + _BATCH, end + 1)]
+        for start in range(begin + 1, end + 1, _BATCH):
+            part = self._first_arcs[start : min(start + _BATCH, end + 1)]
             part[:] = running + np.cumsum(part, dtype=np.int64)
             running = int(part[-1])
         self._last[:] = -1
 
     def finish(self) -> None:
-        """Link the states, rank the arcs of those that have many."""
+        """Link the states, and rank the arcs of states with many arcs."""
         self._suffixes[1:] = -1
         link_states(self._first_arcs, self._words, self._suffixes)
         _append(self._folder, "order_starts", self._starts)
@@ -134,16 +134,16 @@ class _AutomatonBuilder:
         _append(self._folder, "ranked_starts", np.array([ranked_arcs], np.uint32))
 
     def _array(self, name: str, size: int) -> npt.NDArray[Any]:
-        """Zeros in a file whose room on the disk is taken: a full one is told now, and not by a signal later."""
+        """Map a file of zeros, allocated on disk now, so that a full disk is an error here, not a signal later."""
         with (self._folder / name).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size * np.dtype(EXACT_TYPES[name][0]).itemsize)
         return _map(self._folder, name, "r+")
 
 
 def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> npt.NDArray[Any]:
-    """An array in a file of its own, as the plain array that kernels are compiled for."""
+    """Map an array's file as a plain array, the type that kernels are compiled for."""
     path, dtype = folder / name, np.dtype(EXACT_TYPES[name][0])
-    if path.stat().st_size == 0:  # which cannot be mapped
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
         array = np.zeros(0, dtype)
         array.flags.writeable = mode != "r"
         return array
@@ -162,7 +162,7 @@ def _num_rows(table: Path) -> int:
 
 
 def _batches(table: Path, k: int) -> Iterator[SortedBatch]:
-    """A sorted table of k-grams, from its first file to its last."""
+    """Yield a sorted table of k-grams in batches, from its first file to its last."""
     import pyarrow.parquet as pq
 
     for path in sorted(table.glob("*.parquet")):
@@ -181,29 +181,30 @@ def _find_contexts(
     path: npt.NDArray[np.int64],
     contexts: npt.NDArray[np.int64],
 ) -> int:
-    """Find the state of all but the last word of each row [n, k]; the first row where that fails, or −1.
+    """Find the state of each row's [n, k] context, its first k − 1 words; return the first bad row, or −1.
 
     Args:
-        first_arcs: see `Automaton`; whole for contexts shorter than those sought.
+        first_arcs: see `Automaton`; complete for contexts shorter than k − 1 words.
         words: likewise.
-        rows: n-grams of one length.
-        last: the n-gram before the first row; −1 where there is none. The last row when done.
-        path: the states of its beginnings of 0, 1, … words. Those of the last row when done.
-        contexts: the answer [n].
+        rows: n-grams of one length [n, k], sorted.
+        last: the n-gram before the first row, −1 if none; updated to the last row.
+        path: states of that n-gram's prefixes of 0, 1, … words; updated to those of the last row.
+        contexts: output, the states [n].
     """
     k = rows.shape[1]
+    # rows are sorted: only the part of the path after the prefix shared with the previous row is searched
     for i in range(len(rows)):
-        same = 0
-        while same < k and rows[i, same] == last[same]:
-            same += 1
-        if same == k or rows[i, same] < last[same]:
+        shared = 0
+        while shared < k and rows[i, shared] == last[shared]:
+            shared += 1
+        if shared == k or rows[i, shared] < last[shared]:
             return i
-        for depth in range(same, k - 1):
+        for depth in range(shared, k - 1):
             begin, end = first_arcs[path[depth]], first_arcs[path[depth] + 1]
-            place = begin + np.searchsorted(words[begin:end], rows[i, depth])
-            if place >= end or words[place] != rows[i, depth]:
+            arc = begin + np.searchsorted(words[begin:end], rows[i, depth])
+            if arc >= end or words[arc] != rows[i, depth]:
                 return i
-            path[depth + 1] = place + 1
+            path[depth + 1] = arc + 1
         contexts[i] = path[k - 1]
         last[:k] = rows[i]
     return -1

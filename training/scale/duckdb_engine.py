@@ -1,4 +1,4 @@
-"""DuckDB engine: the plan in this process, spilling to disk what does not fit into memory."""
+"""DuckDB engine: runs the plan in this process, spilling to disk beyond the memory limit."""
 
 import glob
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ from training.scale.options import engine_memory_bytes
 from training.scale.plan import Stage
 
 _FILE = "part.parquet"
-"""What a table's one file is called."""
+"""Name of a table's only file."""
 
 _ROW_GROUP = 1 << 16
-"""Rows that are held at once of a table that is written, by each thread."""
+"""Rows buffered per thread while a table is written."""
 
 _DISK_FULL = "No space left on device"
 _POLL_INTERVAL_S = 0.25
 
 
 class DuckDBEngine:
-    """See `engines.Engine`.
+    """`QueryEngine` of DuckDB.
 
     Args:
-        memory_limit_bytes: what this process may take in all.
-        spill: a folder for what does not fit into memory.
-        threads: at most so many; None: one a core.
+        memory_limit_bytes: limit of the whole process.
+        spill: folder for data beyond the limit.
+        threads: maximum number; None: one per core.
 
     Raises:
         InvalidInputError: the memory limit is too small.
@@ -42,33 +42,23 @@ class DuckDBEngine:
         config: dict[str, Any] = {
             "memory_limit": f"{engine_memory_bytes(memory_limit_bytes) // 1024}KiB",
             "temp_directory": str(spill),
-            "preserve_insertion_order": False,  # sorted tables stay in order all the same
+            "preserve_insertion_order": False,  # sorted tables stay sorted regardless
         }
         if threads is not None:
             config["threads"] = threads
         self._connection = duckdb.connect(config=config)
 
     def read(self, name: str, folder: Path) -> None:
-        """Call the table in a folder by a name from now on.
-
-        Raises:
-            FormatError: it is not there any more, or damaged.
-        """
-        file = _quoted(
-            glob.escape(str(folder / _FILE))
-        )  # `data*/…` would read the tables of `database/…` too
+        """Register the table in a folder under a name."""
+        # unescaped, `data*/…` would also match the tables of `database/…`
+        file = _quoted(glob.escape(str(folder / _FILE)))
         try:
             self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({file})")
         except duckdb.Error as error:
             raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
-        """Write a stage's table into one file.
-
-        Raises:
-            InvalidInputError: the memory limit is too small.
-            RegistryError: the file system refused, or the disk is full.
-        """
+        """Write a stage's table into one file."""
         statement = (
             f"COPY ({stage.sql}) TO {_quoted(str(folder / _FILE))} "
             f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, ROW_GROUP_SIZE {_ROW_GROUP})"
@@ -86,25 +76,25 @@ class DuckDBEngine:
                     self._connection.interrupt()
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
-        """The few rows of a query."""
+        """Return the rows of a query with a small result."""
         found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         return found
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Close the connection, which releases its memory."""
         self._connection.close()
 
     def _watch(self, running: "Future[Any]", progress: Progress) -> None:
-        """Tell how far the statement is, in per cent, until it is done."""
-        told = 0.0
+        """Report the statement's progress, in per cent, until it is done."""
+        reported = 0.0
         while True:
             try:
                 running.result(timeout=_POLL_INTERVAL_S)
             except StillRunning:
                 done = self._connection.query_progress()
-                if done > told:
-                    progress.advance(done - told)
-                    told = done
+                if done > reported:
+                    progress.advance(done - reported)
+                    reported = done
             else:
                 return
 
@@ -123,7 +113,7 @@ def _quoted(text: str) -> str:
 
 
 def _write_error(error: Exception) -> str:
-    """Why a file cannot be written, without the JSON that DuckDB puts around it."""
+    """Return the reason of a failed write, without the JSON that DuckDB wraps it in."""
     return _DISK_FULL if _DISK_FULL in str(error) else _first_line(error)
 
 

@@ -10,22 +10,22 @@ from training.scale.options import EngineName, ScaleOptions
 from training.scale.plan import Stage
 
 _EXTRAS: dict[EngineName, str] = {"duckdb": "scale", "spark": "spark"}
-"""The extra of the distribution that brings each engine."""
+"""The distribution's extra that installs each engine."""
 
 
 class QueryEngine(Protocol):
     """Runs SQL over folders of Parquet files."""
 
     def read(self, name: str, folder: Path) -> None:
-        """Call the table in a folder by a name from now on.
+        """Register the table in a folder under a name.
 
         Raises:
-            FormatError: it is not there any more, or damaged.
+            FormatError: the table is missing or damaged.
         """
         ...
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
-        """Write a stage's table into a folder that is there and empty; in order of the files' names, if in order.
+        """Write a stage's table into an existing, empty folder; sorted tables in order of the file names.
 
         Raises:
             InvalidInputError: the memory limit is too small.
@@ -34,25 +34,25 @@ class QueryEngine(Protocol):
         ...
 
     def rows(self, sql: str) -> Sequence[Sequence[Any]]:
-        """The few rows of a query."""
+        """Return the rows of a query with a small result."""
         ...
 
     def close(self) -> None:
-        """Give memory and processes back."""
+        """Release memory and processes."""
         ...
 
 
 def require_engine(engine: EngineName) -> None:
-    """Make sure that an engine's packages are installed.
+    """Check that an engine's packages are installed.
 
     Raises:
-        InvalidInputError: they are not; the message has the command that installs them.
+        InvalidInputError: they are not; the message gives the command that installs them.
     """
     try:
-        import pyarrow.parquet  # noqa: F401 - all engines' tables are read and written with it
+        import pyarrow.parquet  # noqa: F401 - reads and writes all engines' tables
 
         if engine == "duckdb":
-            import duckdb  # noqa: F401 - is it there?
+            import duckdb  # noqa: F401 - checks the installation
         else:
             import pyspark  # noqa: F401 - likewise
     except ImportError as error:
@@ -60,11 +60,11 @@ def require_engine(engine: EngineName) -> None:
 
 
 def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
-    """Start the engine that the options name.
+    """Start the engine named by the options.
 
     Args:
-        options: which, and how much memory it may take.
-        spill: a folder for what does not fit into memory.
+        options: engine and memory limit.
+        spill: folder for data beyond the limit.
 
     Raises:
         InvalidInputError: its packages are not installed, or the memory limit is too small.

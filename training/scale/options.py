@@ -15,23 +15,23 @@ from training.recipe import Recipe
 
 EngineName: TypeAlias = Literal["duckdb", "spark"]
 ENGINES: tuple[str, ...] = ("memory", *get_args(EngineName))
-"""What `--engine` can be; `memory` is the estimator that needs no other."""
+"""Values of `--engine`; `memory` is the in-memory estimator without an engine."""
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 _MAX_BYTES = 1024**5
-"""More memory than there is; of far more, engines cannot read the number."""
+"""Upper bound beyond any machine; engines cannot parse far larger numbers."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 class ScaleOptions(NamedTuple):
-    """How n-grams are estimated past memory.
+    """Options of out-of-core n-gram estimation.
 
     Attributes:
-        engine: who runs the plan.
-        memory_limit_bytes: what this process may take in all, files that are mapped aside; of Spark, the driver's heap.
-        work_dir: where stages are kept until the model is published; None: beside the registry's models.
+        engine: runs the plan.
+        memory_limit_bytes: limit of this process without mapped files; for Spark, of the driver's heap.
+        work_dir: folder of the stages until the model is published; None: beside the registry's models.
     """
 
     engine: EngineName
@@ -40,10 +40,10 @@ class ScaleOptions(NamedTuple):
 
 
 def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | None) -> ScaleOptions | None:
-    """What the three options say; None for the estimator in memory.
+    """Parse the three options; return None for the in-memory estimator.
 
     Raises:
-        InvalidInputError: there is no such engine, the limit is no size, or an option has nothing to act on.
+        InvalidInputError: the engine is unknown, the limit is not a size, or an option has no effect.
     """
     if engine == "memory":
         for name, value in {"memory-limit": memory_limit, "work-dir": work_dir}.items():
@@ -60,15 +60,15 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
 
 
 def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
-    """Check that a recipe asks for nothing but what the relational plan computes.
+    """Check that the relational plan supports a recipe.
 
     Args:
         recipe: the recipe.
-        engine: who is to run the plan.
-        name: the recipe's.
+        engine: runs the plan.
+        name: of the recipe.
 
     Raises:
-        InvalidInputError: it does; the message names the key, what it can be and what it is.
+        InvalidInputError: it does not; the message names the key, its possible values and its value.
     """
 
     def refuse(key: str, value: object, possible: str) -> None:
@@ -110,17 +110,17 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 _RESERVE_BYTES = 64 * 1024**2
-"""What an engine takes beside what it counts, at least; and what reading and writing tables takes."""
+"""Memory set aside for an engine's unaccounted allocations and for reading and writing tables."""
 
 _ENGINE_SHARE = 0.8
 _MIN_ENGINE_BYTES = 100 * 1024**2
-"""With less, DuckDB cannot sort wide rows."""
+"""Minimum with which DuckDB can sort wide rows."""
 
 _STATUS = Path("/proc/self/status")
 
 
 def own_memory_bytes() -> int:
-    """Memory of this process that is not the pages of files; where that is not told, the most it ever took."""
+    """Return this process's memory without file pages; where that is unknown, its peak memory."""
     if _STATUS.is_file() and (found := re.search(r"RssAnon:\s+(\d+) kB", _STATUS.read_text("ascii"))):
         return int(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
@@ -128,14 +128,14 @@ def own_memory_bytes() -> int:
 
 
 def release_memory() -> None:
-    """Hand what was freed back to the system, where its allocator does not do so by itself."""
+    """Return freed memory to the system, where the allocator does not do so by itself."""
     gc.collect()
     if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 
 def engine_memory_bytes(limit_bytes: int) -> int:
-    """What an engine in this process may be told to take, so that all of it stays below a limit.
+    """Compute an engine's memory budget that keeps the whole process below a limit.
 
     Raises:
         InvalidInputError: too little is left.
@@ -153,5 +153,5 @@ def engine_memory_bytes(limit_bytes: int) -> int:
 
 
 def megabytes(size: int) -> str:
-    """A size for people."""
+    """Format a size in megabytes, rounded up."""
     return f"{-(-size // 10**6):,} MB"

@@ -1,18 +1,18 @@
-"""Estimation as relations: named stages, each one SELECT over the tables of stages before it.
+"""Relational estimation plan: named stages, each one SELECT over the tables of earlier stages.
 
-The SQL is what DuckDB and Spark have in common. Counts are BIGINT, probabilities DOUBLE; sums are
+The SQL is the common subset of DuckDB and Spark. Counts are BIGINT, probabilities DOUBLE; sums are
 of integers only, so the order of rows changes no bit of the result.
 
-    windows      w1 … wN of every position in the text with N words from there on, or with <s>
-    counts_N     the N-grams: c, how often they occur
-    counts_k     from counts_(k+1), grouped by all but its first word: every k-gram but those that begin
-                 with <s> stands after some word, so c is the sum of theirs, and the different words before
-                 it are their number; the others are counted in `starts`, the windows that begin with <s>
+    windows      w1 … wN of every position in the text followed by N words, or at <s>
+    counts_N     the N-grams with c, their count
+    counts_k     from counts_(k+1), grouped by all but its first word: every k-gram that does not begin
+                 with <s> follows a word, so its c is the sum over the group, and the number of different
+                 words before it the group's size; `starts` counts the windows that begin with <s>
     shares_k     of the listed k-grams: (c − D(c)) / Σ c, and γ of the context, over partitions by prefix
-    probs_k      the same interpolated: one join with sorted_(k−1) by the suffix
-    sorted_k     the same in lexicographic order, as the automaton needs it
+    probs_k      the interpolated probabilities: one join with sorted_(k−1) by the suffix
+    sorted_k     probs_k in lexicographic order, as the automaton needs it
 
-Words are columns w1, w2, … of ids; `a` is the adjusted count, which smoothing uses. The formulas
+Words are columns w1, w2, … of ids; `a` is the adjusted count for smoothing. The formulas
 are explained in `training.ngram.smoothing`; Heafield et al. (2013) count likewise.
 """
 
@@ -22,21 +22,21 @@ from models.vocabulary import BOS
 from training.ngram.smoothing.interface import Discounts
 
 ABSENT = -1
-"""In a window, what stands after `</s>`."""
+"""Filler of a window after `</s>`."""
 
 PLAN_VERSION = 1
-"""Counted up whenever the same text would give other tables: stages of another version are not gone on with."""
+"""Incremented whenever the same text gives other tables: stages of another version are not reused."""
 
 
 class Stage(NamedTuple):
-    """One table.
+    """One stage of the plan, which makes one table.
 
     Attributes:
         name: of the table.
         sql: a SELECT that makes it.
-        inputs: the tables that it reads.
-        purpose: what it is for, as progress shows it.
-        ordered: whether its rows are in order.
+        inputs: tables that it reads.
+        purpose: description for progress and messages.
+        ordered: whether its rows are sorted.
     """
 
     name: str
@@ -47,16 +47,16 @@ class Stage(NamedTuple):
 
 
 def word_columns(first: int, last: int, table: str = "") -> str:
-    """The columns `w<first>, …, w<last>`, of a table if there are several."""
+    """Return the columns `w<first>, …, w<last>`, with an optional table prefix."""
     return ", ".join(f"{table}w{i}" for i in range(first, last + 1))
 
 
 def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
-    """Count the n-grams of all orders, the highest first.
+    """Return the stages that count the n-grams of all orders, the highest first.
 
     Args:
         order: N, the length of the longest n-grams.
-        continuations: whether `a` of lower orders is the number of different words before an n-gram.
+        continuations: whether `a` of lower orders is the number of distinct words before an n-gram.
     """
     stages = [_starts(order)] if order > 1 else []
     stages += [_counts(k, order, continuations=continuations) for k in range(order, 1, -1)]
@@ -64,35 +64,35 @@ def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
 
 
 def counts_of_counts(k: int) -> str:
-    """SELECT how many k-grams have the adjusted counts 1 to 4: rows of `a`, `n`."""
+    """Return a SELECT of the numbers of k-grams with adjusted counts 1 to 4: rows of `a`, `n`."""
     return f"SELECT a, count(*) AS n FROM counts_{k} WHERE a BETWEEN 1 AND 4 GROUP BY a"
 
 
 def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size: int) -> list[Stage]:
-    """Weigh the k-grams; those of the order below are weighed.
+    """Return the stages that estimate the k-grams' probabilities from those of order k − 1.
 
     Args:
-        k: their length.
-        threshold: those that occur at most so often are dropped.
-        discounts: what is taken from their counts.
+        k: length of the n-grams.
+        threshold: k-grams with at most this count are dropped.
+        discounts: subtracted from their counts.
         vocab_size: V.
     """
-    joined = _unigram_probs(vocab_size) if k == 1 else _probs(k)
-    in_order = Stage(
+    interpolated = _unigram_probs(vocab_size) if k == 1 else _probs(k)
+    sorting = Stage(
         f"sorted_{k}",
         f"SELECT {word_columns(1, k)}, p, g FROM probs_{k} ORDER BY {word_columns(1, k)}",
         (f"probs_{k}",),
         f"sorting {k}-grams",
         ordered=True,
     )
-    return [_shares(k, threshold, discounts), joined, in_order]
+    return [_shares(k, threshold, discounts), interpolated, sorting]
 
 
 def _starts(order: int) -> Stage:
-    every = word_columns(1, order)
+    columns = word_columns(1, order)
     return Stage(
         "starts",
-        f"SELECT {every}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {every}",
+        f"SELECT {columns}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {columns}",
         ("windows",),
         "counting sentence starts",
     )
@@ -125,7 +125,7 @@ def _by_suffix(k: int, *, continuations: bool) -> str:
 
 
 def _unigram_counts(order: int, *, continuations: bool) -> Stage:
-    """Every word of the vocabulary is listed; `<s>` is never predicted, so it counts 0."""
+    """List every word of the vocabulary; `<s>` is never predicted, so its count is 0."""
     if order == 1:
         source, found = "windows", "SELECT w1, count(*) AS a, count(*) AS c FROM windows GROUP BY w1"
     else:
@@ -138,12 +138,12 @@ def _unigram_counts(order: int, *, continuations: bool) -> Stage:
 
 
 def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
-    """What each listed k-gram has of its own, and γ of its context: what is freed, pruned or discounted.
+    """Compute each listed k-gram's discounted share, and γ of its context: the mass pruned and discounted.
 
-    γ is a quotient of what integers say, not 1 less a sum, so it is exactly 0 where nothing is freed.
+    γ is a quotient, not 1 less a sum, so it is exactly 0 where no mass is freed.
     """
-    keeps_all = k == 1 or threshold == 0  # unigrams are the vocabulary
-    listed = "TRUE" if keeps_all else f"c > {threshold}"
+    lists_all = k == 1 or threshold == 0  # unigrams are the vocabulary
+    listed = "TRUE" if lists_all else f"c > {threshold}"
     context = f"PARTITION BY {word_columns(1, k - 1)}" if k > 1 else ""
 
     def total(value: str, condition: str) -> str:
@@ -154,7 +154,7 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
         f"{discount} * {total('1', f'{listed} AND {condition}')}"
         for discount, condition in ((one, "a = 1"), (two, "a = 2"), (more, "a > 2"))
     ]
-    pruned = [] if keeps_all else [total("a", f"NOT ({listed})")]
+    pruned = [] if lists_all else [total("a", f"NOT ({listed})")]
     inner = (
         f"SELECT {word_columns(1, k)}, c, CAST(a AS DOUBLE) AS a, {total('a', 'TRUE')} AS total, "
         f"{' + '.join(pruned + freed)} AS freed FROM counts_{k}"
@@ -168,7 +168,7 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
 
 
 def _unigram_probs(vocab_size: int) -> Stage:
-    """Interpolated with the uniform distribution over all words but `<s>`."""
+    """Interpolate unigrams with the uniform distribution over all words but `<s>`."""
     uniform = _double_literal(1.0 / (vocab_size - 1))
     probability = f"CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END"
     sql = f"SELECT w1, {probability} AS p, g FROM shares_1"
@@ -176,7 +176,7 @@ def _unigram_probs(vocab_size: int) -> Stage:
 
 
 def _probs(k: int) -> Stage:
-    """Interpolated with the (k−1)-gram that the last k − 1 words are."""
+    """Interpolate k-grams with the (k−1)-gram of the last k − 1 words."""
     same = " AND ".join(f"x.w{i + 1} = s.w{i}" for i in range(1, k))
     sql = (
         f"SELECT {word_columns(1, k, 'x.')}, x.own + x.g * s.p AS p, x.g "
@@ -186,5 +186,5 @@ def _probs(k: int) -> Stage:
 
 
 def _double_literal(value: float) -> str:
-    """A DOUBLE literal with all its digits: without an exponent it would be a DECIMAL."""
+    """Format a DOUBLE literal with all digits; without an exponent it would be a DECIMAL."""
     return f"{value:.17e}"

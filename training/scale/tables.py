@@ -5,12 +5,12 @@ An estimation that was killed continues from its completed stages:
 <folder>/estimation        the hash of text, recipe and program that the stages belong to
 <folder>/stage-<name>/     the output of a stage; it appears by one rename, when it is complete
 <folder>/stage-<name>/stage.json   the hash of all its inputs, and its results
-<folder>/.tmp-…            a stage that is being written
-<folder>/spill/            what an engine could not keep in memory
+<folder>/.tmp-…            an incomplete stage
+<folder>/spill/            data of an engine beyond its memory limit
 
 Texts larger than memory are read anew for every pass. The text as a table has a row of N words for
 every position at which an n-gram of the highest order starts; lower orders are sums over those rows,
-so beside them only the sentence beginnings are kept.
+so only the sentence beginnings are stored in addition.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _STAGE, _SPILL = "stage-", "spill"
 
 
 def stage_key(*parts: object) -> str:
-    """A hash of what goes into a stage."""
+    """Hash the inputs of a stage."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -53,8 +53,8 @@ class Workspace:
     """The stages of one estimation; made by `workspace`.
 
     Attributes:
-        folder: where they lie.
-        reused: how many were there already.
+        folder: of the stages.
+        reused: number of stages found complete.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,15 +64,15 @@ class Workspace:
 
     @property
     def spill(self) -> Path:
-        """A folder for what does not fit into memory."""
+        """The folder for data beyond an engine's memory limit."""
         return self.folder / _SPILL
 
     def path(self, name: str) -> Path:
-        """Where a stage's files are."""
+        """Return the folder of a stage."""
         return self.folder / f"{_STAGE}{name}"
 
     def claim(self, key: str) -> None:
-        """Say what is estimated; the stages of something else are removed, as they lack tables that are no more.
+        """Record the estimation; remove the stages of another estimation, as their input tables may be gone.
 
         Args:
             key: a hash of text, recipe and program.
@@ -84,21 +84,19 @@ class Workspace:
         with report_write_errors(self.folder):
             if mark.read_text(encoding="utf-8") == key:
                 return
-            mark.write_text(
-                "", encoding="utf-8"
-            )  # if this is the last that is done, the rest is no estimation's
+            mark.write_text("", encoding="utf-8")  # if killed here, the next claim removes the stages
             for path in list(self.folder.glob(f"{_STAGE}*")):
                 self._removed = True
                 _discard(path)
             mark.write_text(key, encoding="utf-8")
 
     def stage(self, name: str, key: str, write: Callable[[Path], Mapping[str, Any] | None]) -> dict[str, Any]:
-        """What a stage found; it is run if it was not, from exactly the same.
+        """Return a stage's results, running it unless it is complete for the same key.
 
         Args:
             name: of the stage.
-            key: a hash of everything that goes in.
-            write: fills an empty folder, and says what else it found, as JSON can carry it.
+            key: hash of all its inputs.
+            write: fills an empty folder, and returns further results as JSON values.
 
         Raises:
             RegistryError: the file system refused.
@@ -120,13 +118,13 @@ class Workspace:
         return facts
 
     def drop(self, name: str) -> None:
-        """Remove a stage's table, which no other one reads any more; that it was there stays known."""
+        """Remove the table of a stage that no later stage reads; the stage stays recorded as complete."""
         with report_write_errors(self.folder):
             for path in self.path(name).glob("*.parquet"):
                 path.unlink()
 
     def notes(self) -> list[str]:
-        """What the user should know of stages that were there, in sentences."""
+        """Return notes for the user on stages found, as sentences."""
         notes = []
         if self._removed:
             notes.append(f"an unfinished estimation of another text or recipe in {self.folder} was removed")
@@ -135,7 +133,7 @@ class Workspace:
         return notes
 
     def remove(self) -> None:
-        """Remove all stages: the model is published."""
+        """Remove all stages, after the model is published."""
         for path in list(self.folder.glob(f"{_STAGE}*")):
             with contextlib.suppress(OSError):
                 _discard(path)
@@ -145,10 +143,10 @@ class Workspace:
 
 @contextlib.contextmanager
 def workspace(folder: Path) -> Iterator[Workspace]:
-    """Open a folder of stages, or make one, and keep other processes from it for a while.
+    """Open or create a folder of stages, and lock it against other processes.
 
     Raises:
-        InvalidInputError: another process is at work in it, or it holds something else.
+        InvalidInputError: another process uses it, or it has other contents.
         RegistryError: the file system refused.
     """
     busy = InvalidInputError(
@@ -162,7 +160,7 @@ def workspace(folder: Path) -> Iterator[Workspace]:
 
 
 def _prepare_folder(folder: Path) -> None:
-    """Mark a folder as one of stages, and clear what a killed process left."""
+    """Mark a folder as a workspace, and clear the leftovers of a killed process."""
     if not (folder / _MARKER_FILE).exists():
         if any(folder.iterdir()):
             raise InvalidInputError(
@@ -177,14 +175,14 @@ def _prepare_folder(folder: Path) -> None:
 
 
 def _discard(stage: Path) -> None:
-    """Remove a stage by one rename: of one that is half there, the rest would be taken for all of its table."""
-    gone = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
-    stage.rename(gone)
-    shutil.rmtree(gone)
+    """Remove a stage by one rename, as a partly removed table would be read as complete."""
+    discarded = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+    stage.rename(discarded)
+    shutil.rmtree(discarded)
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
-    """What a stage's file says; None if there is no whole one."""
+    """Read a stage's file of results; None if it is missing or malformed."""
     try:
         found = json.loads((folder / _FACTS_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -196,12 +194,12 @@ COUNTS_FILE = "token_counts.npy"
 
 
 class WindowSettings(NamedTuple):
-    """How the training text is read.
+    """Settings of the windows of a training text.
 
     Attributes:
         order: N.
-        backward: whether each sentence is read from its last word to its first.
-        held_out: other texts, by name, that are looked for in it.
+        backward: whether each sentence is reversed.
+        held_out: held-out texts, by name, whose overlap with it is counted.
     """
 
     order: int
@@ -214,17 +212,17 @@ def write_windows(
 ) -> dict[str, Any]:
     """Encode a text and write its windows, in one pass and bounded memory.
 
-    Beside the table lies `token_counts.npy`, how often each token occurs [V], int64.
+    `token_counts.npy`, in the same folder, has the count of each token [V], int64.
 
     Args:
         folder: an empty folder.
-        tokenizer: V words.
+        tokenizer: of V tokens.
         sentences: the text.
-        reading: how it is read.
-        progress: told of sentences.
+        reading: settings of the windows.
+        progress: counts sentences.
 
     Returns:
-        `tokens`, with one `</s>` a sentence, and `overlap`, what of held-out texts was seen, by name.
+        `tokens`, with one `</s>` per sentence, and `overlap` with the held-out texts, by name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -242,8 +240,8 @@ def write_windows(
             file.write_table(pa.table(list(windows), schema=schema))
     progress.finish()
     np.save(folder / COUNTS_FILE, counts)
-    seen = {name: counter.result().as_facts() for name, counter in counters.items()}
-    return {"tokens": int(counts.sum()), "overlap": seen}
+    overlap = {name: counter.result().as_facts() for name, counter in counters.items()}
+    return {"tokens": int(counts.sum()), "overlap": overlap}
 
 
 def write_vocabulary(folder: Path, vocab_size: int) -> None:
@@ -255,9 +253,9 @@ def write_vocabulary(folder: Path, vocab_size: int) -> None:
 
 
 def text_windows(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
-    """The N words from every place on [N, rows], column by column.
+    """Return the N words from every position on [N, rows], one array row per column of the table.
 
-    Places with fewer words before their sentence ends are there only if the sentence begins there.
+    Positions with fewer words to their sentence's end are included only at the sentence's start.
     """
     text = np.append(encoded.with_boundaries(), np.full(order, ABSENT, np.int32))
     size = len(text) - order
@@ -266,14 +264,14 @@ def text_windows(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
     for column, begin in zip(columns, range(order), strict=True):
         column[:] = np.where(ended, np.int32(ABSENT), text[begin : begin + size])
         ended |= column == EOS
-    wanted = (columns[-1] != ABSENT) | (columns[0] == BOS)
-    return columns[:, wanted]
+    included = (columns[-1] != ABSENT) | (columns[0] == BOS)
+    return columns[:, included]
 
 
 def _count_overlaps(
     blocks: Iterator[list[str]], counters: Mapping[str, OverlapCounter], progress: Progress
 ) -> Iterator[list[str]]:
-    """The same blocks, in which held-out text was looked for."""
+    """Yield the blocks unchanged, adding each to the overlap counters."""
     for block in blocks:
         for counter in counters.values():
             counter.add(block, progress=SILENT)
@@ -282,13 +280,13 @@ def _count_overlaps(
 
 
 class FileSentences:
-    """Some of the sentences of files; no more than a block of them is ever in memory.
+    """A range of the sentences of files, read block by block.
 
     Args:
         files: read in order, anew for each pass.
-        unit: what a sentence is in them, `line` or `paragraph`.
-        begin: the number of the first sentence.
-        end: one more than that of the last.
+        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
+        begin: index of the first sentence.
+        end: index after the last sentence.
     """
 
     def __init__(self, files: Sequence[Path], *, unit: str, begin: int, end: int) -> None:
@@ -302,13 +300,13 @@ class FileSentences:
         return self._end - self._begin
 
     def __iter__(self) -> Iterator[str]:
-        """All of them, in order.
+        """Iterate over the sentences in order.
 
         Raises:
             FormatError: a file has changed since the first pass.
         """
-        every = (s for file in self._files for s in read_sentences(file, unit=self._unit))
-        yield from islice(every, self._begin, self._end)
+        sentences = (s for file in self._files for s in read_sentences(file, unit=self._unit))
+        yield from islice(sentences, self._begin, self._end)
         for file, stamp in zip(self._files, self._stamps, strict=True):
             if _file_stamp(file) != stamp:
                 raise FormatError(file, "was changed while it was read", hint="start again")
@@ -317,9 +315,9 @@ class FileSentences:
 def stream_texts(
     train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
 ) -> Texts:
-    """What `read_texts` gives, but that of the training files no more than a block is in memory.
+    """Read a run's texts like `read_texts`, but stream the training files block by block.
 
-    Validation and test texts are read whole, and so is the default corpus.
+    Validation and test texts are read into memory, and so is the default corpus.
 
     Raises:
         FormatError: a file cannot be read as text, or not several times.
@@ -343,7 +341,7 @@ def stream_texts(
 
 
 def _count_sentences(files: Sequence[Path], *, unit: str, progress: Progress) -> StreamedCorpus:
-    """Count the sentences, hash the bytes."""
+    """Count the sentences of files, and hash their bytes."""
     digest = hashlib.sha256()
     progress.start("reading text", sum(file.stat().st_size for file in files if file.is_file()))
     size = sum(1 for file in files for _ in read_sentences(file, unit=unit, digest=digest, progress=progress))

@@ -1,4 +1,4 @@
-"""Out-of-core training of an n-gram model: run the plan stage by stage, then build what is published."""
+"""Out-of-core training of an n-gram model: run the plan stage by stage, then build the model."""
 
 import contextlib
 import time
@@ -43,13 +43,13 @@ from training.trained import Trained, held_out_figures
 
 
 class EstimatedTables(NamedTuple):
-    """What the plan found, by order from 1.
+    """Results of the plan, by order from 1.
 
     Attributes:
         tables: folders of the sorted n-grams with their weights.
-        key: a hash of all that went in.
-        discounts: what was taken from counts.
-        fallback_orders: the orders whose discounts are constants, as their counts allow no estimate.
+        key: hash of all inputs.
+        discounts: subtracted from counts.
+        fallback_orders: orders with constant discounts, as their counts allow no estimate.
     """
 
     tables: tuple[Path, ...]
@@ -59,14 +59,14 @@ class EstimatedTables(NamedTuple):
 
 
 class PlanRunner:
-    """The stages of one estimation, run where they have not been.
+    """Runs the incomplete stages of one estimation.
 
     Args:
-        work: where stages are kept.
-        start: starts the engine; called when a stage has to be run.
-        engine_name: part of what a stage's result depends on, to the bit.
-        keys: those of the stages `windows` and `vocabulary`.
-        progress: told of every stage.
+        work: workspace of the stages.
+        start: starts the engine; called when a stage has to run.
+        engine_name: part of each stage's key, as results may differ in bits between engines.
+        keys: of the stages `windows` and `vocabulary`.
+        progress: reports every stage.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class PlanRunner:
         self._progress = progress
 
     def estimate(self, settings: NGramSettings, vocab_size: int) -> EstimatedTables:
-        """Count and weigh all n-grams.
+        """Count all n-grams and estimate their probabilities.
 
         Args:
-            settings: how; see `options.check_relational` for what is possible.
+            settings: supported by `options.check_relational`.
             vocab_size: V.
 
         Raises:
@@ -140,7 +140,7 @@ class PlanRunner:
         self._work.stage(stage.name, key, write)
 
     def _discounts(self, k: int, *, three: bool) -> Discounts | None:
-        """What counts of counts say; None where they allow no estimate."""
+        """Estimate the discounts of k-grams from counts of counts; None where they allow no estimate."""
         table = f"counts_{k}"
 
         def count(_: Path) -> dict[str, Sequence[int]]:
@@ -155,7 +155,7 @@ class PlanRunner:
 
 
 class OutOfCoreResult(NamedTuple):
-    """A model to be published, its run, and what the user should know."""
+    """A model to publish, its run, and notes for the user."""
 
     trained: Trained
     run: RunContext
@@ -163,14 +163,14 @@ class OutOfCoreResult(NamedTuple):
 
 
 class EstimationJob(NamedTuple):
-    """One estimation.
+    """One out-of-core estimation.
 
     Attributes:
-        title: what to call the model.
-        recipe: what to do; see `options.check_relational`.
+        title: of the model.
+        recipe: supported by `options.check_relational`.
         options: the engine and its limits.
-        work: where stages are kept.
-        progress: told of every stage.
+        work: workspace of the stages.
+        progress: reports every stage.
     """
 
     title: str
@@ -181,13 +181,13 @@ class EstimationJob(NamedTuple):
 
 
 def train_out_of_core(job: EstimationJob, files: Sequence[Sequence[Path]]) -> OutOfCoreResult:
-    """Estimate by the relational plan; what a stage found before from exactly the same is taken.
+    """Estimate by the relational plan, reusing complete stages with the same inputs.
 
     The model's arrays are mapped from the workspace.
 
     Args:
-        job: what to do.
-        files: to learn from, to decide by, to report on.
+        job: the estimation.
+        files: for training, validation and test.
 
     Raises:
         FormatError: a file cannot be read as text.
@@ -200,25 +200,25 @@ def train_out_of_core(job: EstimationJob, files: Sequence[Sequence[Path]]) -> Ou
     source = stage_key(
         PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), job.recipe.corpus.model_dump()
     )
-    given = [None if text is None else text.sha256 for text in (texts.valid, texts.test)]
-    job.work.claim(stage_key(source, given, job.options.engine, job.recipe.model_dump()))
+    held_out_hashes = [None if text is None else text.sha256 for text in (texts.valid, texts.test)]
+    job.work.claim(stage_key(source, held_out_hashes, job.options.engine, job.recipe.model_dump()))
     tokenizer = _tokenizer(job, texts, source)
     overlap, keys = _write_tables(job, texts, tokenizer, source, files)
     release_memory()
     began = time.monotonic()
     with _engine(job) as start:
         plan = PlanRunner(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
-        weighed = plan.estimate(job.recipe.ngram, len(tokenizer.vocabulary))
+        estimated = plan.estimate(job.recipe.ngram, len(tokenizer.vocabulary))
     release_memory()
-    model = _assemble_model(job, weighed, tokenizer)
+    model = _assemble_model(job, estimated, tokenizer)
     seconds = time.monotonic() - began
     encoded = _held_out(texts, tokenizer, job.progress)
     figures = held_out_figures(model, in_model_direction(encoded, job.recipe), progress=job.progress)
     facts = {
         "ngrams": np.diff(model.automaton.order_starts).tolist(),
         "smoothing": job.recipe.ngram.smoothing,
-        "discounts": [list(d) for d in weighed.discounts],
-        "fallback_orders": list(weighed.fallback_orders),
+        "discounts": [list(d) for d in estimated.discounts],
+        "fallback_orders": list(estimated.fallback_orders),
         "discounts_from": "counts",
     }
     trained = Trained(job.title, job.recipe, model, (), facts, figures, seconds)
@@ -240,7 +240,7 @@ def _tokenizer(job: EstimationJob, texts: Texts, source: str) -> Tokenizer:
 def _write_tables(
     job: EstimationJob, texts: Texts, tokenizer: Tokenizer, source: str, files: Sequence[Sequence[Path]]
 ) -> tuple[dict[str, object], dict[str, str]]:
-    """Write the text and its words as tables; what of given held-out texts the text has, and the tables' keys."""
+    """Write text and vocabulary as tables; return the overlap with given held-out texts, and the tables' keys."""
     _, valid, test = files
     given = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
     held_out = {name: text for name, text in given.items() if text is not None}
@@ -269,11 +269,11 @@ def _write_tables(
     return found["overlap"], keys
 
 
-def _assemble_model(job: EstimationJob, weighed: EstimatedTables, tokenizer: Tokenizer) -> NGramModel:
+def _assemble_model(job: EstimationJob, estimated: EstimatedTables, tokenizer: Tokenizer) -> NGramModel:
     job.work.stage(
         "automaton",
-        stage_key(PLAN_VERSION, weighed.key),
-        lambda folder: assemble(weighed.tables, folder, job.progress),
+        stage_key(PLAN_VERSION, estimated.key),
+        lambda folder: assemble(estimated.tables, folder, job.progress),
     )
     automaton = open_automaton(job.work.path("automaton"))
     for order in range(1, automaton.order + 1):
@@ -282,7 +282,7 @@ def _assemble_model(job: EstimationJob, weighed: EstimatedTables, tokenizer: Tok
 
 
 def _held_out(texts: Texts, tokenizer: Tokenizer, progress: Progress) -> EncodedTexts:
-    """Validation and test texts; of the training text, no more than counts is ever in memory."""
+    """Encode validation and test texts; the training text is left empty, as it may exceed memory."""
     valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
     test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
     return EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
@@ -290,7 +290,7 @@ def _held_out(texts: Texts, tokenizer: Tokenizer, progress: Progress) -> Encoded
 
 @contextlib.contextmanager
 def _engine(job: EstimationJob) -> Iterator[Callable[[], QueryEngine]]:
-    """Gives the engine, started when it is first asked for."""
+    """Yield a function that returns the engine, started at the first call."""
     started: list[QueryEngine] = []
 
     def start() -> QueryEngine:
