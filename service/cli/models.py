@@ -30,9 +30,9 @@ _RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "sa
 def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False) -> None:
     """Names, versions, aliases and held-out perplexities."""
     from service.console.tables import show_models
-    from service.local import ask
+    from service.local import inventory
 
-    rows = ask.list_versions(registry)
+    rows = inventory.list_versions(registry)
     print_json(rows) if as_json else show_models(rows)
 
 
@@ -42,12 +42,12 @@ def models_show(
 ) -> None:
     """One version's model card, or with --json its manifest, metrics and provenance."""
     from service.console.tables import show_card
-    from service.local import ask
+    from service.local import inventory
 
     if as_json:
-        print_json(ask.version_details(registry, model))
+        print_json(inventory.version_details(registry, model))
     else:
-        show_card(ask.version_card(registry, model))
+        show_card(inventory.version_card(registry, model))
 
 
 @models_app.command("verify")
@@ -57,10 +57,10 @@ def models_verify(
     device: DeviceOption = "cpu",
 ) -> None:
     """Check every hash and replay the golden test; exit 1 if anything is wrong."""
-    from service.local import ask
+    from service.local import inventory
 
     failed = False
-    for address, problem in ask.verify_versions(registry, model, device=device):
+    for address, problem in inventory.verify_versions(registry, model, device=device):
         typer.echo(f"{address}: {problem or 'good'}")
         failed |= problem is not None
     if failed:

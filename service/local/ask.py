@@ -1,4 +1,4 @@
-"""Query a published model in this process, list and verify a registry, re-rank files of n-best lists.
+"""Query a published model in this process, re-rank files of n-best lists.
 
 The service's schemas and use cases are used without HTTP: command-line values are validated like
 a client's.
@@ -19,10 +19,8 @@ import typer
 
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.checkpoint.load import load_checkpoint
-from models.checkpoint.manifest import Version
 from models.checkpoint.registry import Address, open_registry
-from models.checkpoint.registry_interface import Registry
-from models.errors import InvalidInputError, LanguageModelError, ManifestError
+from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import ListFeatures
 from models.reranking.formats.writer import write_lists
@@ -208,102 +206,6 @@ def _request_body(request: Mapping[str, Any]) -> bytes:
         return json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidInputError("the text is not UTF-8: convert it first, for example with iconv") from None
-
-
-CARD_FILE = "MODEL_CARD.md"
-
-
-def list_versions(root: Address) -> list[dict[str, Any]]:
-    """Return a row per version: address, aliases, family, figures; or its problem."""
-    registry = open_registry(root)
-    rows: list[dict[str, Any]] = []
-    for name, versions in itertools.groupby(registry.published(), lambda version: version.name):
-        try:
-            aliases = registry.aliases(name)
-        except ManifestError as error:
-            aliases = {}
-            rows.append({"model": name, "aliases": [], "problem": str(error)})
-        for version in versions:
-            pointing = sorted(alias for alias, target in aliases.items() if target == version.number)
-            rows.append({"model": version.address, "aliases": pointing, **_version_facts(registry, version)})
-    return rows
-
-
-def version_details(root: Address, address: str) -> dict[str, Any]:
-    """Return manifest, metrics and provenance of a version.
-
-    Raises:
-        CheckpointError: one of its files is damaged.
-    """
-    registry = open_registry(root)
-    version = registry.resolve(address)
-    return {
-        "model": version.address,
-        "path": registry.location_of(version),
-        "manifest": registry.manifest(version).model_dump(mode="json"),
-        **{name: _read_json(registry, version, f"{name}.json") for name in ("metrics", "provenance")},
-    }
-
-
-def version_card(root: Address, address: str) -> str:
-    """Return a version's model card, in Markdown.
-
-    Raises:
-        ManifestError: it has no card, or the card is not UTF-8.
-    """
-    registry = open_registry(root)
-    version = registry.resolve(address)
-    try:
-        return registry.read_file(version, CARD_FILE).decode()
-    except UnicodeDecodeError as error:
-        raise ManifestError(f"{version.address}: {CARD_FILE}: {error}") from None
-
-
-def verify_versions(root: Address, address: str | None, *, device: str) -> Iterator[tuple[str, str | None]]:
-    """Load each version in full; yield its address, and its problem or None."""
-    registry = open_registry(root)
-    versions = registry.published() if address is None else [registry.resolve(address)]
-    for version in versions:
-        try:
-            directory = registry.fetch(version)
-            loaded = load_checkpoint(directory, device=device)
-            if loaded.precision != "float32":  # published answers in float32 are verified, too
-                load_checkpoint(directory, device=device, precision="float32")
-        except LanguageModelError as error:
-            yield version.address, str(error)
-        else:
-            yield version.address, None
-
-
-def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
-    try:
-        manifest = registry.manifest(version)
-        metrics = _read_json(registry, version, "metrics.json")
-    except LanguageModelError as error:
-        return {"problem": str(error)}
-    split = next(
-        (split for split in ("test", "valid") if split in metrics), None
-    )  # an imported model may have neither
-    figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
-    return {
-        "family": manifest.family,
-        "created": manifest.created,
-        "parameters": manifest.parameters,
-        "vocab_size": manifest.vocab_size,
-        "split": split,
-        "perplexity": figures.get("perplexity"),
-        "word_perplexity": figures.get("word_perplexity"),
-    }
-
-
-def _read_json(registry: Registry, version: Version, name: str) -> dict[str, Any]:
-    try:
-        read = json.loads(registry.read_file(version, name))
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{version.address}: {name}: {error}") from None
-    if not isinstance(read, dict):
-        raise ManifestError(f"{version.address}: {name} is {str(read)[:40]!r}; it must be an object")
-    return read
 
 
 _SCORE, _OLD_SCORE = "score", "old_score"
