@@ -48,7 +48,7 @@ class ReleasedHandles:
         return _pop_batch(self._queue_of(handle))
 
     def free(self, states: States) -> None:
-        """Free all handles, except those of processes that no longer answer, which expire.
+        """Free all handles of the process that answers; states kept by other processes expire.
 
         Raises:
             GramophoneError: the service does not answer, or refuses the request.
