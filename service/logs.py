@@ -1,7 +1,7 @@
 """Log configuration: structured lines, one per event, without request texts unless enabled.
 
 Values that clients choose, such as names of fields and paths, may occur in a line. Control
-characters are escaped, so that such a value can neither look like a line of its own nor control a
+characters are escaped, so that such a value can neither imitate another line nor control a
 terminal. An exception's message may quote a request's text: messages of exceptions raised by
 requests are left out, their types and tracebacks kept.
 """

@@ -105,12 +105,12 @@ class AsyncClient:
     @property
     def states(self) -> AsyncStates:
         """Methods for states kept by the service, for decoders."""
-        return AsyncStates(self._ask, self._send)
+        return AsyncStates(self._fetch, self._send)
 
     @property
     def users(self) -> AsyncUsers:
         """Methods for the users of autocomplete and their accepted words."""
-        return AsyncUsers(self._ask)
+        return AsyncUsers(self._fetch)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -120,13 +120,13 @@ class AsyncClient:
         self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
     ) -> replies.NextTokenReply:
         """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
-        return await self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+        return await self._fetch(next_token_call(context, top_k, entropy=entropy, model=model))
 
     async def next_word(
         self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
     ) -> replies.NextWordReply:
         """Return the most probable words of one or more tokens after each context."""
-        return await self._ask(next_word_call(context, top_k, model))
+        return await self._fetch(next_word_call(context, top_k, model))
 
     async def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
         """Return the log-probability of every next token, float32 [B, V]."""
@@ -141,7 +141,7 @@ class AsyncClient:
         **options: Unpack[ScoreOptions],
     ) -> replies.ScoreReply:
         """Score texts or sequences of token ids."""
-        return await self._ask(score_call(texts, token_ids, context, options))
+        return await self._fetch(score_call(texts, token_ids, context, options))
 
     async def score_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
@@ -154,7 +154,7 @@ class AsyncClient:
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> replies.RerankReply:
         """Re-rank lists of candidates."""
-        return await self._ask(rerank_call(lists, options))
+        return await self._fetch(rerank_call(lists, options))
 
     async def rerank_lines(
         self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
@@ -167,13 +167,13 @@ class AsyncClient:
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
     ) -> dict[str, Any]:
         """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
-        return await self._ask(tune_call(lists, options))
+        return await self._fetch(tune_call(lists, options))
 
     async def generate(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> replies.GenerateReply:
         """Generate continuations of a prompt."""
-        return await self._ask(generate_call(prompt, options, stream=False))
+        return await self._fetch(generate_call(prompt, options, stream=False))
 
     async def stream(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
@@ -185,15 +185,15 @@ class AsyncClient:
 
     async def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
         """Return completions of the last word of a text, or the next words."""
-        return await self._ask(autocomplete_call(text, options))
+        return await self._fetch(autocomplete_call(text, options))
 
     async def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
         """Return the probable errors of a text, with suggestions."""
-        return await self._ask(check_call(text, options))
+        return await self._fetch(check_call(text, options))
 
     async def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
         """Score texts by bits per word and byte, under one model or two."""
-        return await self._ask(quality_call(texts, options))
+        return await self._fetch(quality_call(texts, options))
 
     async def quality_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
@@ -204,13 +204,13 @@ class AsyncClient:
 
     async def models(self) -> replies.ModelList:
         """List the models of the service."""
-        return await self._ask(models_call())
+        return await self._fetch(models_call())
 
     async def model(self, address: str) -> replies.ModelCard:
         """Return the description of one model."""
-        return await self._ask(model_call(address))
+        return await self._fetch(model_call(address))
 
-    async def _ask(self, call: Call[R]) -> R:
+    async def _fetch(self, call: Call[R]) -> R:
         return call.reply.validate_json((await self._send(call)).content)
 
     async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
@@ -289,12 +289,12 @@ class Client:
     @property
     def states(self) -> States:
         """Methods for states kept by the service, for decoders."""
-        return States(self._ask, self._send)
+        return States(self._fetch, self._send)
 
     @property
     def users(self) -> Users:
         """Methods for the users of autocomplete and their accepted words."""
-        return Users(self._ask)
+        return Users(self._fetch)
 
     def close(self) -> None:
         """Close the connections."""
@@ -304,13 +304,13 @@ class Client:
         self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
     ) -> replies.NextTokenReply:
         """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
-        return self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+        return self._fetch(next_token_call(context, top_k, entropy=entropy, model=model))
 
     def next_word(
         self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
     ) -> replies.NextWordReply:
         """Return the most probable words of one or more tokens after each context."""
-        return self._ask(next_word_call(context, top_k, model))
+        return self._fetch(next_word_call(context, top_k, model))
 
     def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
         """Return the log-probability of every next token, float32 [B, V]."""
@@ -325,7 +325,7 @@ class Client:
         **options: Unpack[ScoreOptions],
     ) -> replies.ScoreReply:
         """Score texts or sequences of token ids."""
-        return self._ask(score_call(texts, token_ids, context, options))
+        return self._fetch(score_call(texts, token_ids, context, options))
 
     def score_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
@@ -338,7 +338,7 @@ class Client:
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> replies.RerankReply:
         """Re-rank lists of candidates."""
-        return self._ask(rerank_call(lists, options))
+        return self._fetch(rerank_call(lists, options))
 
     def rerank_lines(
         self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
@@ -349,13 +349,13 @@ class Client:
 
     def tune(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> dict[str, Any]:
         """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
-        return self._ask(tune_call(lists, options))
+        return self._fetch(tune_call(lists, options))
 
     def generate(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> replies.GenerateReply:
         """Generate continuations of a prompt."""
-        return self._ask(generate_call(prompt, options, stream=False))
+        return self._fetch(generate_call(prompt, options, stream=False))
 
     def stream(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
@@ -367,15 +367,15 @@ class Client:
 
     def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
         """Return completions of the last word of a text, or the next words."""
-        return self._ask(autocomplete_call(text, options))
+        return self._fetch(autocomplete_call(text, options))
 
     def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
         """Return the probable errors of a text, with suggestions."""
-        return self._ask(check_call(text, options))
+        return self._fetch(check_call(text, options))
 
     def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
         """Score texts by bits per word and byte, under one model or two."""
-        return self._ask(quality_call(texts, options))
+        return self._fetch(quality_call(texts, options))
 
     def quality_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
@@ -386,13 +386,13 @@ class Client:
 
     def models(self) -> replies.ModelList:
         """List the models of the service."""
-        return self._ask(models_call())
+        return self._fetch(models_call())
 
     def model(self, address: str) -> replies.ModelCard:
         """Return the description of one model."""
-        return self._ask(model_call(address))
+        return self._fetch(model_call(address))
 
-    def _ask(self, call: Call[R]) -> R:
+    def _fetch(self, call: Call[R]) -> R:
         return call.reply.validate_json(self._send(call).content)
 
     def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:

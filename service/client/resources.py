@@ -47,19 +47,19 @@ class States:
     """Requests about states, for `Client.states`.
 
     Args:
-        ask: function that sends a call and parses its reply.
+        fetch: function that sends a call and parses its reply.
         send: function that sends a call.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: FetchReply, send: Send) -> None:
-        self._ask = ask
+    def __init__(self, fetch: FetchReply, send: Send) -> None:
+        self._fetch = fetch
         self._send = send
 
     def open(self, context: Contexts = "", *, model: str | None = None, bos: bool = True) -> OpenStatesReply:
         """Open a state after each context."""
-        reply: OpenStatesReply = self._ask(open_call(context, model, bos=bos))
+        reply: OpenStatesReply = self._fetch(open_call(context, model, bos=bos))
         return reply
 
     def advance(
@@ -70,12 +70,12 @@ class States:
         free: Iterable[str] = (),
     ) -> AdvanceReply:
         """Score continuations, keep the states after them, then free the states in `free`."""
-        reply: AdvanceReply = self._ask(advance_call(continuations, next_token_ids, free))
+        reply: AdvanceReply = self._fetch(advance_call(continuations, next_token_ids, free))
         return reply
 
     def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> NextReply:
         """Return the log-probabilities of the given tokens, or of all, after each state."""
-        reply: NextReply = self._ask(next_call(states, token_ids))
+        reply: NextReply = self._fetch(next_call(states, token_ids))
         return reply
 
     def log_probs(
@@ -86,7 +86,7 @@ class States:
 
     def free(self, states: Iterable[str]) -> int:
         """Free states, and return the number of states freed."""
-        reply: FreeReply = self._ask(free_call(states))
+        reply: FreeReply = self._fetch(free_call(states))
         return reply.freed
 
 
@@ -94,21 +94,21 @@ class AsyncStates:
     """Requests about states, for `AsyncClient.states`.
 
     Args:
-        ask: function that sends a call and parses its reply.
+        fetch: function that sends a call and parses its reply.
         send: function that sends a call.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: AsyncFetchReply, send: AsyncSend) -> None:
-        self._ask = ask
+    def __init__(self, fetch: AsyncFetchReply, send: AsyncSend) -> None:
+        self._fetch = fetch
         self._send = send
 
     async def open(
         self, context: Contexts = "", *, model: str | None = None, bos: bool = True
     ) -> OpenStatesReply:
         """Open a state after each context."""
-        reply: OpenStatesReply = await self._ask(open_call(context, model, bos=bos))
+        reply: OpenStatesReply = await self._fetch(open_call(context, model, bos=bos))
         return reply
 
     async def advance(
@@ -119,12 +119,12 @@ class AsyncStates:
         free: Iterable[str] = (),
     ) -> AdvanceReply:
         """Score continuations, keep the states after them, then free the states in `free`."""
-        reply: AdvanceReply = await self._ask(advance_call(continuations, next_token_ids, free))
+        reply: AdvanceReply = await self._fetch(advance_call(continuations, next_token_ids, free))
         return reply
 
     async def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> NextReply:
         """Return the log-probabilities of the given tokens, or of all, after each state."""
-        reply: NextReply = await self._ask(next_call(states, token_ids))
+        reply: NextReply = await self._fetch(next_call(states, token_ids))
         return reply
 
     async def log_probs(
@@ -135,7 +135,7 @@ class AsyncStates:
 
     async def free(self, states: Iterable[str]) -> int:
         """Free states, and return the number of states freed."""
-        reply: FreeReply = await self._ask(free_call(states))
+        reply: FreeReply = await self._fetch(free_call(states))
         return reply.freed
 
 
@@ -203,32 +203,32 @@ class Users:
     """Requests about users of autocomplete, for `Client.users`.
 
     Args:
-        ask: function that sends a call and parses its reply.
+        fetch: function that sends a call and parses its reply.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: FetchReply) -> None:
-        self._ask = ask
+    def __init__(self, fetch: FetchReply) -> None:
+        self._fetch = fetch
 
     def accept(self, user: str, text: str, *, context: str | None = None) -> UserReply:
         """Learn words and pairs from a text that a user has accepted after a context."""
-        reply: UserReply = self._ask(accept_call(user, text, context))
+        reply: UserReply = self._fetch(accept_call(user, text, context))
         return reply
 
     def export(self, user: str) -> UserWords:
         """Return the words and pairs learnt from a user."""
-        reply: UserWords = self._ask(export_call(user))
+        reply: UserWords = self._fetch(export_call(user))
         return reply
 
     def restore(self, user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()) -> UserReply:
         """Replace the words and pairs of a user."""
-        reply: UserReply = self._ask(restore_call(user, words, pairs))
+        reply: UserReply = self._fetch(restore_call(user, words, pairs))
         return reply
 
     def forget(self, user: str) -> bool:
         """Forget a user, and return whether the user was known."""
-        reply: ForgottenReply = self._ask(forget_call(user))
+        reply: ForgottenReply = self._fetch(forget_call(user))
         return reply.forgotten
 
 
@@ -236,34 +236,34 @@ class AsyncUsers:
     """Requests about users of autocomplete, for `AsyncClient.users`.
 
     Args:
-        ask: function that sends a call and parses its reply.
+        fetch: function that sends a call and parses its reply.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: AsyncFetchReply) -> None:
-        self._ask = ask
+    def __init__(self, fetch: AsyncFetchReply) -> None:
+        self._fetch = fetch
 
     async def accept(self, user: str, text: str, *, context: str | None = None) -> UserReply:
         """Learn words and pairs from a text that a user has accepted after a context."""
-        reply: UserReply = await self._ask(accept_call(user, text, context))
+        reply: UserReply = await self._fetch(accept_call(user, text, context))
         return reply
 
     async def export(self, user: str) -> UserWords:
         """Return the words and pairs learnt from a user."""
-        reply: UserWords = await self._ask(export_call(user))
+        reply: UserWords = await self._fetch(export_call(user))
         return reply
 
     async def restore(
         self, user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()
     ) -> UserReply:
         """Replace the words and pairs of a user."""
-        reply: UserReply = await self._ask(restore_call(user, words, pairs))
+        reply: UserReply = await self._fetch(restore_call(user, words, pairs))
         return reply
 
     async def forget(self, user: str) -> bool:
         """Forget a user, and return whether the user was known."""
-        reply: ForgottenReply = await self._ask(forget_call(user))
+        reply: ForgottenReply = await self._fetch(forget_call(user))
         return reply.forgotten
 
 

@@ -6,7 +6,7 @@ API keys are required, the page has none. If none are, two checks apply:
 - *Origin of a request that changes something*: browsers state it in `Sec-Fetch-Site` or `Origin`.
   Reading needs no check, since without CORS no page sees the reply.
 - *Host name*, if the service listens on a loopback address: a page whose own name resolves to
-  127.0.0.1 (DNS rebinding) passes as a page of the service; only `Host` tells the two apart.
+  127.0.0.1 (DNS rebinding) passes as a page of the service; only `Host` distinguishes them.
 
 Programs other than browsers send neither header and are not affected.
 """

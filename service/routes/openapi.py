@@ -1,7 +1,7 @@
 """OpenAPI document: operations, request bodies, media types and examples.
 
 The framework's document is completed with the bodies that routes parse themselves. Example requests
-stand with the schemas. Example replies are those of the default models, recorded in the JSON file
+are part of the schemas. Example replies are those of the default models, recorded in the JSON file
 beside this module by `python -m tests.support.openapi REGISTRY`; a test repeats all of them.
 """
 
@@ -238,12 +238,14 @@ def _request_examples(media_type: str, schema: Json, schemas: Json) -> Json:
     if "$ref" not in schema:
         name = format_name_of_media_type(media_type)
         return {"example": {"value": "".join(format_lists(_EXAMPLE_LISTS, name))}} if name else {}
-    given = schemas[schema["$ref"].removeprefix(_SCHEMAS)].get("examples", [])
+    examples = schemas[schema["$ref"].removeprefix(_SCHEMAS)].get("examples", [])
     if media_type == LINES_TYPE:
-        return {"example": {"value": "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in given)}}
+        return {
+            "example": {"value": "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in examples)}
+        }
     return {
         f"example-{number}" if number > 1 else "example": {"value": value}
-        for number, value in enumerate(given, 1)
+        for number, value in enumerate(examples, 1)
     }
 
 
@@ -334,7 +336,7 @@ _PARAMETERS: Mapping[str, Mapping[str, Json]] = {
         "alias": {"description": "What a version is to be called: `name@alias`.", "example": "candidate"},
     },
 }
-"""Parameters in paths and queries, where the code says their names and types only."""
+"""Descriptions of parameters in paths and queries; the code has only their names and types."""
 
 _OTHER_STATUSES: Mapping[str, Mapping[str, str]] = {
     "/admin/models/load": {"202": "the model is being loaded"},

@@ -41,7 +41,7 @@ router = APIRouter()
     "/v1/quality", responses=replies_of(QualityReply, LINES_TYPE), openapi_extra=body_of(QualityRequest)
 )
 async def rate_texts(request: Request) -> Response:
-    """Score texts by bits per word and byte, and by their likeness to one of two models; to filter corpora.
+    """Score texts by bits per word and byte, and by the difference between two models; to filter corpora.
 
     With `Content-Type: application/x-ndjson` every line of the body is an object with `text` and, if need be, `id`;
     `model` and `against` stand in the query string. The answer has one line for each, in order: a result, or

@@ -174,10 +174,14 @@ def check_reply(
     loaded: LoadedModel, command: CheckCommand, calibration: Calibration | None, checked: CheckResult
 ) -> CheckReply:
     """Return the findings in wire format."""
-    own = command.options.dictionary
+    dictionary = command.options.dictionary
     words = [
         WordSurprisal(
-            word.start, word.end, word.text, word.surprisal_bits, known=word.known or word.text.lower() in own
+            word.start,
+            word.end,
+            word.text,
+            word.surprisal_bits,
+            known=word.known or word.text.lower() in dictionary,
         )
         for word in checked.words
     ]

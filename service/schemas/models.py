@@ -1,6 +1,6 @@
 """Schemas of the models' list and files, of model administration, and of stored profiles.
 
-GET /v1/models has OpenAI's shape with more fields.
+GET /v1/models is compatible with OpenAI's, with more fields.
 """
 
 import sys
@@ -21,12 +21,12 @@ from service.schemas.wire import LengthExponent, Weight, WireModel
 
 
 def model_list(host: ModelHost) -> ModelList:
-    """All models of the service, those not loaded included."""
+    """List all models of the service, those not loaded included."""
     return ModelList("list", [model_card(host, hosted) for hosted in host.models.values()])
 
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
-    """One model."""
+    """Return the description of one model."""
     checkpoint = hosted.loaded.checkpoint if hosted.loaded is not None else None
     manifest = checkpoint.manifest if checkpoint is not None else None
     return ModelCard(
@@ -48,7 +48,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
 
 
 def _figures(metrics: dict[str, Any]) -> dict[str, float]:
-    """The held-out figures of metrics.json: those on the test text if there was one, else the validation's."""
+    """Return the held-out figures of metrics.json, those of the test text, else of the validation text."""
     figures = metrics.get("test", metrics.get("valid"))
     if not isinstance(figures, dict):
         return {}

@@ -214,8 +214,8 @@ class Broadcast:
             self._app(scope, receive, own.send),
             *(self._forward(number, request) for number in self._peers),
         )
-        theirs = dict(zip(self._peers, answers[1:], strict=True))
-        replies = {number: answer for number, answer in theirs.items() if answer is not None}
+        by_peer = dict(zip(self._peers, answers[1:], strict=True))
+        replies = {number: answer for number, answer in by_peer.items() if answer is not None}
         return _merge_responses(own, self._pool.number, replies)
 
     async def _forward(self, number: int, request: bytes) -> PeerResponse | None:
@@ -249,9 +249,9 @@ class Broadcast:
         return _with_body(own, json.dumps({**reply, "serving": behind[0]}).encode())
 
 
-def _merge_responses(own: PeerResponse, number: int, theirs: Mapping[int, PeerResponse]) -> PeerResponse:
+def _merge_responses(own: PeerResponse, number: int, replies: Mapping[int, PeerResponse]) -> PeerResponse:
     """Merge the replies of all workers into this worker's, or into an error if some failed and some did not."""
-    answers = {number: own, **theirs}
+    answers = {number: own, **replies}
     failed = sorted(n for n, answer in answers.items() if answer.status >= _FIRST_ERROR_STATUS)
     done = sorted(set(answers) - set(failed))
     if not failed or not done:

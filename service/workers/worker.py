@@ -46,13 +46,17 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
     """Apply the loads and unloads requested of the first peer that answers."""
     for peer in peers.values():
         try:
-            theirs = json.loads((await peer.get(SERVED_PATH)).body)
+            peer_models = json.loads((await peer.get(SERVED_PATH)).body)
         except PeerConnectionError:
             continue  # it is being restarted, too, or hangs
-        ours = served_addresses(services)
-        changes = [(services.reloader.load, address) for address in theirs["served"] if address not in ours]
+        served = served_addresses(services)
+        changes = [
+            (services.reloader.load, address) for address in peer_models["served"] if address not in served
+        ]
         # addresses that only this worker serves may be new in the registry: unload only those listed
-        changes += [(services.reloader.unload, address) for address in theirs["unloaded"] if address in ours]
+        changes += [
+            (services.reloader.unload, address) for address in peer_models["unloaded"] if address in served
+        ]
         for change, address in changes:
             try:
                 await change(address)
