@@ -97,7 +97,7 @@ _FEW_SEQUENCES = 8
 """Maximum of sequences that may generate long texts without being bulk, since their steps are short."""
 
 _INLINE_BYTES = 2048
-_ENTRIES_PER_CHUNK = 512
+_ENTRIES_PER_PIECE = 512
 """Entries of a reply in one chunk; other requests run between chunks."""
 
 
@@ -248,7 +248,7 @@ def json_pieces(
         yield to_json(reply)
         return
     before, after = to_json(reply).split(f'"{name}":[]'.encode(), 1)
-    batch_size = max(1, _ENTRIES_PER_CHUNK * len(items) // max(entries, 1))
+    batch_size = max(1, _ENTRIES_PER_PIECE * len(items) // max(entries, 1))
     for begin in range(0, len(items), batch_size):
         results = [write(item) for item in items[begin : begin + batch_size]]
         kind: Any = type(results[0])
