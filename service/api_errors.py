@@ -1,8 +1,8 @@
 """Mapping from errors to HTTP statuses, and the one JSON form of an error reply.
 
 `ERROR_STATUSES` gives each error class a status and a type; a class also covers its subclasses, the
-nearest first. Folders and bucket URLs are removed from the messages of errors about files: clients
-need not know where a registry lies.
+nearest first. Folders and bucket URLs are removed from the messages of errors about files, since
+clients need not know the location of a registry.
 """
 
 import json
@@ -42,11 +42,11 @@ from models.errors import (
 from service.schemas.replies import ErrorBody
 
 CLIENT_GONE = 499
-"""Written to the log and the metrics where nobody is left to read an answer; nginx's number."""
+"""Status in the log and the metrics of a request whose client has disconnected, as in nginx."""
 
 
 class ErrorStatus(NamedTuple):
-    """HTTP status and code of a kind of error."""
+    """HTTP status and type of a class of errors."""
 
     status: int
     type: str
@@ -71,7 +71,7 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
     EngineError: ErrorStatus(503, "service_unavailable_error"),
     LanguageModelError: ErrorStatus(500, "server_error"),
 }
-"""A class answers for its subclasses too, the nearest first."""
+"""Status of each error class, which covers its subclasses too, the nearest first."""
 
 _HTTP_CODES = {
     404: "not_found",
@@ -84,14 +84,14 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _RETRY_AFTER_S = 1.0
 _MAX_MESSAGE_CHARACTERS = 1000
 _FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
-"""Where on a disk a file lies, which is no business of clients."""
+"""Paths of folders, which clients need not know."""
 
 _BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
-"""Where in an object store."""
+"""URLs of folders in object stores."""
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give every error of the application our shape."""
+    """Install handlers that give all errors of an application one JSON form."""
     app.add_exception_handler(LanguageModelError, _on_language_model_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -99,37 +99,37 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def error_status(error: LanguageModelError) -> ErrorStatus:
-    """The status and type of an error."""
+    """Return the status and type of an error."""
     return next(ERROR_STATUSES[kind] for kind in type(error).__mro__ if kind in ERROR_STATUSES)
 
 
 def error_body(error: LanguageModelError) -> ErrorBody:
-    """The error as clients see it."""
+    """Return the body of the reply to an error."""
     parameter = error.parameter if isinstance(error, InvalidInputError) else None
     message = _truncate(str(error))
-    if not isinstance(error, (InvalidInputError, EngineError)):  # those that tell of files
+    if not isinstance(error, (InvalidInputError, EngineError)):  # errors about files
         message = _FOLDER_PATHS.sub("", _BUCKET_URLS.sub("", redact_accounts(message)))
     return ErrorBody(message, error_status(error).type, parameter and _truncate(parameter), error.code)
 
 
 def _truncate(text: str) -> str:
-    """A text that may quote the request, whose names and values have no bound."""
+    """Truncate a text that may quote names and values of a request, which are unbounded."""
     return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
 
 
 def error_json(body: ErrorBody) -> bytes:
-    """`{"error": {…}}`."""
+    """Return the JSON `{"error": {…}}`."""
     fields = {"message": body.message, "type": body.type, "param": body.param, "code": body.code}
     return json.dumps({"error": fields}).encode()
 
 
 def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response:
-    """An answer that is not a success."""
+    """Return an unsuccessful response."""
     return Response(error_json(body), status, headers, "application/json")
 
 
 def internal_error() -> Response:
-    """The answer to a fault of ours; it says nothing of what is inside."""
+    """Return the response to an internal error, without details."""
     body = ErrorBody(
         "the service failed on this request; its log tells why", "server_error", None, "internal_error"
     )
@@ -137,13 +137,13 @@ def internal_error() -> Response:
 
 
 def overloaded_response(message: str, code: str) -> Response:
-    """The answer of a service that has no room for a request: come back soon."""
+    """Return the response of an overloaded service, with `Retry-After`."""
     body = ErrorBody(message, "service_unavailable_error", None, code)
     return error_response(503, body, {"retry-after": f"{_RETRY_AFTER_S:.0f}", "connection": "close"})
 
 
 def not_found(path: str) -> Response:
-    """The answer where there is no route."""
+    """Return the response for a path without a route."""
     body = ErrorBody(
         f"there is nothing at {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
     )
@@ -153,7 +153,7 @@ def not_found(path: str) -> Response:
 async def _on_language_model_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
     status = error_status(error).status
-    if isinstance(error, (NotReadyError, StatesFullError)):  # what the scheduler refuses, it counts itself
+    if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own refusals
         _count_rejection(request, error.code)
     headers = {}
     if status in {429, 503}:
@@ -185,12 +185,12 @@ def _allowed_methods(request: Request) -> list[str]:
         scope = {**request.scope, "method": method}
         return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
-    found = [method for method in _METHODS if answers(method)]
-    return [*found, "HEAD"] if "GET" in found else found
+    methods = [method for method in _METHODS if answers(method)]
+    return [*methods, "HEAD"] if "GET" in methods else methods
 
 
 def _count_rejection(request: Request, code: str) -> None:
-    """Count a request that was refused, by why."""
+    """Count a refused request by its error code."""
     request.app.state.services.metrics.rejected(code)
 
 

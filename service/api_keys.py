@@ -1,6 +1,6 @@
 """API keys: creation, parsing, verification, and the key file.
 
-A key is 256 random bits, so its hash cannot be guessed however fast the hash function is: a salted
+A key is 256 random bits, so it cannot be guessed however fast the hash function is: a salted
 SHA-256 is enough. Password hashes, slow by design, would cost every request tens of milliseconds.
 One line per key is stored, without the key itself:
 
@@ -33,7 +33,7 @@ _MAX_PRESENTED_BYTES = 256
 
 
 class KeyScope(StrEnum):
-    """Scope of a key; none of them includes another."""
+    """Scope of a key; no scope includes another."""
 
     INFER = "infer"
     METRICS = "metrics"
@@ -45,10 +45,10 @@ class ApiKey:
     """Stored record of a key: enough to recognise it, not enough to use it.
 
     Attributes:
-        name: whose it is; stands in the log.
-        scopes: what it is good for.
-        salt: hashed before the key.
-        digest: SHA-256 of both.
+        name: name of its owner, for the log.
+        scopes: scopes of requests that it allows.
+        salt: salt, hashed before the key.
+        digest: SHA-256 of salt and key.
     """
 
     name: str
@@ -64,11 +64,11 @@ class ApiKey:
 
 
 class NewKey(NamedTuple):
-    """A key that was just made.
+    """A new key.
 
     Attributes:
-        secret: the key itself, which its owner sends and nobody keeps.
-        key: what is kept.
+        secret: the key itself, sent by its owner and never stored.
+        key: record to store.
     """
 
     secret: str
@@ -76,10 +76,10 @@ class NewKey(NamedTuple):
 
 
 def create_key(name: str, scopes: Iterable[str]) -> NewKey:
-    """Make a key.
+    """Create a key.
 
     Raises:
-        InvalidInputError: the name or a scope is none.
+        InvalidInputError: the name or a scope is invalid.
     """
     secret, salt = f"gm_{secrets.token_urlsafe(_KEY_BYTES)}", secrets.token_bytes(_SALT_BYTES)
     key = ApiKey(_checked_name(name), _checked_scopes(scopes), salt, _digest(salt, secret.encode()))
@@ -87,10 +87,10 @@ def create_key(name: str, scopes: Iterable[str]) -> NewKey:
 
 
 def parse_key(line: str) -> ApiKey:
-    """Read the line that a key is kept as.
+    """Parse the line of a stored key.
 
     Raises:
-        InvalidInputError: it is not one; the message does not quote it, as it may hold a secret by mistake.
+        InvalidInputError: the line is invalid; the message does not quote it, as it may hold a secret by mistake.
     """
     fields = line.split(":")
     if len(fields) != 3:
@@ -104,17 +104,17 @@ def parse_key(line: str) -> ApiKey:
 
 
 def find_key(keys: Iterable[ApiKey], presented: bytes) -> ApiKey | None:
-    """The key that was presented, if it is one of these.
+    """Return the presented key, if it is one of these.
 
-    Every key is compared whole, so the time tells nothing of which one it was, or how much was right.
+    All keys are compared in full, so that the time reveals neither the matching key nor a matching part.
     """
     if len(presented) > _MAX_PRESENTED_BYTES:
         return None
-    found = None
+    match = None
     for key in keys:
         if hmac.compare_digest(_digest(key.salt, presented), key.digest):
-            found = key  # and go on
-    return found
+            match = key  # no early return: constant time
+    return match
 
 
 def _digest(salt: bytes, secret: bytes) -> bytes:
@@ -150,20 +150,20 @@ _NEVER_SEEN: _FileStamp = (-1, -1, -1)
 
 
 class KeyStore:
-    """All keys that are good now.
+    """All keys that are valid now.
 
-    The file is looked at again when it has changed, at most once a second, so keys are given and taken
-    away without a restart. One that is damaged or holds no key leaves the keys as they were: a slip
-    of an editor opens nothing, and shuts nobody out.
+    The file is reloaded when it has changed, checked at most once a second, so keys are issued and revoked
+    without a restart. A damaged or empty file leaves the keys as they were, so that a mistake in an editor
+    neither opens the service nor locks out its users.
 
     Args:
-        entries: lines of keys, as `keys.parse_key` reads them.
-        file: holds one such line a key; empty lines and those that start with `#` do not count.
-        clock: seconds.
+        entries: lines of keys, as `parse_key` reads them.
+        file: file with such a line per key; empty lines and those that start with `#` are ignored.
+        clock: clock in seconds.
 
     Raises:
-        InvalidInputError: an entry is no key, or two keys have one name.
-        FormatError: the file is not there, is damaged, or holds no key.
+        InvalidInputError: an entry is invalid, or two keys have one name.
+        FormatError: the file is missing, damaged, or has no key.
     """
 
     def __init__(
@@ -185,11 +185,11 @@ class KeyStore:
             self._keys = (*self._fixed, *self._read(file))
 
     def __bool__(self) -> bool:
-        """Return whether there is any key; without one the service is open."""
+        """Return whether there is any key; without one all but administration is open."""
         return bool(self._keys)
 
     def find(self, presented: bytes) -> ApiKey | None:
-        """The key that was presented, if it is good."""
+        """Return the presented key, if it is valid."""
         now_s = self._clock()
         if self._file is not None and now_s >= self._next_check_s:
             self._next_check_s = now_s + _CHECK_INTERVAL_S
@@ -197,7 +197,7 @@ class KeyStore:
         return find_key(self._keys, presented)
 
     def force_reload(self) -> None:
-        """Look at the file with the next request, whatever it looks like; a signal handler may call this."""
+        """Reload the file with the next request, changed or not; a signal handler may call this."""
         self._next_check_s = self._clock()
         self._stamp = _NEVER_SEEN
 
@@ -205,7 +205,7 @@ class KeyStore:
         stamp = _file_stamp(file)
         if stamp == self._stamp:
             return
-        self._stamp = stamp  # a damaged file is complained of once
+        self._stamp = stamp  # a damaged file is logged once
         try:
             keys = (*self._fixed, *self._read(file))
         except (FormatError, InvalidInputError) as error:
@@ -243,15 +243,15 @@ def _parse(line: str, source: str) -> ApiKey:
 
 def _check_names(keys: Sequence[ApiKey]) -> None:
     names = [key.name for key in keys]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
         raise InvalidInputError(
-            f"two keys are named {twice[0]}: each has a name of its own", parameter="GRAMOPHONE_API_KEYS"
+            f"two keys are named {duplicates[0]}: each has a name of its own", parameter="GRAMOPHONE_API_KEYS"
         )
 
 
 def _file_stamp(file: Path) -> _FileStamp | None:
-    """Return a stamp that changes with the file; a mounted secret changes by a link that points elsewhere."""
+    """Return a stamp that changes with the file; a mounted secret changes by the target of a link."""
     try:
         status = file.stat()
     except OSError:

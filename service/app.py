@@ -68,10 +68,10 @@ from service.workers.worker import make_worker_server
 
 _log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
-"""How long the event loop and the model thread wait for each other's Python: a tenth of Python's own choice."""
+"""Switch interval of the event loop and the model thread, a tenth of Python's default."""
 
 _STOP_GRACE_S = 10.0
-"""After its time to finish requests a worker that has not ended is killed, a while later."""
+"""Time after the drain timeout at which a worker that has not ended is killed."""
 
 _PREFIX_CACHE_GAUGES = {
     "prefix_cache_queries": "texts looked up among those read before, since the model was loaded",
@@ -80,19 +80,19 @@ _PREFIX_CACHE_GAUGES = {
 }
 
 
-def create_app(settings: Settings, crew: WorkerPool | None = None) -> FastAPI:
+def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
     """Build the application; models are loaded when it is started.
 
     Args:
-        settings: as they are read.
-        crew: which of several processes this is; None of a lone one.
+        settings: settings of the service.
+        pool: pool of the workers as seen by this one; None for a single process.
 
     Raises:
-        RegistryError: the registry is not there, or holds no model.
-        ModelNotFoundError: the settings name a model that it does not hold.
+        RegistryError: the registry does not exist, or has no model.
+        ModelNotFoundError: the settings name a model that the registry does not have.
     """
     copies = _model_copies(settings)
-    services = _compose(settings, crew, copies)
+    services = _compose(settings, pool, copies)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -103,10 +103,10 @@ def create_app(settings: Settings, crew: WorkerPool | None = None) -> FastAPI:
         sweeping.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
         await services.reloader.close(timeout_s=settings.drain_timeout_s)
-        if copies is not None:  # the process may end by a signal, without what is done at an exit
+        if copies is not None:  # the process may end by a signal, without exit handlers
             copies.release()
         if tracing := getattr(app.state, "tracing", None):
-            await asyncio.to_thread(tracing.shutdown)  # sends what is left
+            await asyncio.to_thread(tracing.shutdown)  # sends the remaining spans
 
     app = FastAPI(
         title="Gramophone",
@@ -114,10 +114,10 @@ def create_app(settings: Settings, crew: WorkerPool | None = None) -> FastAPI:
         version=importlib.metadata.version("gramophone-lm"),
         lifespan=lifespan,
         redirect_slashes=False,
-        openapi_url=None,  # ours is served by install_openapi
-        docs_url=None,  # the page would load scripts from elsewhere
+        openapi_url=None,  # served by install_openapi
+        docs_url=None,  # the page would load scripts from another origin
         redoc_url=None,
-        # ours are made where they are asked for; the framework's would quote exceptions
+        # the framework's telemetry would quote exceptions; Tracing and Metrics replace it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
@@ -141,22 +141,22 @@ def create_app(settings: Settings, crew: WorkerPool | None = None) -> FastAPI:
         app.include_router(module.router)
     install_error_handlers(app)
     install_openapi(app)
-    _add_middleware(app, settings, services.metrics, crew)
+    _add_middleware(app, settings, services.metrics, pool)
     return app
 
 
 def serve(settings: Settings) -> None:
-    """Serve until told to stop; then finish what is under way.
+    """Serve until a signal to stop, then finish running requests.
 
     Raises:
-        RegistryError: the registry is not there, or holds no model.
-        ModelNotFoundError: the settings name a model that it does not hold.
-        InvalidInputError: the address cannot be listened on, or a setting cannot be followed.
-        FormatError: the file of API keys is not one.
+        RegistryError: the registry does not exist, or has no model.
+        ModelNotFoundError: the settings name a model that the registry does not have.
+        InvalidInputError: listening on the address failed, or a setting cannot be applied.
+        FormatError: the file of API keys is missing or damaged.
     """
     configure_logs(level=settings.log_level, form=settings.log_format, texts=settings.log_texts)
     if sys.__stderr__ is not None:
-        faulthandler.enable(sys.__stderr__)  # workers have it from here
+        faulthandler.enable(sys.__stderr__)  # inherited by workers
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if settings.workers > 1:
         _serve_workers(settings)
@@ -169,7 +169,7 @@ def serve(settings: Settings) -> None:
 
 
 def _serve_workers(settings: Settings) -> None:
-    """Serve with several processes; returns in each of them."""
+    """Serve with several worker processes; returns in each of them."""
     patience_s = settings.drain_timeout_s + _STOP_GRACE_S
     supervisor = Supervisor(
         settings.workers,
@@ -182,41 +182,41 @@ def _serve_workers(settings: Settings) -> None:
     _run_worker(settings, supervisor.run(listening), listening)
 
 
-def _run_worker(settings: Settings, crew: WorkerPool, listening: socket.socket) -> None:
+def _run_worker(settings: Settings, pool: WorkerPool, listening: socket.socket) -> None:
     """Run one of several workers."""
     configure_logs(
-        level=settings.log_level, form=settings.log_format, texts=settings.log_texts, worker=crew.number
+        level=settings.log_level, form=settings.log_format, texts=settings.log_texts, worker=pool.number
     )
     if settings.pin_workers:
-        crew.pin()
-    app = create_app(settings, crew)
-    crew.status.mark_composed(crew.number)
+        pool.pin()
+    app = create_app(settings, pool)
+    pool.status.mark_composed(pool.number)
     _install_key_reload(app)
     _log_address(app, listening)
-    make_worker_server(app, settings, crew, listening).run()
+    make_worker_server(app, settings, pool, listening).run()
 
 
 def _log_address(app: FastAPI, listening: socket.socket) -> None:
-    """Say where the service is and what answers requests that name no model; a warning where that is a guess."""
+    """Log the service's URL and default model; as a warning if the default is a guess."""
     host: ModelHost = app.state.services.host
     log = _log.warning if host.default_model.is_guess else _log.info
     log("serving", url=url_of(listening), default=host.default.address, reason=host.default_model.reason)
 
 
 def _install_key_reload(app: FastAPI) -> None:
-    """Read the keys again when the signal for it comes."""
+    """Reload the keys at SIGHUP."""
     keys: KeyStore = app.state.keys
     signal.signal(signal.SIGHUP, lambda *_: keys.force_reload())
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, crew: WorkerPool | None) -> None:
-    """Put around the routes what every request passes through; the last added is the outermost."""
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
+    """Add the middleware of all routes; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
-    if crew is not None:
-        app.state.peers = siblings = {number: Peer(crew.socket_of(number)) for number in crew.peer_numbers}
+    if pool is not None:
+        app.state.peers = peers = {number: Peer(pool.socket_of(number)) for number in pool.peer_numbers}
         shared: dict[str, Any] = {
-            "pool": crew,
-            "peers": siblings,
+            "pool": pool,
+            "peers": peers,
             "metrics": metrics,
             "max_body_bytes": settings.max_body_bytes,
         }
@@ -240,14 +240,14 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, crew: Wo
     app.add_middleware(RequestLog, metrics=metrics)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS_OPTIONS)
-    if crew is not None:
+    if pool is not None:
         app.add_middleware(
             AffinityRelay, peer_endpoints=PeerEndpoints(app.state.services), keys=keys, **shared
         )
 
 
 def _model_copies(settings: Settings) -> Copies | None:
-    """Return the folder for copies of local models: those of a remote registry lie in the cache already."""
+    """Return the folder for copies of local models; those of a remote registry are in the cache already."""
     if not settings.copy_models or local_registry_folder(settings.registry) is None:
         return None
     try:
@@ -257,13 +257,13 @@ def _model_copies(settings: Settings) -> Copies | None:
         return None
 
 
-def _compose(settings: Settings, crew: WorkerPool | None, copies: Copies | None) -> Services:
-    metrics = Metrics(None if crew is None else crew.number)
-    host = _model_host(settings, metrics, crew, copies)
+def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None) -> Services:
+    metrics = Metrics(None if pool is None else pool.number)
+    host = _model_host(settings, metrics, pool, copies)
     reloader = ModelReloader(
         host,
         interval_s=settings.watch_interval_s,
-        peers_started=(lambda: True) if crew is None else (lambda: crew.status.all_started),
+        peers_started=(lambda: True) if pool is None else (lambda: pool.status.all_started),
     )
     engine = _engine(settings, metrics)
     _add_status_gauges(metrics, host, reloader, engine.scheduler, follows=settings.watch_interval_s > 0)
@@ -276,14 +276,14 @@ def _compose(settings: Settings, crew: WorkerPool | None, copies: Copies | None)
     profiles = ProfileStore(settings.registry)
     users = UserStore(max_users=settings.max_users, bounds=UserModelLimits(max_words=settings.max_user_words))
     metrics.add_gauge("autocomplete_users", "users whose accepted words are remembered", lambda: len(users))
-    process = crew.process_name if crew is not None else settings.process_name or secrets.token_hex(4)
-    kept_states = _state_store(settings, metrics, process)
+    process = pool.process_name if pool is not None else settings.process_name or secrets.token_hex(4)
+    state_store = _state_store(settings, metrics, process)
     calibrations = CalibrationStore(settings.registry)
     return Services(
         host,
         reloader,
         engine,
-        kept_states,
+        state_store,
         profiles,
         calibrations,
         users,
@@ -294,7 +294,7 @@ def _compose(settings: Settings, crew: WorkerPool | None, copies: Copies | None)
 
 
 def _model_host(
-    settings: Settings, metrics: Metrics, crew: WorkerPool | None, copies: Copies | None
+    settings: Settings, metrics: Metrics, pool: WorkerPool | None, copies: Copies | None
 ) -> ModelHost:
     host = ModelHost(
         open_registry(settings.registry, cache=settings.registry_cache),
@@ -302,16 +302,16 @@ def _model_host(
         default=settings.default_model,
         device=settings.device,
         precision=settings.precision,
-        num_threads=settings.num_threads or (None if crew is None else crew.num_threads),
+        num_threads=settings.num_threads or (None if pool is None else pool.num_threads),
         memory_budget=settings.memory_budget,
         prefix_cache_bytes=settings.prefix_cache_bytes,
-        load=partial(load_checkpoint, shared=None if crew is None else crew.weights, copies=copies),
+        load=partial(load_checkpoint, shared=None if pool is None else pool.weights, copies=copies),
         observer=metrics,
     )
     metrics.add_gauge("models_loaded", "models that can answer", lambda: host.num_loaded)
     metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
-    for index, (name, what) in enumerate(_PREFIX_CACHE_GAUGES.items()):
-        metrics.add_model_gauge(name, what, partial(_prefix_cache_figure, host, index))
+    for index, (name, description) in enumerate(_PREFIX_CACHE_GAUGES.items()):
+        metrics.add_model_gauge(name, description, partial(_prefix_cache_figure, host, index))
     return host
 
 
@@ -340,7 +340,7 @@ def _engine(settings: Settings, metrics: Metrics) -> Engine:
 def _add_status_gauges(
     metrics: Metrics, host: ModelHost, reloader: ModelReloader, scheduler: Scheduler, *, follows: bool
 ) -> None:
-    """Measure what those who run the service are told of: readiness, the registry's reach, memory there is."""
+    """Add gauges for operators: readiness, age of the registry's last look-up, memory in use and its limit."""
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
     ready = partial(readiness, host, reloader, scheduler)
     metrics.add_gauge("ready", "1 while requests should be sent here", lambda: ready() == READY)

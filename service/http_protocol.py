@@ -7,12 +7,12 @@ HTTP/1.0 clients, and closes connections whose clients have finished sending. Al
 here, before a request exists.
 
 The head is checked for `Host` and `Transfer-Encoding` (RFC 9112, sections 3.2 and 6.1), since two
-programs that read them differently, a proxy and this service for instance, see requests at
+programs that parse them differently, a proxy and this service for instance, would find requests at
 different offsets of the same bytes.
 
-`SlowClients` bounds the time and the memory of replies that clients are slow to read. What cannot
-be sent stays in this process until the client reads on, and nothing else would end that. All of it
-belongs to the event loop.
+`SlowClients` bounds the time and the memory of replies that clients are slow to read. Unsent bytes
+stay in this process until the client reads them, and nothing else would end that. The classes are
+for the event loop only.
 """
 
 import asyncio
@@ -37,16 +37,16 @@ from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT
 from service.schemas.replies import ErrorBody
 
 _LINGER_RESET = struct.pack("ii", 1, 0)
-"""Linger for no time: closing resets the connection."""
+"""SO_LINGER with zero seconds: closing resets the connection."""
 
 
 @dataclass(slots=True)
 class _SlowConnection:
-    """A connection whose client does not keep up.
+    """Connection whose client reads too slowly.
 
     Attributes:
-        left_bytes: that it had not taken at the last look.
-        timer: of the next.
+        left_bytes: unsent bytes at the last check.
+        timer: timer of the next check.
     """
 
     left_bytes: int
@@ -54,11 +54,11 @@ class _SlowConnection:
 
 
 class SlowClients:
-    """Connections with something unsent, oldest first. Belongs to the event loop.
+    """Connections with unsent bytes, oldest first.
 
     Args:
-        timeout_s: a client that takes nothing for so long is cut off.
-        max_bytes: of all of them together; past it those go that have been slow for longest.
+        timeout_s: time without progress after which a client is disconnected.
+        max_bytes: maximum of unsent bytes of all clients; above it the oldest are disconnected.
     """
 
     def __init__(self, *, timeout_s: float, max_bytes: int) -> None:
@@ -67,13 +67,13 @@ class SlowClients:
         self._slow: dict[asyncio.Transport, _SlowConnection] = {}
 
     def add(self, transport: asyncio.Transport) -> None:
-        """Watch a connection until it is discarded, or nothing is taken from it."""
+        """Watch a connection until it is discarded, or disconnected for lack of progress."""
         if transport not in self._slow:
             self._slow[transport] = _SlowConnection(_unsent_bytes(transport), self._timer(transport))
             self._enforce_limit()
 
     def discard(self, transport: asyncio.Transport) -> None:
-        """Its client keeps up again, or has gone."""
+        """Stop watching a connection whose client has caught up or disconnected."""
         if (slow := self._slow.pop(transport, None)) is not None:
             slow.timer.cancel()
 
@@ -98,34 +98,34 @@ class SlowClients:
 
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)
-        with contextlib.suppress(OSError):  # else the system would go on offering what it has of the answer
+        with contextlib.suppress(OSError):  # without a reset the kernel would go on sending its buffer
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         transport.abort()
 
 
 def _unsent_bytes(transport: asyncio.Transport) -> int:
-    """Count bytes not taken by the client: here, and in the system, which reports free space in large steps."""
-    here = transport.get_write_buffer_size()
+    """Count unsent bytes in this process and in the kernel, which reports free space in large steps only."""
+    buffered = transport.get_write_buffer_size()
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # it has just been closed
-        return here
-    return here + int(struct.unpack("i", queued)[0])
+    except OSError:  # just closed
+        return buffered
+    return buffered + int(struct.unpack("i", queued)[0])
 
 
 OLD_VERSIONS = frozenset({"0.9", "1.0"})
-"""Of HTTP: they know no chunks, and need no `Host`."""
+"""Versions of HTTP without chunks, which need no `Host`."""
 
 _MAX_QUOTED_BYTES = 40
 _BLANK = b" \t"
 
 
 def head_error(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[int, str] | None:
-    """The status and the message with which a head is refused, or None.
+    """Return the status and the message to refuse a head with, or None.
 
     Args:
-        headers: their names in lower case, and their values.
-        version: of HTTP, such as `1.1`.
+        headers: names in lower case, and values.
+        version: version of HTTP, such as `1.1`.
     """
     names = [name for name, _ in headers]
     hosts = names.count(b"host")
@@ -140,13 +140,13 @@ def head_error(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[in
 
 def _coding_error(value: bytes) -> tuple[int, str] | None:
     shown = value[:_MAX_QUOTED_BYTES].decode("latin-1")
-    *before, last = (coding.strip(_BLANK).lower() for coding in value.split(b","))
-    if last != b"chunked" or b"chunked" in before:
+    *previous, last = (coding.strip(_BLANK).lower() for coding in value.split(b","))
+    if last != b"chunked" or b"chunked" in previous:
         return (
             HTTPStatus.BAD_REQUEST,
             f"the request's Transfer-Encoding is {shown!r}; chunked must stand last, and once",
         )
-    if before:
+    if previous:
         return (
             HTTPStatus.NOT_IMPLEMENTED,
             f"the request's Transfer-Encoding is {shown!r}; only chunked is known",
@@ -155,20 +155,20 @@ def _coding_error(value: bytes) -> tuple[int, str] | None:
 
 
 _FRAME_BYTES = 4
-"""Between a header's name and value, and after it."""
+"""Bytes between a header's name and value, and after the value."""
 
 _GONE_POLL_S = 0.02
-"""How often it is looked whether a client that sends no more has gone."""
+"""Interval of checks whether a client that has finished sending has disconnected."""
 
 _INVALID = "Invalid HTTP request received."
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """A connection whose requests have a limited time to arrive, and whose heads are limited in size.
+    """Connection with limits on the time for requests to arrive and on the size of their heads.
 
-    A connection past the limit in number may ask once, which the application answers 503; past
-    twice the limit it is cut off, and so is a client that does not take its answer. `make_protocol` makes a class with
-    limits of its own.
+    A connection over the limit in number may send one request, which the application answers 503; over twice the
+    limit it is closed, and so is that of a client that does not read its reply. `make_protocol` makes a class with
+    the given limits.
     """
 
     max_connections = 4096
@@ -185,7 +185,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Count the connection, and give it only so much time to ask."""
+        """Count the connection, and start the timeout of its first request."""
         super().connection_made(transport)
         self._over_limit = len(self.connections) > self.max_connections
         if len(self.connections) > 2 * self.max_connections:
@@ -194,13 +194,13 @@ class GuardedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Stop the timer and the watch of unsent bytes."""
         self._stop_timer()
         self.slow_clients.discard(self.transport)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client does not keep up."""
+        """Watch a client that reads too slowly."""
         super().pause_writing()
         self.slow_clients.add(self.transport)
 
@@ -211,20 +211,20 @@ class GuardedProtocol(HttpToolsProtocol):
             self.slow_clients.discard(self.transport)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the client to take the last answer."""
+        """Wait for the next request, or for the client to read the last reply."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._track_unsent()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that has been idle, whether or not its client has taken all."""
+        """Close an idle connection, and watch what it has not sent."""
         super().timeout_keep_alive_handler()
         self._track_unsent()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # of uvicorn's, which closes whatever is asked
-        """Keep the connection of a client that sends no more until all that it has asked is answered.
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's closes the connection in any case
+        """Keep the connection of a client that has finished sending until all its requests are answered.
 
-        One that has hung up looks the same, until something is sent to it.
+        A client that has disconnected looks the same until bytes are sent to it.
         """
         if not self._has_unanswered_requests() or _has_hung_up(self.transport):
             return False
@@ -234,7 +234,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; a head that outgrows its limit is refused before it is whole, and so are trailers."""
+        """Parse received bytes; heads and trailers over the limit are refused before they are complete."""
         if self._ignores_input:
             return
         self._framing_bytes += len(data)
@@ -254,58 +254,58 @@ class GuardedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Start with a request's head; what came with the end of the one before does not count."""
+        """Start a request's head; bytes received with the end of the previous request do not count."""
         self._framing_bytes = 0
         self._head_done = self._request_complete = False
         super().on_message_begin()
         self.scope["state"][OVER_LIMIT] = self._over_limit
 
     def on_headers_complete(self) -> None:
-        """Look at the head before anything is done with it; what may come after the body is no part of it."""
-        framed, hosts, is_coded = len(self.url), 0, False
+        """Check the head before the request is created; trailers are not part of it."""
+        head_bytes, num_hosts, has_coding = len(self.url), 0, False
         for name, value in self.headers:
-            framed += len(name) + len(value) + _FRAME_BYTES
+            head_bytes += len(name) + len(value) + _FRAME_BYTES
             if name == b"host":
-                hosts += 1
+                num_hosts += 1
             elif name == b"transfer-encoding":
-                is_coded = True
-        if framed > self.max_header_bytes:
+                has_coding = True
+        if head_bytes > self.max_header_bytes:
             self._stop(self._too_long())
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is no proxy"))
-            return  # an offer: see `_parse`
-        if hosts != 1 or is_coded:
+            return  # an offer to upgrade: see `_parse`
+        if num_hosts != 1 or has_coding:
             self._stop(head_error(self.headers, self.parser.get_http_version()))
         super().on_headers_complete()
         if self.scope["http_version"] in OLD_VERSIONS:
             self.cycle.keep_alive = False
             self.cycle.send = partial(_send_unchunked, self.cycle)  # type: ignore[method-assign]
-        self.headers = []  # the request has its own; trailers must not pass for them
+        self.headers = []  # the request has a reference to its headers; trailers must not be added to them
         self._framing_bytes = 0
         self._head_done = True
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body, whose size the application limits; what frames the next part is counted anew."""
+        """Receive a part of the body, whose size the application limits, and reset the count of framing bytes."""
         self._framing_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Know that no more of this request is to come."""
-        if not self._head_done:  # but more is: all that stands after an offer
+        """Mark the request as complete."""
+        if not self._head_done:  # an offer to upgrade: the body follows, see `_parse`
             return
         self._request_complete = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, or what was found to be too long, in the shape of all our errors."""
+        """Refuse bytes that are not HTTP, or an invalid head, with an error reply in JSON."""
         self._refuse(*(self._refusal or (400, msg)))
 
     def _parse(self, data: bytes | memoryview) -> None:
-        """Parse what came, as if nobody had offered to upgrade (RFC 9110, section 7.8).
+        """Parse received bytes and ignore offers to upgrade (RFC 9110, section 7.8).
 
-        The parser takes an offer for the end of HTTP, without the request's body. So another goes on: from the same
-        head, but for the offer.
+        The parser ends at an offer, without the request's body. A new parser then gets the same head without the
+        offer, and the rest.
         """
         while True:
             try:
@@ -327,13 +327,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"".join([*head, b"\r\n"]))
 
     def _stop(self, refusal: tuple[int, str] | None) -> None:
-        """Have the parser stop, and `send_400_response` be called, if there is a reason to refuse."""
+        """Make the parser fail, which calls `send_400_response`, if there is a reason to refuse."""
         if refusal is not None:
             self._refusal = refusal
             raise ValueError(refusal)
 
     def _check_hang_up(self) -> None:
-        """Cut off a client that has gone, once it is seen to have; all others go on waiting for their answers."""
+        """Abort the connection of a client that has disconnected, or check again later."""
         if self.transport.is_closing():
             return
         if _has_hung_up(self.transport):
@@ -344,19 +344,21 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(_GONE_POLL_S, self._check_hang_up)
 
     def _begin_answer(self) -> None:
-        """Send the byte with which any answer begins: the system of a client that has gone says so."""
+        """Send the first byte of any reply, which the kernel of a disconnected client answers with a reset."""
         cycle, transport = self.cycle, self.transport
 
         def write_rest(data: bytes) -> None:
             cycle.transport = transport
             transport.write(data[1:])
 
-        rest: Any = SimpleNamespace(write=write_rest, close=transport.close, is_closing=transport.is_closing)
-        cycle.transport = rest
+        stand_in: Any = SimpleNamespace(
+            write=write_rest, close=transport.close, is_closing=transport.is_closing
+        )
+        cycle.transport = stand_in
         transport.write(b"H")
 
     def _refuse(self, status: int, message: str) -> None:
-        if self._has_unanswered_requests():  # they come first, and the end of the connection then
+        if self._has_unanswered_requests():  # answer these first, then close the connection
             self.cycle.keep_alive = False
             self._ignores_input = True
             self._stop_timer()
@@ -398,7 +400,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._track_unsent()
 
     def _track_unsent(self) -> None:
-        """A connection that was closed stays as long as there is something to send."""
+        """Watch a closed connection, which stays open while it has unsent bytes."""
         if self in self.connections:
             self.slow_clients.add(self.transport)
 
@@ -424,18 +426,18 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(408, f"the request's headers took longer than {self.receive_timeout_s:g} s")
         else:
             self.cycle.scope["state"][RECEIVE_TIMEOUT] = self.receive_timeout_s
-            self.cycle.message_event.set()  # the application waits for the body: it looks, and answers 408
+            self.cycle.message_event.set()  # wakes the application, which then answers 408
 
 
 def _has_hung_up(transport: asyncio.Transport) -> bool:
-    """Check whether the client has hung up or reset; not whether it just sends no more."""
+    """Check whether the client has closed or reset the connection, not only finished sending."""
     poll = select.poll()
-    poll.register(transport.get_extra_info("socket").fileno(), 0)  # what is looked for is always told
+    poll.register(transport.get_extra_info("socket").fileno(), 0)  # hang-ups are always reported
     return bool(poll.poll(0))
 
 
 async def _send_unchunked(cycle: RequestResponseCycle, message: Any) -> None:
-    """Send a part of an answer as it is: without a length the end of the connection is its end."""
+    """Send a part of a reply without chunks; the end of the connection ends a reply without a length."""
     cycle.chunked_encoding = False
     cycle.expected_content_length = len(message.get("body", b""))
     await RequestResponseCycle.send(cycle, message)
@@ -449,14 +451,14 @@ def make_protocol(
     send_timeout_s: float,
     max_unsent_bytes: int,
 ) -> type[GuardedProtocol]:
-    """The protocol with these limits; uvicorn takes a class.
+    """Make a class of the protocol with these limits, as uvicorn takes a class.
 
     Args:
-        max_connections: open at most.
-        max_header_bytes: of a request's line and headers together at most.
-        receive_timeout_s: for a request to arrive.
-        send_timeout_s: in which a client must take some of its answer.
-        max_unsent_bytes: of answers that clients have not taken.
+        max_connections: maximum of open connections.
+        max_header_bytes: maximum size of a request's line and headers together.
+        receive_timeout_s: time for a request to arrive.
+        send_timeout_s: time in which a client must read a part of its reply.
+        max_unsent_bytes: maximum of unsent bytes of all replies.
     """
     limits = {
         "max_connections": max_connections,

@@ -1,6 +1,6 @@
 """HTTP server: listening socket, file descriptor limit, uvicorn configuration and draining.
 
-A signal to stop ends the intake of work at once; requests under way are given time to finish, and a
+After a signal to stop no new work is accepted; running requests are given time to finish, and a
 second signal ends the process. `SocketListener` pauses when the process has no file descriptor
 left: the event loop's own accept would retry without pause and occupy a core.
 """
@@ -26,11 +26,11 @@ from service.settings import Settings
 
 _log = structlog.get_logger(__name__)
 _OTHER_FILES = 128
-"""Models, the registry and its connections, other workers, the log; with some to spare."""
+"""Descriptors for models, the registry and its connections, other workers and the log, with a margin."""
 
 
 def reserve_descriptors(max_connections: int) -> int:
-    """Have room for so many connections, and as many again that are only refused; how many there is room for.
+    """Raise the descriptor limit for twice this number of connections, half of them refused; return the capacity.
 
     Shells and service managers give a process 1,024 descriptors and let it take more (the soft and the hard limit).
     """
@@ -53,11 +53,11 @@ _RETRY_S = 0.1
 
 
 class SocketListener:
-    """Takes connections as they come. Belongs to the event loop; a server may have it among its own.
+    """Listener that accepts connections on the event loop, with the methods of an `asyncio.Server`.
 
     Args:
-        listening: the socket.
-        connect: makes a connection of an accepted socket.
+        listening: listening socket.
+        connect: function that serves an accepted socket.
     """
 
     def __init__(self, listening: socket.socket, connect: Callable[[socket.socket], None]) -> None:
@@ -70,7 +70,7 @@ class SocketListener:
         self._listen()
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting connections."""
         if not self._is_closed:
             self._is_closed = True
             self._pause(None)
@@ -89,31 +89,29 @@ class SocketListener:
         self._timer = None if seconds is None else self._loop.call_later(seconds, self._listen)
 
     def _on_readable(self) -> None:
-        """A connection waits for whoever takes it."""
+        """Accept a pending connection."""
         try:
             accepted, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # another worker was quicker, or the client has gone
+            return  # another worker accepted it, or the client disconnected
         except OSError as error:
             _log.error("a connection could not be taken", reason=str(error))
-            self._pause(_RETRY_S)  # no descriptors are left, for instance
+            self._pause(_RETRY_S)  # out of descriptors, for instance
             return
         self._connect(accepted)
 
 
 _CANCEL_MARGIN_S = 2
-"""How much longer than the engine's the server's patience is: the engine's end gives every client an answer."""
+"""Margin of the server's drain timeout over the engine's, as the engine answers every client at its end."""
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that takes no new work from the moment it is told to stop.
-
-    A second signal ends it at once.
+    """Server that accepts no new work after a signal to stop; a second signal ends it at once.
 
     Args:
-        config: as uvicorn's.
-        on_signal: called when a signal to stop arrives.
-        drain: ends the work under way, some time after it is called; called when the server stops.
+        config: configuration of uvicorn.
+        on_signal: function called at a signal to stop.
+        drain: function called when the server stops, which ends running work after a timeout.
     """
 
     def __init__(
@@ -129,24 +127,24 @@ class DrainingServer(uvicorn.Server):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then listen on sockets that are given, or else as uvicorn does."""
+        """Start the application, then listen on the given sockets, or as uvicorn does without any."""
         await super().startup(sockets=None if sockets is None else [])
-        for one in sockets or ():
-            one.listen(self.config.backlog)
-            listener = SocketListener(one, partial(self._connect, self.config.http_protocol_class))
-            self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
+        for listening in sockets or ():
+            listening.listen(self.config.backlog)
+            listener = SocketListener(listening, partial(self._connect, self.config.http_protocol_class))
+            self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Tell the engine; uvicorn then waits for the requests under way."""
+        """Call `on_signal`; uvicorn then waits for running requests."""
         if self.should_exit:
-            # whatever hangs, in Python or below, is not asked
+            # the default action works even if Python code hangs
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
         self._on_signal()
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; requests under way have the time that the drain gives them."""
+        """Stop; running requests have the time that `drain` allows."""
         draining = asyncio.ensure_future(self._drain())
         await super().shutdown(sockets)
         await draining
@@ -169,7 +167,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
-    """A server for an application, with the settings' limits."""
+    """Make the server of an application, with the settings' limits."""
     engine = app.state.services.engine
     return DrainingServer(
         server_config(app, settings), on_signal=engine.scheduler.drain, drain=make_drain(app, settings)
@@ -212,10 +210,10 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def listen(settings: Settings) -> socket.socket:
-    """A socket at the settings' address; a warning where others reach it and no keys are asked for.
+    """Open a socket at the settings' address; warn if other machines can reach it and no keys are required.
 
     Raises:
-        InvalidInputError: the address cannot be listened on; another program may hold the port.
+        InvalidInputError: listening on the address failed; another program may use the port.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -236,6 +234,6 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def url_of(listening: socket.socket) -> str:
-    """The address at which a socket listens, as clients give it."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

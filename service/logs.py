@@ -1,7 +1,7 @@
 """Log configuration: structured lines, one per event, without request texts unless enabled.
 
 Values that clients choose, such as names of fields and paths, may occur in a line. Control
-characters are escaped, so that such a value can neither look like a line of its own nor control a
+characters are escaped, so that such a value can neither imitate another line nor control a
 terminal. An exception's message may quote a request's text: messages of exceptions raised by
 requests are left out, their types and tracebacks kept.
 """
@@ -20,20 +20,20 @@ from pydantic_core import to_json
 
 _OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
-# C0 and C1 controls, separators of lines, and what turns the direction of writing
+# C0 and C1 controls, line separators and controls of text direction
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SEPARATORS = frozenset(' =\t\n"')
 _Event = MutableMapping[str, Any]
 
 
 def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | None = None) -> None:
-    """Send this program's log lines, and those of its libraries, to standard error.
+    """Send the log lines of this program and of its libraries to standard error.
 
     Args:
-        level: the least severe one written, such as `info`; of libraries, `info` at least.
+        level: least severe level written, such as `info`; for libraries, `info` or more severe.
         form: `json` or `console`.
-        texts: whether messages of exceptions that requests led to are written.
-        worker: which of several this process is, for every line.
+        texts: whether messages of exceptions raised by requests are written.
+        worker: number of this worker, for every line; None for a single process.
     """
     shared: list[Any] = [
         *([] if worker is None else [_WorkerField(worker)]),
@@ -47,7 +47,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         )
     else:
         finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
-    structlog.configure(  # not by way of `logging`, which would double what a request's line costs
+    structlog.configure(  # without `logging`, which would double the cost of a request's line
         processors=[*shared, _ExceptionText(texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_LineLogger(sys.stderr),
@@ -57,24 +57,24 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
 
 
 def _configure_libraries(level: str, processors: list[Any], finish: Any) -> None:
-    """The same for lines of `logging`."""
+    """Configure the lines of `logging` in the same way."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[*processors, structlog.stdlib.ProcessorFormatter.remove_processors_meta, finish]
         )
     )
-    # a line that cannot be written, to a full disk or a closed pipe, must not cost an answer
+    # a line that cannot be written, to a full disk or a closed pipe, must not fail a request
     logging.raiseExceptions = False
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper() if level != "debug" else "INFO")  # compilers' own details are of no use here
+    root.setLevel(level.upper() if level != "debug" else "INFO")  # without debug lines of compilers
     for name in _OWN_LOGGERS:
         logging.getLogger(name).setLevel(level.upper())
 
 
 def _render_columns(_logger: Any, _method: str, event: _Event) -> str:
-    """A line as structlog's own renderer writes it without colours, in a tenth of the time."""
+    """Render a line as structlog's own renderer does without colours, in a tenth of the time."""
     time, level, name = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
     pairs = " ".join(f"{key}={_format_value(value)}" for key, value in sorted(event.items()))
@@ -89,10 +89,10 @@ def _format_value(value: Any) -> str:
 
 
 class _LineLogger:
-    """Makes loggers that write lines, whole ones, and drop those that cannot be written.
+    """Factory and logger that writes complete lines and drops those that cannot be written.
 
     Args:
-        stream: where to.
+        stream: stream to write to.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -100,12 +100,12 @@ class _LineLogger:
         self._lock = threading.Lock()
 
     def __call__(self, *_names: str) -> "_LineLogger":
-        """A logger: this one, whatever its name."""
+        """Return this logger for any name."""
         return self
 
     def msg(self, line: str) -> None:
         """Write a line."""
-        # to a full disk or a closed pipe: it must not cost an answer
+        # a full disk or a closed pipe must not fail a request
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -114,17 +114,17 @@ class _LineLogger:
 
 
 def escape(text: str) -> str:
-    r"""The text on one line: control characters as `\n`, `\x1b`, `\u2028`.
+    r"""Escape control characters as `\n`, `\x1b`, `\u2028`.
 
-    A backslash stays as it is, so what is read may be ambiguous, but never harmful.
+    Backslashes are not escaped, so the result may be ambiguous, but never harmful.
     """
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
     for key, value in event.items():
         if key == "exception":
-            continue  # has lines of its own, each escaped
+            continue  # several lines, each escaped already
         if isinstance(value, str):
             if _UNSAFE.search(value):
                 event[key] = escape(value)
@@ -134,22 +134,22 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
 
 
 class _WorkerField:
-    """Says in every line which worker wrote it."""
+    """Processor that adds the worker's number to every line."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def __call__(self, _logger: Any, _method: str, event: _Event) -> _Event:
-        """Add it, unless the line has it of another."""
+        """Add the number, unless the line has that of another worker."""
         event.setdefault("worker", self._number)
         return event
 
 
 class _ExceptionText:
-    """Writes an exception as text, the last call last, each line harmless.
+    """Processor that formats exceptions as text, the last call last, with escaped lines.
 
     Args:
-        texts: whether to write messages where a request may have led to it.
+        texts: whether to write messages of exceptions that a request may have caused.
         is_ours: whether the lines are this program's own, which name the request if there is one.
     """
 
@@ -158,7 +158,7 @@ class _ExceptionText:
         self._is_ours = is_ours
 
     def __call__(self, _logger: Any, _method: str, event: _Event) -> _Event:
-        """Replace what was raised by its text."""
+        """Replace the exception of a line by its text."""
         error = _exception_of(event.pop("exc_info", None))
         if error is not None:
             at_start = self._is_ours and "request_id" not in event
@@ -177,10 +177,10 @@ def _exception_of(exc_info: Any) -> BaseException | None:
 
 
 def _format_exception(error: BaseException, *, messages: bool) -> Iterator[str]:
-    """The lines that tell of an exception, after those of what led to it."""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None:
-        yield from _format_exception(before, messages=messages)
+    """Yield the lines of an exception, after those of its cause."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        yield from _format_exception(cause, messages=messages)
         yield "… which led to:"
     for frame in traceback.format_tb(error.__traceback__, limit=-_FRAMES):
         yield from frame.rstrip("\n").split("\n")

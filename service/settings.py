@@ -14,11 +14,11 @@ from service.engine.loading import read_precisions
 PREFIX = "GRAMOPHONE_"
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 _NON_SETTINGS = frozenset({"GRAMOPHONE_API_KEY", "GRAMOPHONE_DATA"})
-"""Variables of ours that are no setting of the service: a client's key, and where the tests find public data."""
+"""Variables with the prefix that are no settings: a client's key, and the folder of public data for tests."""
 
 
 class Settings(BaseSettings):
-    """The service's settings; each is an environment variable of its name with `GRAMOPHONE_` before."""
+    """Settings of the service; each is an environment variable, its name after `GRAMOPHONE_`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
@@ -274,10 +274,10 @@ class Settings(BaseSettings):
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """The settings of the environment; what is given here and is not None goes first.
+    """Read the settings from the environment, overridden by arguments that are not None.
 
     Raises:
-        InvalidInputError: a value is wrong, or the environment has a GRAMOPHONE_ variable of
+        InvalidInputError: a value is invalid, or the environment has a GRAMOPHONE_ variable of
             another name.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields} | _NON_SETTINGS
@@ -294,14 +294,14 @@ def read_settings(**overrides: Any) -> Settings:
         first = error.errors(include_url=False)[0]
         name = PREFIX + str(first["loc"][0]).upper()
         value_text = repr(first["input"])
-        shown = "…" if "@" in value_text else value_text  # before an @ there may be a password
+        shown = "…" if "@" in value_text else value_text  # text before an @ may be a password
         message_text = first["msg"].removeprefix("Value error, ")
         message = f"{name} is {shown}: {message_text[:1].lower()}{message_text[1:]}"
         raise InvalidInputError(message, parameter=name) from None
 
 
 def settings_table() -> str:
-    """The settings as a Markdown table, for the README."""
+    """Format the settings as a Markdown table, for the README."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         default = field.default

@@ -1,6 +1,6 @@
 """Typed client of the service, synchronous and asynchronous.
 
-The two differ only in how they wait: requests and the parsing of replies are written once, in
+The two differ only in waiting: requests and the parsing of replies are written once, in
 `service.client.calls`.
 
     with Client("http://localhost:8000") as client:

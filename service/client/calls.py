@@ -45,14 +45,14 @@ from service.schemas.replies import (
 
 
 class GramophoneError(Exception):
-    """The service did not do what it was asked.
+    """Base of the errors of a client.
 
     Attributes:
-        status: of HTTP; 0 if there was no answer.
-        type: kind of error.
-        param: name of the field that is wrong, if one is.
-        code: stable, machine-readable name.
-        request_id: to find the request in the service's log.
+        status: HTTP status; 0 if there was no answer.
+        type: kind of error, such as `invalid_request_error`.
+        param: name of the wrong field; None if the error concerns none.
+        code: stable, machine-readable name of the error; None if it has none.
+        request_id: identifier of the request in the service's log; None if unknown.
     """
 
     def __init__(self, error: ErrorBody, *, status: int, request_id: str | None = None) -> None:
@@ -65,43 +65,43 @@ class GramophoneError(Exception):
 
 
 class BadRequestError(GramophoneError):
-    """The request is wrong."""
+    """Invalid request."""
 
 
 class AccessError(GramophoneError):
-    """The key is missing, unknown, or not good for this."""
+    """API key missing, unknown, or not allowed to do this."""
 
 
 class NotFoundError(GramophoneError):
-    """There is no such model, state or user."""
+    """Unknown model, state or user."""
 
 
 class StateElsewhereError(GramophoneError):
-    """Another process has the state; its handle begins with that one's name."""
+    """State kept by another process; its handle begins with the name of that process."""
 
 
 class SupersededError(GramophoneError):
-    """A newer request of the same session took its place."""
+    """Request replaced by a newer one of the same session."""
 
 
 class OverloadedError(GramophoneError):
-    """The service has too much to do."""
+    """Service overloaded, after all retries."""
 
 
 class UnavailableError(GramophoneError):
-    """The model is not ready, or the service is shutting down."""
+    """Model not ready, or service shutting down."""
 
 
 class DeadlineError(GramophoneError):
-    """The request took too long."""
+    """Deadline of the request exceeded."""
 
 
 class ServerError(GramophoneError):
-    """The service failed."""
+    """Failure of the service."""
 
 
 class UnreachableError(GramophoneError):
-    """There was no answer."""
+    """No answer from the service."""
 
 
 _ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
@@ -117,10 +117,10 @@ _ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
     504: DeadlineError,
 }
 
-# what a status alone does not tell
+# errors that share a status
 _ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {"superseded": SupersededError}
 
-# in the middle of a stream the status has gone out, so the code must tell
+# the status of a stream is sent before its errors: they are distinguished by their codes
 _STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
     "deadline_exceeded": DeadlineError,
     "draining": UnavailableError,
@@ -133,7 +133,7 @@ def response_error(response: httpx.Response) -> GramophoneError:
     """Return the error of an unsuccessful response that has been read."""
     try:
         error = _ERROR_REPLY.validate_json(response.content).error
-    except ValidationError:  # something between us and the service answered
+    except ValidationError:  # the answer is that of a proxy, not of the service
         error = ErrorBody(response.text[:200], "http_error", None, None)
     kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(response.status_code, ServerError)
     return kind(error, status=response.status_code, request_id=response.headers.get("x-request-id"))
@@ -146,7 +146,7 @@ def stream_error(payload: str) -> GramophoneError:
 
 
 def transport_error(error: httpx.TransportError) -> UnreachableError:
-    """The error of ours for one of the transport."""
+    """Convert an error of the transport."""
     body = ErrorBody(f"{type(error).__name__}: {error}", "connection_error", None, None)
     return UnreachableError(body, status=0)
 
@@ -159,7 +159,7 @@ _DONE = "[DONE]"
 
 
 class ScoreOptions(TypedDict, total=False):
-    """How texts are scored; see POST /v1/score."""
+    """Options of POST /v1/score."""
 
     model: str
     bos: bool
@@ -168,7 +168,7 @@ class ScoreOptions(TypedDict, total=False):
 
 
 class GenerateOptions(TypedDict, total=False):
-    """How a text is continued; see POST /v1/generate."""
+    """Options of POST /v1/generate."""
 
     model: str
     strategy: Literal["greedy", "sample", "beam"]
@@ -200,15 +200,15 @@ class GenerateOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R]):
-    """One request, and what its answer holds.
+    """One request, and the parser of its reply.
 
     Attributes:
-        method: of HTTP.
-        path: below the base URL.
-        reply: reads the answer's JSON, or each line's.
-        body: written as JSON unless it is bytes.
-        headers: beside the usual ones.
-        query: of the URL.
+        method: HTTP method.
+        path: path below the base URL.
+        reply: parser of the reply's JSON, or of each line of it.
+        body: body, written as JSON unless it is bytes.
+        headers: headers beside those of the client.
+        query: query string of the URL.
     """
 
     method: str
@@ -219,7 +219,7 @@ class Call(Generic[R]):
     query: Mapping[str, Any] | None = None
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """The request, for a client to send."""
+        """Build the request for a client to send."""
         content = json.dumps(self.body).encode() if isinstance(self.body, Mapping) else self.body
         headers = {"content-type": "application/json"} if isinstance(self.body, Mapping) else {}
         return http.build_request(
@@ -254,13 +254,13 @@ def next_token_call(
 
 
 def next_word_call(context: str | Sequence[str], top_k: int, model: str | None) -> Call[NextWordReply]:
-    """POST /v1/next-token for words."""
+    """POST /v1/next-token with `unit` set to `word`."""
     body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
     return Call("POST", "/v1/next-token", _NEXT_WORD, body)
 
 
 def log_probs_call(context: Contexts, model: str | None) -> Call[Any]:
-    """POST /v1/next-token for whole distributions."""
+    """POST /v1/next-token for full distributions."""
     headers = {"accept": "application/octet-stream"}
     return Call("POST", "/v1/next-token", _ANY, {"context": context, "model": model}, headers)
 
@@ -272,8 +272,8 @@ def score_call(
     options: ScoreOptions,
 ) -> Call[ScoreReply]:
     """POST /v1/score."""
-    what = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
-    return Call("POST", "/v1/score", _SCORE, {**what, "context": context, **options})
+    sequences = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
+    return Call("POST", "/v1/score", _SCORE, {**sequences, "context": context, **options})
 
 
 def score_lines_call(
@@ -286,7 +286,7 @@ def score_lines_call(
 def lines_call(
     path: str, line: TypeAdapter[R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
 ) -> Call[R]:
-    """POST of a line for each item, its options in the query string."""
+    """POST one line for each item, with the options in the query string."""
     body = "\n".join(map(json.dumps, items)).encode()
     return Call("POST", path, line, body, {"content-type": "application/x-ndjson"}, query)
 
@@ -304,10 +304,10 @@ def request_headers(api_key: str | None, extra: Mapping[str, str] | None) -> dic
 
 
 def ensure_success(response: httpx.Response) -> httpx.Response:
-    """The response, if it is a success and has been read.
+    """Return a successful response.
 
     Raises:
-        GramophoneError: it is not.
+        GramophoneError: the response, which has been read, is not successful.
     """
     if response.is_success:
         return response
@@ -323,22 +323,22 @@ def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> f
 
 
 class LineReader:
-    """Lines from the pieces a body arrives in; only a line feed ends one, as JSON may hold other breaks."""
+    """Splitter of a streamed body into lines; only line feeds end lines, as JSON may hold other line breaks."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def push(self, piece: bytes) -> list[str]:
-        """The lines that this piece completes."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+    def push(self, chunk: bytes) -> list[str]:
+        """Return the lines completed by this chunk."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [line.decode() for line in lines]
 
 
 def read_stream_event(line: str) -> GenerateReply | None:
-    """Parse a line of an event stream; None for the empty lines between.
+    """Parse a line of an event stream; None for empty lines, comments and `[DONE]`.
 
     Raises:
-        GramophoneError: the service failed in the middle.
+        GramophoneError: the service failed in the middle of the stream.
     """
     payload = line.removeprefix("data: ")
     if payload in {"", _DONE} or payload.startswith(":"):  # a comment keeps the connection alive
@@ -359,7 +359,7 @@ def model_call(address: str) -> Call[ModelCard]:
 
 
 def read_floats(response: httpx.Response) -> "memoryview[float]":
-    """Log-probabilities [B, V] from their bytes."""
+    """Parse the log-probabilities [B, V] of a binary reply."""
     values = array("f", response.content)
     if sys.byteorder == "big":
         values.byteswap()
@@ -372,9 +372,9 @@ def read_score_line(line: str) -> SequenceScoreResult | ErrorBody:
     return result_or_error(_SCORE_LINE.validate_json(line))
 
 
-def result_or_error(read: R | ErrorReply) -> R | ErrorBody:
+def result_or_error(parsed: R | ErrorReply) -> R | ErrorBody:
     """Return the result parsed from a line, or the error in its place."""
-    return read.error if isinstance(read, ErrorReply) else read
+    return parsed.error if isinstance(parsed, ErrorReply) else parsed
 
 
 _CHECK = TypeAdapter(CheckReply)
@@ -392,7 +392,7 @@ class _Span(TypedDict):
 
 
 class CheckOptions(TypedDict, total=False):
-    """How a text is checked; see POST /v1/check."""
+    """Options of POST /v1/check."""
 
     model: str
     threshold: float
@@ -406,7 +406,7 @@ class CheckOptions(TypedDict, total=False):
 
 
 class QualityOptions(TypedDict, total=False):
-    """With which models texts are scored; see POST /v1/quality."""
+    """Options of POST /v1/quality."""
 
     model: str
     against: str
@@ -430,7 +430,7 @@ def quality_lines_call(
 
 
 def read_quality_line(line: str) -> TextQualityResult | ErrorBody:
-    """Parse a line of the reply."""
+    """Parse a line of the quality of texts."""
     return result_or_error(_QUALITY_LINE.validate_json(line))
 
 
@@ -440,7 +440,7 @@ _TUNE: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 class MixturePart(TypedDict):
-    """A model whose probabilities are mixed with others' at every token."""
+    """Model of a mixture, and its weight at every token."""
 
     model: str
     weight: float
@@ -452,13 +452,13 @@ class _Named(TypedDict):
 
 
 class FurtherModel(_Named, total=False):
-    """A model with features of its own, such as `lm:NAME`."""
+    """Additional model, with features of its own such as `lm:NAME`."""
 
     weight: float
 
 
 class RerankOptions(TypedDict, total=False):
-    """How candidates are weighed; see POST /v1/rerank."""
+    """Options of POST /v1/rerank."""
 
     model: str
     mixture: Sequence[MixturePart]
@@ -480,7 +480,7 @@ class RerankOptions(TypedDict, total=False):
 
 
 class TuneOptions(TypedDict, total=False):
-    """What to tune, and how; see POST /v1/rerank/tune."""
+    """Options of POST /v1/rerank/tune."""
 
     metric: Literal["wer", "cer", "bleu", "chrf"]
     normaliser: str
@@ -510,7 +510,7 @@ def rerank_lines_call(
     """POST /v1/rerank with a line for each list.
 
     Raises:
-        BadRequestError: models have weights beside a profile's, for which a query string has no place.
+        BadRequestError: models have weights beside a profile's, which a query string cannot express.
     """
     return lines_call("/v1/rerank", _RANKED_LINE, lists, _query_options(options))
 
@@ -526,17 +526,17 @@ def read_ranked_line(line: str) -> RankedListResult | ErrorBody:
 
 
 def _query_options(options: RerankOptions) -> dict[str, Any]:
-    """Options as a query string has them: what is a mapping or a list there is written in pairs."""
+    """Convert options to a query string; mappings and lists are written as pairs."""
     query: dict[str, Any] = dict(options)
     models = options.get("models", ())
-    weights = {f"lm:{one['name']}": one["weight"] for one in models if "weight" in one}
+    weights = {f"lm:{model['name']}": model["weight"] for model in models if "weight" in model}
     if weights and "profile" in options and "weights" not in options:
         message = "models have weights beside a profile's: lines take either, so give all of them as weights"
         raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
     if weights or "weights" in options:
         query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
     if models:
-        query["models"] = _comma_pairs({one["name"]: one["model"] for one in models})
+        query["models"] = _comma_pairs({model["name"]: model["model"] for model in models})
     if "mixture" in options:
         query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in options["mixture"]})
     return query

@@ -1,4 +1,4 @@
-"""Synchronous and asynchronous clients of the service; they differ only in how they wait."""
+"""Synchronous and asynchronous clients of the service, with the same methods."""
 
 import asyncio
 import time
@@ -58,15 +58,15 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """The same as `Client`, for asyncio.
+    """Client for asyncio, with the methods of `Client`.
 
     Args:
-        base_url: where the service is, such as `http://localhost:8000`.
-        api_key: sent with every request, if the service asks for one.
-        headers: sent too, such as `X-Gramophone-Session`, by which a proxy finds the process that remembers.
-        timeout_s: how long to wait for an answer, or for the next part of one.
-        max_retries: how often to try again when it is overloaded or not ready.
-        transport: of httpx, for tests.
+        base_url: URL of the service, such as `http://localhost:8000`.
+        api_key: API key sent with every request, if the service requires one.
+        headers: further headers, such as `X-Gramophone-Session`, by which a proxy routes a session to one process.
+        timeout_s: seconds to wait for an answer, or for the next part of one.
+        max_retries: retries of a request that an overloaded or unready service refused.
+        transport: transport of httpx, for tests.
 
     Every method raises GramophoneError.
     """
@@ -99,18 +99,18 @@ class AsyncClient:
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """Base URL of the service."""
         return str(self._http.base_url)
 
     @property
     def states(self) -> AsyncStates:
-        """States of texts that the service keeps, for decoders."""
-        return AsyncStates(self._ask, self._send)
+        """Methods for states kept by the service, for decoders."""
+        return AsyncStates(self._fetch, self._send)
 
     @property
     def users(self) -> AsyncUsers:
-        """What users of autocomplete have accepted."""
-        return AsyncUsers(self._ask)
+        """Methods for the users of autocomplete and their accepted words."""
+        return AsyncUsers(self._fetch)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -119,17 +119,17 @@ class AsyncClient:
     async def next_token(
         self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
     ) -> replies.NextTokenReply:
-        """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
-        return await self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+        """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
+        return await self._fetch(next_token_call(context, top_k, entropy=entropy, model=model))
 
     async def next_word(
         self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
     ) -> replies.NextWordReply:
-        """The most probable next words after each context, however they are cut into tokens."""
-        return await self._ask(next_word_call(context, top_k, model))
+        """Return the most probable words of one or more tokens after each context."""
+        return await self._fetch(next_word_call(context, top_k, model))
 
     async def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
-        """Every next token's log-probability, float32 [B, V]."""
+        """Return the log-probability of every next token, float32 [B, V]."""
         return read_floats(await self._send(log_probs_call(context, model)))
 
     async def score(
@@ -140,77 +140,77 @@ class AsyncClient:
         context: str | Sequence[int] = "",
         **options: Unpack[ScoreOptions],
     ) -> replies.ScoreReply:
-        """Log-probabilities of texts, or of token ids."""
-        return await self._ask(score_call(texts, token_ids, context, options))
+        """Score texts or sequences of token ids."""
+        return await self._fetch(score_call(texts, token_ids, context, options))
 
     async def score_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
     ) -> AsyncIterator[replies.SequenceScoreResult | replies.ErrorBody]:
-        """A score, or an error, for each object with `text` or `token_ids`, in order."""
+        """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
         async for line in self._lines(score_lines_call(items, options)):
             yield read_score_line(line)
 
     async def rerank(
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> replies.RerankReply:
-        """Lists of candidates in a better order."""
-        return await self._ask(rerank_call(lists, options))
+        """Re-rank lists of candidates."""
+        return await self._fetch(rerank_call(lists, options))
 
     async def rerank_lines(
         self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> AsyncIterator[replies.RankedListResult | replies.ErrorBody]:
-        """Each list in a better order, or an error, in order; for thousands of lists."""
+        """Yield each re-ranked list, or an error, in order; for thousands of lists."""
         async for line in self._lines(rerank_lines_call(lists, options)):
             yield read_ranked_line(line)
 
     async def tune(
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
     ) -> dict[str, Any]:
-        """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
-        return await self._ask(tune_call(lists, options))
+        """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
+        return await self._fetch(tune_call(lists, options))
 
     async def generate(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> replies.GenerateReply:
-        """A continuation."""
-        return await self._ask(generate_call(prompt, options, stream=False))
+        """Generate continuations of a prompt."""
+        return await self._fetch(generate_call(prompt, options, stream=False))
 
     async def stream(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> AsyncIterator[replies.GenerateReply]:
-        """A continuation token by token; closing the iterator stops it."""
+        """Yield a continuation token by token; closing the iterator stops it."""
         async for line in self._lines(generate_call(prompt, options, stream=True)):
             if (event := read_stream_event(line)) is not None:
                 yield event
 
     async def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
-        """Completions of the word that a text ends in, or the next words."""
-        return await self._ask(autocomplete_call(text, options))
+        """Return completions of the last word of a text, or the next words."""
+        return await self._fetch(autocomplete_call(text, options))
 
     async def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
-        """Words of a text that are probably wrong, and what was meant."""
-        return await self._ask(check_call(text, options))
+        """Return the probable errors of a text, with suggestions."""
+        return await self._fetch(check_call(text, options))
 
     async def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
-        """How probable texts are by word and byte, under one model or two."""
-        return await self._ask(quality_call(texts, options))
+        """Score texts by bits per word and byte, under one model or two."""
+        return await self._fetch(quality_call(texts, options))
 
     async def quality_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
     ) -> AsyncIterator[TextQualityResult | replies.ErrorBody]:
-        """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
+        """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
         async for line in self._lines(quality_lines_call(items, options)):
             yield read_quality_line(line)
 
     async def models(self) -> replies.ModelList:
-        """The models of the service."""
-        return await self._ask(models_call())
+        """List the models of the service."""
+        return await self._fetch(models_call())
 
     async def model(self, address: str) -> replies.ModelCard:
-        """One model."""
-        return await self._ask(model_call(address))
+        """Return the description of one model."""
+        return await self._fetch(model_call(address))
 
-    async def _ask(self, call: Call[R]) -> R:
+    async def _fetch(self, call: Call[R]) -> R:
         return call.reply.validate_json((await self._send(call)).content)
 
     async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
@@ -222,18 +222,18 @@ class AsyncClient:
                     await response.aread()
             except httpx.TransportError as error:
                 raise transport_error(error) from error
-            pause_s = retry_delay_s(response, attempt, self._max_retries)
-            if pause_s is None:
+            delay_s = retry_delay_s(response, attempt, self._max_retries)
+            if delay_s is None:
                 return ensure_success(response)
             attempt += 1
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(delay_s)
 
     async def _lines(self, call: Call[Any]) -> AsyncIterator[str]:
         response = await self._send(call, stream=True)
         try:
             reader = LineReader()
-            async for piece in response.aiter_bytes():
-                for line in reader.push(piece):
+            async for chunk in response.aiter_bytes():
+                for line in reader.push(chunk):
                     yield line
         except httpx.TransportError as error:
             raise transport_error(error) from error
@@ -242,15 +242,15 @@ class AsyncClient:
 
 
 class Client:
-    """Talks to a service and waits for its answers.
+    """Synchronous client of the service.
 
     Args:
-        base_url: where it is, such as `http://localhost:8000`.
-        api_key: sent with every request, if the service asks for one.
-        headers: sent too, such as `X-Gramophone-Session`, by which a proxy finds the process that remembers.
-        timeout_s: how long to wait for an answer, or for the next part of one.
-        max_retries: how often to try again when it is overloaded or not ready.
-        transport: of httpx, for tests.
+        base_url: URL of the service, such as `http://localhost:8000`.
+        api_key: API key sent with every request, if the service requires one.
+        headers: further headers, such as `X-Gramophone-Session`, by which a proxy routes a session to one process.
+        timeout_s: seconds to wait for an answer, or for the next part of one.
+        max_retries: retries of a request that an overloaded or unready service refused.
+        transport: transport of httpx, for tests.
 
     Every method raises GramophoneError.
     """
@@ -283,18 +283,18 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """Base URL of the service."""
         return str(self._http.base_url)
 
     @property
     def states(self) -> States:
-        """States of texts that the service keeps, for decoders."""
-        return States(self._ask, self._send)
+        """Methods for states kept by the service, for decoders."""
+        return States(self._fetch, self._send)
 
     @property
     def users(self) -> Users:
-        """What users of autocomplete have accepted."""
-        return Users(self._ask)
+        """Methods for the users of autocomplete and their accepted words."""
+        return Users(self._fetch)
 
     def close(self) -> None:
         """Close the connections."""
@@ -303,17 +303,17 @@ class Client:
     def next_token(
         self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
     ) -> replies.NextTokenReply:
-        """The most probable next tokens after each context; faster on large vocabularies without the entropy."""
-        return self._ask(next_token_call(context, top_k, entropy=entropy, model=model))
+        """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
+        return self._fetch(next_token_call(context, top_k, entropy=entropy, model=model))
 
     def next_word(
         self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
     ) -> replies.NextWordReply:
-        """The most probable next words after each context, however they are cut into tokens."""
-        return self._ask(next_word_call(context, top_k, model))
+        """Return the most probable words of one or more tokens after each context."""
+        return self._fetch(next_word_call(context, top_k, model))
 
     def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
-        """Every next token's log-probability, float32 [B, V]."""
+        """Return the log-probability of every next token, float32 [B, V]."""
         return read_floats(self._send(log_probs_call(context, model)))
 
     def score(
@@ -324,75 +324,75 @@ class Client:
         context: str | Sequence[int] = "",
         **options: Unpack[ScoreOptions],
     ) -> replies.ScoreReply:
-        """Log-probabilities of texts, or of token ids."""
-        return self._ask(score_call(texts, token_ids, context, options))
+        """Score texts or sequences of token ids."""
+        return self._fetch(score_call(texts, token_ids, context, options))
 
     def score_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
     ) -> Iterator[replies.SequenceScoreResult | replies.ErrorBody]:
-        """A score, or an error, for each object with `text` or `token_ids`, in order."""
+        """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
         for line in self._lines(score_lines_call(items, options)):
             yield read_score_line(line)
 
     def rerank(
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> replies.RerankReply:
-        """Lists of candidates in a better order."""
-        return self._ask(rerank_call(lists, options))
+        """Re-rank lists of candidates."""
+        return self._fetch(rerank_call(lists, options))
 
     def rerank_lines(
         self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> Iterator[replies.RankedListResult | replies.ErrorBody]:
-        """Each list in a better order, or an error, in order; for thousands of lists."""
+        """Yield each re-ranked list, or an error, in order; for thousands of lists."""
         for line in self._lines(rerank_lines_call(lists, options)):
             yield read_ranked_line(line)
 
     def tune(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> dict[str, Any]:
-        """Weights to re-rank with, found on lists with a `reference`, and what they are worth."""
-        return self._ask(tune_call(lists, options))
+        """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
+        return self._fetch(tune_call(lists, options))
 
     def generate(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> replies.GenerateReply:
-        """A continuation."""
-        return self._ask(generate_call(prompt, options, stream=False))
+        """Generate continuations of a prompt."""
+        return self._fetch(generate_call(prompt, options, stream=False))
 
     def stream(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> Iterator[replies.GenerateReply]:
-        """A continuation token by token; closing the iterator stops it."""
+        """Yield a continuation token by token; closing the iterator stops it."""
         for line in self._lines(generate_call(prompt, options, stream=True)):
             if (event := read_stream_event(line)) is not None:
                 yield event
 
     def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
-        """Completions of the word that a text ends in, or the next words."""
-        return self._ask(autocomplete_call(text, options))
+        """Return completions of the last word of a text, or the next words."""
+        return self._fetch(autocomplete_call(text, options))
 
     def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
-        """Words of a text that are probably wrong, and what was meant."""
-        return self._ask(check_call(text, options))
+        """Return the probable errors of a text, with suggestions."""
+        return self._fetch(check_call(text, options))
 
     def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
-        """How probable texts are by word and byte, under one model or two."""
-        return self._ask(quality_call(texts, options))
+        """Score texts by bits per word and byte, under one model or two."""
+        return self._fetch(quality_call(texts, options))
 
     def quality_lines(
         self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
     ) -> Iterator[TextQualityResult | replies.ErrorBody]:
-        """The same, or an error, for each object with `text` and perhaps `id`, in order; for corpora."""
+        """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
         for line in self._lines(quality_lines_call(items, options)):
             yield read_quality_line(line)
 
     def models(self) -> replies.ModelList:
-        """The models of the service."""
-        return self._ask(models_call())
+        """List the models of the service."""
+        return self._fetch(models_call())
 
     def model(self, address: str) -> replies.ModelCard:
-        """One model."""
-        return self._ask(model_call(address))
+        """Return the description of one model."""
+        return self._fetch(model_call(address))
 
-    def _ask(self, call: Call[R]) -> R:
+    def _fetch(self, call: Call[R]) -> R:
         return call.reply.validate_json(self._send(call).content)
 
     def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
@@ -404,18 +404,18 @@ class Client:
                     response.read()
             except httpx.TransportError as error:
                 raise transport_error(error) from error
-            pause_s = retry_delay_s(response, attempt, self._max_retries)
-            if pause_s is None:
+            delay_s = retry_delay_s(response, attempt, self._max_retries)
+            if delay_s is None:
                 return ensure_success(response)
             attempt += 1
-            time.sleep(pause_s)
+            time.sleep(delay_s)
 
     def _lines(self, call: Call[Any]) -> Iterator[str]:
         response = self._send(call, stream=True)
         try:
             reader = LineReader()
-            for piece in response.iter_bytes():
-                yield from reader.push(piece)
+            for chunk in response.iter_bytes():
+                yield from reader.push(chunk)
         except httpx.TransportError as error:
             raise transport_error(error) from error
         finally:

@@ -1,4 +1,4 @@
-"""Sub-clients for states that the service keeps and for users of autocomplete, sync and async."""
+"""Sub-clients for states kept by the service and for users of autocomplete, sync and async."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -34,7 +34,7 @@ _FREED = TypeAdapter(FreeReply)
 
 
 class ContinuationOptions(TypedDict):
-    """What follows a state; see POST /v1/states/advance. With neither text nor ids it is a fork."""
+    """Continuation of a state by POST /v1/states/advance; without text and ids, a copy of the state."""
 
     state: str
     text: NotRequired[str]
@@ -44,22 +44,22 @@ class ContinuationOptions(TypedDict):
 
 
 class States:
-    """What a `Client` asks about states.
+    """Requests about states, for `Client.states`.
 
     Args:
-        ask: sends a call and reads its reply.
-        send: sends a call.
+        fetch: function that sends a call and parses its reply.
+        send: function that sends a call.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: FetchReply, send: Send) -> None:
-        self._ask = ask
+    def __init__(self, fetch: FetchReply, send: Send) -> None:
+        self._fetch = fetch
         self._send = send
 
     def open(self, context: Contexts = "", *, model: str | None = None, bos: bool = True) -> OpenStatesReply:
-        """Keep the state after each context."""
-        reply: OpenStatesReply = self._ask(open_call(context, model, bos=bos))
+        """Open a state after each context."""
+        reply: OpenStatesReply = self._fetch(open_call(context, model, bos=bos))
         return reply
 
     def advance(
@@ -69,46 +69,46 @@ class States:
         next_token_ids: Sequence[int] = (),
         free: Iterable[str] = (),
     ) -> AdvanceReply:
-        """Score continuations, keep the states after them, and then free others."""
-        reply: AdvanceReply = self._ask(advance_call(continuations, next_token_ids, free))
+        """Score continuations, keep the states after them, then free the states in `free`."""
+        reply: AdvanceReply = self._fetch(advance_call(continuations, next_token_ids, free))
         return reply
 
     def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> NextReply:
-        """Log-probabilities of some tokens, or of all, after each state."""
-        reply: NextReply = self._ask(next_call(states, token_ids))
+        """Return the log-probabilities of the given tokens, or of all, after each state."""
+        reply: NextReply = self._fetch(next_call(states, token_ids))
         return reply
 
     def log_probs(
         self, states: Sequence[str], *, token_ids: Sequence[int] | None = None
     ) -> "memoryview[float]":
-        """The same as float32 [B, K]."""
+        """Return the log-probabilities of `next` as float32 [B, K]."""
         return read_floats(self._send(next_call(states, token_ids, binary=True)))
 
     def free(self, states: Iterable[str]) -> int:
-        """Forget states; how many there were."""
-        reply: FreeReply = self._ask(free_call(states))
+        """Free states, and return the number of states freed."""
+        reply: FreeReply = self._fetch(free_call(states))
         return reply.freed
 
 
 class AsyncStates:
-    """The same as `States`, for asyncio.
+    """Requests about states, for `AsyncClient.states`.
 
     Args:
-        ask: sends a call and reads its reply.
-        send: sends a call.
+        fetch: function that sends a call and parses its reply.
+        send: function that sends a call.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: AsyncFetchReply, send: AsyncSend) -> None:
-        self._ask = ask
+    def __init__(self, fetch: AsyncFetchReply, send: AsyncSend) -> None:
+        self._fetch = fetch
         self._send = send
 
     async def open(
         self, context: Contexts = "", *, model: str | None = None, bos: bool = True
     ) -> OpenStatesReply:
-        """Keep the state after each context."""
-        reply: OpenStatesReply = await self._ask(open_call(context, model, bos=bos))
+        """Open a state after each context."""
+        reply: OpenStatesReply = await self._fetch(open_call(context, model, bos=bos))
         return reply
 
     async def advance(
@@ -118,24 +118,24 @@ class AsyncStates:
         next_token_ids: Sequence[int] = (),
         free: Iterable[str] = (),
     ) -> AdvanceReply:
-        """Score continuations, keep the states after them, and then free others."""
-        reply: AdvanceReply = await self._ask(advance_call(continuations, next_token_ids, free))
+        """Score continuations, keep the states after them, then free the states in `free`."""
+        reply: AdvanceReply = await self._fetch(advance_call(continuations, next_token_ids, free))
         return reply
 
     async def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> NextReply:
-        """Log-probabilities of some tokens, or of all, after each state."""
-        reply: NextReply = await self._ask(next_call(states, token_ids))
+        """Return the log-probabilities of the given tokens, or of all, after each state."""
+        reply: NextReply = await self._fetch(next_call(states, token_ids))
         return reply
 
     async def log_probs(
         self, states: Sequence[str], *, token_ids: Sequence[int] | None = None
     ) -> "memoryview[float]":
-        """The same as float32 [B, K]."""
+        """Return the log-probabilities of `next` as float32 [B, K]."""
         return read_floats(await self._send(next_call(states, token_ids, binary=True)))
 
     async def free(self, states: Iterable[str]) -> int:
-        """Forget states; how many there were."""
-        reply: FreeReply = await self._ask(free_call(states))
+        """Free states, and return the number of states freed."""
+        reply: FreeReply = await self._fetch(free_call(states))
         return reply.freed
 
 
@@ -181,7 +181,7 @@ DictionaryEntry: TypeAlias = str | Mapping[str, Any]
 
 
 class AutocompleteOptions(TypedDict, total=False):
-    """How a text is completed; see POST /v1/autocomplete."""
+    """Options of POST /v1/autocomplete."""
 
     model: str
     limit: int
@@ -200,70 +200,70 @@ class AutocompleteOptions(TypedDict, total=False):
 
 
 class Users:
-    """What a `Client` asks about users of autocomplete.
+    """Requests about users of autocomplete, for `Client.users`.
 
     Args:
-        ask: sends a call and reads its reply.
+        fetch: function that sends a call and parses its reply.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: FetchReply) -> None:
-        self._ask = ask
+    def __init__(self, fetch: FetchReply) -> None:
+        self._fetch = fetch
 
     def accept(self, user: str, text: str, *, context: str | None = None) -> UserReply:
-        """Learn from what a user has accepted after a context."""
-        reply: UserReply = self._ask(accept_call(user, text, context))
+        """Learn words and pairs from a text that a user has accepted after a context."""
+        reply: UserReply = self._fetch(accept_call(user, text, context))
         return reply
 
     def export(self, user: str) -> UserWords:
-        """All that is known of a user."""
-        reply: UserWords = self._ask(export_call(user))
+        """Return the words and pairs learnt from a user."""
+        reply: UserWords = self._fetch(export_call(user))
         return reply
 
     def restore(self, user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()) -> UserReply:
-        """Know this of a user instead of whatever was known."""
-        reply: UserReply = self._ask(restore_call(user, words, pairs))
+        """Replace the words and pairs of a user."""
+        reply: UserReply = self._fetch(restore_call(user, words, pairs))
         return reply
 
     def forget(self, user: str) -> bool:
-        """Forget a user; whether anything was known."""
-        reply: ForgottenReply = self._ask(forget_call(user))
+        """Forget a user, and return whether the user was known."""
+        reply: ForgottenReply = self._fetch(forget_call(user))
         return reply.forgotten
 
 
 class AsyncUsers:
-    """The same as `Users`, for asyncio.
+    """Requests about users of autocomplete, for `AsyncClient.users`.
 
     Args:
-        ask: sends a call and reads its reply.
+        fetch: function that sends a call and parses its reply.
 
     Every method raises GramophoneError.
     """
 
-    def __init__(self, ask: AsyncFetchReply) -> None:
-        self._ask = ask
+    def __init__(self, fetch: AsyncFetchReply) -> None:
+        self._fetch = fetch
 
     async def accept(self, user: str, text: str, *, context: str | None = None) -> UserReply:
-        """Learn from what a user has accepted after a context."""
-        reply: UserReply = await self._ask(accept_call(user, text, context))
+        """Learn words and pairs from a text that a user has accepted after a context."""
+        reply: UserReply = await self._fetch(accept_call(user, text, context))
         return reply
 
     async def export(self, user: str) -> UserWords:
-        """All that is known of a user."""
-        reply: UserWords = await self._ask(export_call(user))
+        """Return the words and pairs learnt from a user."""
+        reply: UserWords = await self._fetch(export_call(user))
         return reply
 
     async def restore(
         self, user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()
     ) -> UserReply:
-        """Know this of a user instead of whatever was known."""
-        reply: UserReply = await self._ask(restore_call(user, words, pairs))
+        """Replace the words and pairs of a user."""
+        reply: UserReply = await self._fetch(restore_call(user, words, pairs))
         return reply
 
     async def forget(self, user: str) -> bool:
-        """Forget a user; whether anything was known."""
-        reply: ForgottenReply = await self._ask(forget_call(user))
+        """Forget a user, and return whether the user was known."""
+        reply: ForgottenReply = await self._fetch(forget_call(user))
         return reply.forgotten
 
 

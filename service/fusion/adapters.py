@@ -34,29 +34,29 @@ from service.fusion.word_tree import TokenNode, TokenTree, WordNode, WordTree
 
 _LN_10 = math.log(10)
 _USUAL_LENGTH = 6
-"""Characters of a word; the offset of longer pieces of unknown words grows with their length."""
+"""Characters of a usual word; the offset of longer beginnings of unknown words grows with their length."""
 
 _PARAMETERS = ("alpha", "beta", "unk_score_offset", "score_boundary")
 
 
 class PyCTCDecodeLM:
-    """What pyctcdecode asks of an `AbstractLanguageModel`, answered by a service. For one thread at a time.
+    """`AbstractLanguageModel` of pyctcdecode over a service; for one thread at a time.
 
-    Beams share what was asked, and states are freed as the decoder drops them. Pools of processes, as
-    `decode_batch` may be given, need a model of their own each.
+    Beams share scores, and states are freed as the decoder drops them. Each process of a pool, as in
+    `decode_batch`, needs a model of its own.
 
     Args:
-        client: of the service.
-        unigrams: words that may be recognised; others have the offset, and so have beginnings of no word.
-            Without them only words unknown to the model have it.
-        model: address; None for the service's default.
-        context: what was said before, to which each recording is the next.
+        client: client of the service.
+        unigrams: words that may be recognised; all others, and strings that begin none of them, get the
+            offset. If None, only words unknown to the model get it.
+        model: address of the model; None for the service's default.
+        context: text spoken before each recording.
         alpha: weight of the model.
-        beta: added for each word.
-        unk_score_offset: added for an unknown word, in base 10, before it is weighed.
-        score_boundary: whether `<s>` stands before a recording and `</s>` after it is scored.
-        order: how many words decide what comes next; beams that differ further back only may be merged.
-        companions: words that came up lately and are asked about along with another.
+        beta: bonus added for each word.
+        unk_score_offset: offset of an unknown word, in base 10, before the weight `alpha`.
+        score_boundary: whether texts begin with `<s>`, and `</s>` after them is scored.
+        order: order of the model in words; beams that differ only in earlier words may be merged.
+        companions: maximum of recently used words scored along with each new word.
 
     Every method raises GramophoneError.
     """
@@ -88,41 +88,41 @@ class PyCTCDecodeLM:
 
     @property
     def order(self) -> int:
-        """How many words decide what comes next, the last one included."""
+        """Order of the model in words, the predicted one included."""
         return self._order
 
     def get_start_state(self) -> WordNode:
-        """The state before the first word."""
+        """Return the state before the first word."""
         return self._tree.start(bos=self.score_boundary)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """What is charged for the beginning of a word; 0 where some known word begins so."""
+        """Return the penalty of the beginning of a word; 0 if a known word begins with it."""
         self._tree.add_recent(partial_token)
         if not self._known or self._is_word_prefix(partial_token):
             return 0.0
         return self.unk_score_offset * max(len(partial_token) / _USUAL_LENGTH, 1.0)
 
     def score(self, prev_state: WordNode, word: str, is_last_word: bool = False) -> tuple[float, WordNode]:
-        """The weighed score of a word, with that of the end after the last one, and the state before that end."""
-        ends = is_last_word and self.score_boundary
-        if not word:  # a recording that ends in a space: its last word has been scored
-            return self.alpha * (self._tree.end(prev_state) if ends else 0.0), prev_state
-        text = self._tree.extend(prev_state, word, eos=ends)
+        """Return the weighted score of a word, that of the end included after the last word, and the next state."""
+        eos = is_last_word and self.score_boundary
+        if not word:  # a recording may end in a space; its last word has been scored
+            return self.alpha * (self._tree.end(prev_state) if eos else 0.0), prev_state
+        text = self._tree.extend(prev_state, word, eos=eos)
         log_prob = text.said.logprob
         if text.said.is_oov or (self._known and word not in self._known):
             log_prob += self.unk_score_offset * _LN_10
-        if ends:
+        if eos:
             log_prob += self._tree.end(text)
         return self.alpha * log_prob + self.beta, text
 
     def reset_params(self, **params: float | bool) -> None:
-        """Change `alpha`, `beta`, `unk_score_offset` or `score_boundary`; others are ignored, as by pyctcdecode."""
+        """Set `alpha`, `beta`, `unk_score_offset` or `score_boundary`; others are ignored, as by pyctcdecode."""
         for name in _PARAMETERS:
             if params.get(name) is not None:
                 setattr(self, name, params[name])
 
     def save_to_dir(self, filepath: str) -> NoReturn:
-        """Refuse: the model is with the service, and there is no file of it.
+        """Refuse to save the model, which stays with the service.
 
         Raises:
             NotImplementedError: always.
@@ -131,7 +131,7 @@ class PyCTCDecodeLM:
 
     @classmethod
     def load_from_dir(cls, filepath: str) -> Self:
-        """Refuse: see `save_to_dir`.
+        """Refuse to load a model from files.
 
         Raises:
             NotImplementedError: always.
@@ -149,11 +149,11 @@ class PyCTCDecodeLM:
 
 T = TypeVar("T")
 _END = -1
-"""The index under which flashlight's trees of states hold the end of a text."""
+"""Index of the end of a text in flashlight's tree of states."""
 
 
 class _DecoderTexts(Protocol[T]):
-    """Texts that grow by one of the decoder's indices."""
+    """Tree of texts, extended by indices of the decoder."""
 
     def start(self, *, bos: bool) -> T: ...
     def extend(self, text: T, index: int) -> tuple[T, float]: ...
@@ -162,20 +162,20 @@ class _DecoderTexts(Protocol[T]):
 
 
 class TorchaudioLM:
-    """What torchaudio asks of a `CTCDecoderLM`, answered by a service. For one decoder, and one thread at a time.
+    """`CTCDecoderLM` of torchaudio over a service; for one decoder and one thread at a time.
 
-    A decoder with a lexicon has words for its indices, one without has tokens of the model. States are freed
-    when the decoder begins anew, which is when it lets go of its tree.
+    The indices of a decoder with a lexicon are words, those of one without are tokens of the model. States
+    are freed when the decoder starts again and drops its tree.
 
     Args:
-        client: of the service.
-        new_state: makes an empty state of the decoder's, such as `CTCDecoderLMState`.
-        words: what the decoder's indices mean, with a lexicon; in the order of its dictionary.
-        token_ids: what they mean, without one; any id for tokens that are never scored, as the blank.
-        model: address; None for the service's default.
-        context: what was said before, to which each recording is the next.
-        log10: whether scores are in base 10, as those of the decoder's own KenLM, for weights that go with it.
-        companions: words that came up lately and are asked about along with another.
+        client: client of the service.
+        new_state: constructor of an empty state of the decoder, such as `CTCDecoderLMState`.
+        words: words by the decoder's index, in the order of its dictionary; with a lexicon.
+        token_ids: token ids by the decoder's index, any for unscored ones like the blank; without a lexicon.
+        model: address of the model; None for the service's default.
+        context: text spoken before each recording.
+        log10: whether scores are in base 10, like those of the decoder's own KenLM, to reuse its weights.
+        companions: maximum of recently used words scored along with each new word.
 
     Every method raises GramophoneError.
     """
@@ -192,7 +192,7 @@ class TorchaudioLM:
         log10: bool = False,
         companions: int = 16,
     ) -> None:
-        super().__init__()  # the decoder's class, which is inherited beside this one
+        super().__init__()  # of the decoder's class, the other base of a subclass
         if bool(words) == bool(token_ids):
             raise ValueError("give either words or token_ids")
         self._texts: _DecoderTexts[Any]
@@ -205,7 +205,7 @@ class TorchaudioLM:
         self._reached: dict[Any, tuple[Any, float]] = {}
 
     def start(self, start_with_nothing: bool) -> Any:
-        """Forget all states and begin anew, after `<s>` unless with nothing."""
+        """Free all states and return a new start state, after `<s>` unless `start_with_nothing`."""
         self._reached.clear()
         self._texts.close()
         state = self._new_state()
@@ -213,28 +213,28 @@ class TorchaudioLM:
         return state
 
     def score(self, state: Any, usr_token_idx: int) -> tuple[Any, float]:
-        """The state after one more word or token, and the score of that."""
-        after = state.child(usr_token_idx)
-        if after not in self._reached:
-            self._reached[after] = self._texts.extend(self._reached[state][0], usr_token_idx)
-        return after, self._scale * self._reached[after][1]
+        """Return the state after one more word or token, and its score."""
+        next_state = state.child(usr_token_idx)
+        if next_state not in self._reached:
+            self._reached[next_state] = self._texts.extend(self._reached[state][0], usr_token_idx)
+        return next_state, self._scale * self._reached[next_state][1]
 
     def finish(self, state: Any) -> tuple[Any, float]:
-        """The state after the end, and the score of that."""
-        after = state.child(_END)
-        if after not in self._reached:
+        """Return the state after the end of the text, and its score."""
+        next_state = state.child(_END)
+        if next_state not in self._reached:
             text = self._reached[state][0]
-            self._reached[after] = (text, self._texts.end(text))
-        return after, self._scale * self._reached[after][1]
+            self._reached[next_state] = (text, self._texts.end(text))
+        return next_state, self._scale * self._reached[next_state][1]
 
     def close(self) -> None:
-        """Free all states; the decoder must begin anew."""
+        """Free all states; the decoder must call `start` again."""
         self._reached.clear()
         self._texts.close()
 
 
 class _Words:
-    """Indices are words."""
+    """Texts of a decoder whose indices are words."""
 
     def __init__(
         self, client: Client, words: Sequence[str], *, model: str | None, context: str, companions: int
@@ -257,7 +257,7 @@ class _Words:
 
 
 class _Tokens:
-    """Indices are tokens of the model."""
+    """Texts of a decoder whose indices are tokens of the model."""
 
     def __init__(self, client: Client, token_ids: Sequence[int], *, model: str | None, context: str) -> None:
         self._tree = TokenTree(client, token_ids, model=model, context=context)

@@ -1,4 +1,4 @@
-"""Tree of texts that a decoder extends by words or tokens, stored as states of a service.
+"""Trees of texts extended by words or tokens of a decoder, stored as states of a service.
 
 Word by word: a decoder asks for one word after one text at a time, but competing texts are
 continued by much the same words. So each request also scores recently used words after the same
@@ -23,36 +23,35 @@ from service.client.resources import ContinuationOptions, States
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000
-"""Handles that one request frees at most; a service takes so many unless it was told to take fewer."""
+"""Maximum of handles freed in one request; the default limit of the service."""
 
 
 class ReleasedHandles:
-    """Gathers handles; any thread may add one, the garbage collector's included.
+    """Queues of handles to free, by process; any thread may add one, the garbage collector's included.
 
-    Those of each process by themselves: it refuses to free what another keeps, and a service that is started again
-    has another name.
+    A process refuses to free the states of another, and a restarted service has another name.
     """
 
     def __init__(self) -> None:
         self._by_process: dict[str, deque[str]] = {}
 
     def add(self, handle: str) -> None:
-        """A handle that nobody needs."""
+        """Add a handle to free."""
         self._queue_of(handle).append(handle)
 
     def batch_for(self, handle: str) -> AbstractContextManager[list[str]]:
-        """Take handles for the request made meanwhile to free; if it fails they are put back.
+        """Take handles to free with a request made in the context; they are put back if it fails.
 
         Args:
-            handle: of the state in the request, whose process keeps the states.
+            handle: handle of the state in the request, whose process is asked to free handles.
         """
         return _pop_batch(self._queue_of(handle))
 
     def free(self, states: States) -> None:
-        """Free all of them; what another process keeps than the one that answers ends there by itself.
+        """Free all handles of the process that answers; states kept by other processes expire.
 
         Raises:
-            GramophoneError: the service does not answer, or refuses.
+            GramophoneError: the service does not answer, or refuses the request.
         """
         for process, handles in [*self._by_process.items()]:
             try:
@@ -67,11 +66,11 @@ class ReleasedHandles:
 
 
 class StateHandle:
-    """A handle that is dropped when the last reference to it goes.
+    """Handle of a state, released with the last reference to this object.
 
     Args:
-        handle: of a state.
-        dropped: where it is added then.
+        handle: handle of a state.
+        dropped: queues that then receive the handle.
     """
 
     __slots__ = ("_dropped", "handle")
@@ -86,7 +85,7 @@ class StateHandle:
 
 @contextmanager
 def _pop_batch(handles: deque[str]) -> Iterator[list[str]]:
-    """The first of some handles, which are put back if the block fails."""
+    """Take the first handles; they are put back if the block fails."""
     batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
     freed = False
     try:
@@ -106,9 +105,9 @@ class WordEstimate(NamedTuple):
 
     Attributes:
         logprob: natural logarithm of its probability.
-        is_oov: whether it, or a part of it, is unknown.
-        num_tokens: it is made of.
-        eos_logprob: of `</s>` after it; None where nobody asked.
+        is_oov: whether the word, or a part of it, is unknown.
+        num_tokens: number of its tokens.
+        eos_logprob: natural logarithm of the probability of `</s>` after it; None if it was not requested.
     """
 
     logprob: float
@@ -118,40 +117,40 @@ class WordEstimate(NamedTuple):
 
     @classmethod
     def of(cls, result: AdvancedState) -> "WordEstimate":
-        """Convert a reply to an estimate."""
+        """Convert the reply for one continuation to an estimate."""
         return cls(result.logprob, result.num_oov > 0, result.num_tokens, result.eos_logprob)
 
 
 class InitialWords(NamedTuple):
-    """Estimates of words at the start of texts by a model.
+    """Estimates of words at the start of a text by a version of a model.
 
     Attributes:
-        model: the version.
-        said: of each word.
-        whole: the words that it knows, where every other word is the same unknown one to it; else None.
+        model: address of the version.
+        estimates: estimates by word.
+        closed_vocabulary: all words known to the model, if it maps every other word to one unknown token; else None.
     """
 
     model: str
-    said: dict[str, WordEstimate]
-    whole: frozenset[str] | None
+    estimates: dict[str, WordEstimate]
+    closed_vocabulary: frozenset[str] | None
 
     @property
     def known(self) -> set[str]:
-        """The words that it knows, their parts included."""
-        return {word for word, estimate in self.said.items() if not estimate.is_oov}
+        """Words of which the model knows all tokens."""
+        return {word for word, estimate in self.estimates.items() if not estimate.is_oov}
 
 
 NO_INITIAL_WORDS = InitialWords("", {}, None)
 
 
 def score_initial_words(client: Client, model: str, handle: str, words: Sequence[str]) -> InitialWords:
-    """Ask a version for all of some words.
+    """Score words at the start of a text with one version of a model.
 
     Args:
-        client: of the service.
-        model: the version.
-        handle: of its state at the start of texts.
-        words: each once.
+        client: client of the service.
+        model: address of the version.
+        handle: handle of its state at the start of a text.
+        words: distinct words.
 
     Raises:
         GramophoneError: the service does not answer.
@@ -159,18 +158,19 @@ def score_initial_words(client: Client, model: str, handle: str, words: Sequence
     estimates: dict[str, WordEstimate] = {}
     for first in range(0, len(words), _BATCH_WORDS):
         estimates |= _estimates(client, handle, words[first : first + _BATCH_WORDS])
-    known = [word for word, one in estimates.items() if not one.is_oov and one.num_tokens == 1]
+    known = [word for word, estimate in estimates.items() if not estimate.is_oov and estimate.num_tokens == 1]
     is_closed = len(known) + _CONTROL_TOKENS == client.model(model).vocab_size
-    if is_closed:  # of a tokenizer that neither cuts words nor changes them
+    if is_closed:  # unless the tokenizer cuts or changes words, which the probes show
         probes = [probe for probe in _probes(known) if probe not in estimates]
         is_closed = all(
-            one.is_oov and one.num_tokens == 1 for one in _estimates(client, handle, probes).values()
+            estimate.is_oov and estimate.num_tokens == 1
+            for estimate in _estimates(client, handle, probes).values()
         )
     return InitialWords(model, estimates, frozenset(known) if is_closed else None)
 
 
 def _probes(known: Sequence[str]) -> list[str]:
-    """Words that are known ones to a tokenizer that changes case or cuts at marks."""
+    """Return words that are known only to tokenizers that change case or cut at punctuation."""
     changed = {change(word) for word in known[:20] for change in (str.upper, str.lower, str.title)}
     return [*changed, *(f"{known[0]}{mark}{known[-1]}" for mark in "-'._/,1")]
 
@@ -184,34 +184,34 @@ def _estimates(client: Client, handle: str, words: Sequence[str]) -> dict[str, W
 
 
 _UNKNOWN_WORD = "\0"
-"""Stands for every word that a model does not know."""
+"""Placeholder of all words unknown to a model."""
 
 
 class WordNode:
-    """A text that a decoder has reached; what was asked about it is remembered as long as it is.
+    """Text reached by a decoder, with the scores of its continuations; made by `WordTree`.
 
-    Made by `WordTree`. It knows longer texts, or the shorter one that it came from, but not both, so that what
-    a decoder drops is gone at once.
+    It references longer texts or the shorter one before it, never both: without cycles, nodes that a decoder
+    drops are deleted at once.
 
     Attributes:
-        said: of its last word.
-        eos_logprob: of `</s>` after it; None while nobody asked.
-        children: longer texts by their last word, whose states the service keeps.
-        estimates: what was said of words that are not among those.
-        first: the same of the words of the tree, where it is the start.
+        said: estimate of its last word.
+        eos_logprob: natural logarithm of the probability of `</s>` after it; None until it is requested.
+        children: longer texts by their last word, with states kept by the service.
+        estimates: estimates of other next words, by word.
+        first: estimates of the words of the tree, by word, at the start of a text.
     """
 
     __slots__ = ("_held", "_origin", "children", "eos_logprob", "estimates", "first", "said")
 
     def __init__(
         self,
-        said: WordEstimate,
+        estimate: WordEstimate,
         *,
         held: StateHandle | None = None,
         origin: "tuple[WordNode, str] | None" = None,
     ) -> None:
-        self.said = said
-        self.eos_logprob = said.eos_logprob
+        self.said = estimate
+        self.eos_logprob = estimate.eos_logprob
         self.children: dict[str, WordNode] = {}
         self.estimates: dict[str, WordEstimate] = {}
         self.first: dict[str, WordEstimate] = {}
@@ -220,33 +220,33 @@ class WordNode:
 
     @property
     def handle(self) -> str | None:
-        """Handle of its state; None while the service keeps none."""
+        """Handle of its state; None if the service keeps no state of it."""
         return None if self._held is None else self._held.handle
 
     @property
     def origin(self) -> "tuple[WordNode, str]":
-        """The text before its last word, and that word; of a text without a state."""
-        assert self._origin is not None  # noqa: S101 - a text has the one or the other
+        """Text before the last word, and that word, of a text without a state."""
+        assert self._origin is not None  # noqa: S101 - a text has a state or an origin
         return self._origin
 
     def set_state(self, held: StateHandle) -> None:
-        """From now on the service keeps its state."""
+        """Set the handle of its state, now kept by the service."""
         self._held, self._origin = held, None
 
     def has_estimate(self, word: str) -> bool:
-        """Return whether a word was scored after it."""
+        """Return whether a word was scored after this text."""
         return word in self.children or word in self.estimates or word in self.first
 
 
 class WordTree:
-    """Texts of one model. For one thread at a time.
+    """Tree of texts of one model, extended by words; for one thread at a time.
 
     Args:
-        client: of the service.
-        model: address; None for the service's default.
-        context: what stands before every text.
-        words: whose probabilities at the start are asked for all at once, when they are first needed.
-        companions: other words that a question about one takes along at most.
+        client: client of the service.
+        model: address of the model; None for the service's default.
+        context: text before every text of the tree.
+        words: words scored all at once at the start, when first needed.
+        companions: maximum of other, recently used words scored in a request for one word.
 
     Every method raises GramophoneError.
     """
@@ -269,21 +269,21 @@ class WordTree:
         self._dropped = ReleasedHandles()
         self._recent: OrderedDict[str, str] = OrderedDict()
         self._first: dict[bool, InitialWords] = {}
-        self._whole: frozenset[str] | None = None
+        self._vocabulary: frozenset[str] | None = None
 
     def start(self, *, bos: bool = True) -> WordNode:
-        """The text before the first word, after `<s>` or nothing."""
+        """Return the text before the first word, after `<s>` if `bos`."""
         reply = self._states.open(self._context, model=self._model, bos=bos)
         text = WordNode(
             WordEstimate(0.0, is_oov=False, num_tokens=0),
             held=StateHandle(reply.states[0].state, self._dropped),
         )
         if self._words:
-            text.first = self._first_words(reply.model, text, bos=bos).said
+            text.first = self._first_words(reply.model, text, bos=bos).estimates
         return text
 
     def add_recent(self, word: str) -> None:
-        """A word has come up: it may soon be asked about."""
+        """Mark a word as recently used, to be scored along with others."""
         name = self._name(word)
         self._recent[name] = word
         self._recent.move_to_end(name)
@@ -291,12 +291,12 @@ class WordTree:
             self._recent.popitem(last=False)
 
     def extend(self, text: WordNode, word: str, *, eos: bool = False) -> WordNode:
-        """A text and one more word.
+        """Return a text extended by one word.
 
         Args:
-            text: of this tree.
-            word: without spaces around it.
-            eos: whether `end` will be asked of it next.
+            text: text of this tree.
+            word: word without spaces around it.
+            eos: whether `end` will be called for the longer text next.
         """
         name = self._name(word)
         longer = text.children.get(name)
@@ -304,13 +304,13 @@ class WordTree:
             estimate = text.estimates.get(name) or text.first.get(name)
             if estimate is None or (eos and estimate.eos_logprob is None):
                 longer = self._query(text, word, eos=eos)
-            else:  # not put into `later`: see `Text`
+            else:  # not put into `children`: it references this text, see `WordNode`
                 longer = WordNode(estimate, origin=(text, word))
         self.add_recent(word)
         return longer
 
     def end(self, text: WordNode) -> float:
-        """Natural logarithm of the probability that the text ends here."""
+        """Return the natural logarithm of the probability that the text ends here."""
         if text.eos_logprob is None:
             continuation: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
             (result,) = self._advanced([continuation])
@@ -323,16 +323,16 @@ class WordTree:
         return self._first.get(bos, NO_INITIAL_WORDS).known
 
     def close(self) -> None:
-        """Free the states that were let go of."""
+        """Free the states of dropped texts."""
         self._dropped.free(self._states)
 
     def _query(self, text: WordNode, word: str, *, eos: bool) -> WordNode:
-        """A text and a word that was not asked about after it, which is told of other words too."""
+        """Extend a text by an unscored word, and score recently used words after the text in the same request."""
         name, handle = self._name(word), self._handle(text)
-        unscored = {o: w for o, w in self._recent.items() if o != name and not text.has_estimate(o)}
+        unscored = {n: w for n, w in self._recent.items() if n != name and not text.has_estimate(n)}
         continuations: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
         continuations += [
-            {"state": handle, "text": other_word, "keep": False} for other_word in unscored.values()
+            {"state": handle, "text": companion, "keep": False} for companion in unscored.values()
         ]
         result, *results = self._advanced(continuations)
         text.estimates.update(
@@ -342,24 +342,24 @@ class WordTree:
         return longer
 
     def _name(self, word: str) -> str:
-        """The word, or what stands for it among all that are unknown."""
-        return word if self._whole is None or word in self._whole else _UNKNOWN_WORD
+        """Return the word, or the placeholder of words unknown to the model."""
+        return word if self._vocabulary is None or word in self._vocabulary else _UNKNOWN_WORD
 
     def _first_words(self, model: str, start: WordNode, *, bos: bool) -> InitialWords:
-        """Return the estimates of words at a start; of one version, until another answers."""
+        """Return the estimates of words at a start, scored anew when another version of the model answers."""
         first = self._first.get(bos, NO_INITIAL_WORDS)
         if first.model != model:
             first = self._first[bos] = score_initial_words(
                 self._client, model, self._handle(start), self._words
             )
-            self._whole = first.whole
+            self._vocabulary = first.closed_vocabulary
             self._recent.clear()
         return first
 
     def _handle(self, text: WordNode) -> str:
         if text.handle is None:
-            before, word = text.origin
-            continuation: ContinuationOptions = {"state": self._handle(before), "text": word}
+            shorter, word = text.origin
+            continuation: ContinuationOptions = {"state": self._handle(shorter), "text": word}
             (result,) = self._advanced([continuation])
             text.set_state(self._held(result))
         return text.handle or ""
@@ -369,7 +369,7 @@ class WordTree:
             return self._states.advance(continuations, free=free).results
 
     def _held(self, result: AdvancedState) -> StateHandle:
-        assert result.state is not None  # noqa: S101 - it was asked to be kept
+        assert result.state is not None  # noqa: S101 - the request asked to keep it
         return StateHandle(result.state, self._dropped)
 
 
@@ -377,9 +377,7 @@ _EOS = 2
 
 
 class TokenNode:
-    """A text that a decoder has reached.
-
-    Made by `TokenTree`.
+    """Text reached by a decoder; made by `TokenTree`.
 
     Attributes:
         logprob: natural logarithm of the probability of its last token.
@@ -401,13 +399,13 @@ class TokenNode:
 
 
 class TokenTree:
-    """Texts of one model over a list of its tokens. For one thread at a time.
+    """Tree of texts of one model, extended by tokens of a list; for one thread at a time.
 
     Args:
-        client: of the service.
-        token_ids: what the decoder's indices mean to the model.
-        model: address; None for the service's default.
-        context: what stands before every text.
+        client: client of the service.
+        token_ids: token ids by the decoder's index.
+        model: address of the model; None for the service's default.
+        context: text before every text of the tree.
 
     Every method raises GramophoneError.
     """
@@ -422,24 +420,24 @@ class TokenTree:
         self._dropped = ReleasedHandles()
 
     def start(self, *, bos: bool = True) -> TokenNode:
-        """The text before the first token, after `<s>` or nothing."""
+        """Return the text before the first token, after `<s>` if `bos`."""
         reply = self._states.open(self._context, model=self._model, bos=bos)
         return TokenNode(0.0, held=StateHandle(reply.states[0].state, self._dropped))
 
     def extend(self, text: TokenNode, index: int) -> TokenNode:
-        """A text and the token of one more index."""
+        """Return a text extended by the token of an index."""
         return TokenNode(self._row(text)[index], origin=(text, index))
 
     def end(self, text: TokenNode) -> float:
-        """Natural logarithm of the probability that the text ends here."""
+        """Return the natural logarithm of the probability that the text ends here."""
         return self._row(text)[-1]
 
     def close(self) -> None:
-        """Free the states that were let go of."""
+        """Free the states of dropped texts."""
         self._dropped.free(self._states)
 
     def _row(self, text: TokenNode) -> list[float]:
-        """Log-probabilities of what follows a text: of each index, and last of `</s>`."""
+        """Return the log-probabilities after a text: of each index, and of `</s>` last."""
         if text.row is None:
             text.row = self._query(text)
         return text.row
@@ -449,8 +447,8 @@ class TokenTree:
         if text.origin is None:
             continuation = {"state": self._handle(text), "keep": False}
         else:
-            before, index = text.origin
-            continuation = {"state": self._handle(before), "token_ids": [self._ids[index]]}
+            shorter, index = text.origin
+            continuation = {"state": self._handle(shorter), "token_ids": [self._ids[index]]}
         with self._dropped.batch_for(continuation["state"]) as free:
             (result,) = self._states.advance(
                 [continuation], next_token_ids=[*self._ids, _EOS], free=free
@@ -460,5 +458,5 @@ class TokenTree:
         return result.next_logprobs
 
     def _handle(self, text: TokenNode) -> str:
-        """Return the handle of a text that was continued, or is the start."""
+        """Return the handle of a text with a state: the start, or one that was extended."""
         return "" if text.held is None else text.held.handle

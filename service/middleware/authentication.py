@@ -1,7 +1,7 @@
 """Authentication middleware: the API key scope that each route requires.
 
 `SCOPES_BY_ROUTE` is the access table; a path outside it is answered 404. The key is checked before
-any of the body is read. Without configured keys everything is open except administration.
+the body is read. Without configured keys everything is open except administration.
 """
 
 import re
@@ -55,7 +55,7 @@ SCOPES_BY_ROUTE: Mapping[str, KeyScope | None] = {
     "/admin/models/unload": KeyScope.ADMIN,
     "/admin/models/{name}/aliases/{alias}": KeyScope.ADMIN,
 }
-"""Path as the route has it → scope its caller's key must have; None is open to all."""
+"""Scope required of the caller's key, by route template; None if the route is open to all."""
 
 _PARAMETER = re.compile(r"\\{\w+(:path)?\\}")
 
@@ -64,8 +64,8 @@ class AccessRule(NamedTuple):
     """Access rule of a path.
 
     Attributes:
-        route: its place in the table.
-        scope: that a key must have; None if the route is open to all.
+        route: template of the route.
+        scope: scope required of a key; None if the route is open to all.
     """
 
     route: str
@@ -73,10 +73,10 @@ class AccessRule(NamedTuple):
 
 
 class AccessTable:
-    """Finds what a path demands.
+    """Table of the access rules of routes.
 
     Args:
-        routes: as ROUTES.
+        routes: scopes by route template, as `SCOPES_BY_ROUTE`.
     """
 
     def __init__(self, routes: Mapping[str, KeyScope | None] = SCOPES_BY_ROUTE) -> None:
@@ -87,15 +87,15 @@ class AccessTable:
 
     def rule(self, path: str) -> AccessRule | None:
         """Return the rule of a path; None if it has no route."""
-        found = self._fixed.get(path)
-        if found is not None:
-            return found
-        return next((demand for pattern, demand in self._patterns if pattern.fullmatch(path)), None)
+        fixed = self._fixed.get(path)
+        if fixed is not None:
+            return fixed
+        return next((rule for pattern, rule in self._patterns if pattern.fullmatch(path)), None)
 
 
 def _pattern(route: str) -> re.Pattern[str]:
-    """A route's parameters match what they match in the router: `{name}` one segment, `{name:path}` any."""
-    return re.compile(_PARAMETER.sub(lambda found: ".*" if found[1] else "[^/]+", re.escape(route)))
+    """Compile a route template as the router does: `{name}` matches one segment, `{name:path}` any number."""
+    return re.compile(_PARAMETER.sub(lambda match: ".*" if match[1] else "[^/]+", re.escape(route)))
 
 
 _BEARER = b"bearer "
@@ -103,16 +103,16 @@ _CHALLENGE = {"www-authenticate": 'Bearer realm="gramophone"'}
 
 
 class Authentication:
-    """Asks for a key with the scope that the route demands.
+    """Middleware that requires a key with the scope of the route.
 
-    Once there are keys, everything but what the table leaves open demands one. Without any, all is open
-    but administration, which always demands a key. Paths outside the table lead nowhere.
+    With keys configured, every route needs one unless the table leaves it open. Without keys, all routes are
+    open except administration, which always needs one. Paths outside the table are answered 404.
 
     Args:
-        app: what answers.
-        keys: those that are good.
-        metrics: where refusals are counted.
-        table: what each route demands.
+        app: application.
+        keys: valid keys.
+        metrics: metrics that count refusals.
+        table: access rules of the routes.
     """
 
     def __init__(
@@ -128,29 +128,27 @@ class Authentication:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        demand = self._table.rule(scope["path"])
-        if demand is not None:
-            annotate(scope, route=demand.route)
-        refusal = self._refusal(scope, demand)
+        rule = self._table.rule(scope["path"])
+        if rule is not None:
+            annotate(scope, route=rule.route)
+        refusal = self._refusal(scope, rule)
         if refusal is not None:
             status, reason, body = refusal
             self._metrics.auth_failures.labels(reason).inc()
             headers = _CHALLENGE if status == 401 else {}
             await error_response(status, body, headers)(scope, receive, send)
-        elif demand is None:
+        elif rule is None:
             await not_found(scope["path"])(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _refusal(
-        self, scope: ConnectionScope, demand: AccessRule | None
-    ) -> tuple[int, str, ErrorBody] | None:
-        """The status, the reason for the metrics and the message; None if the request may pass."""
-        if demand is not None and demand.scope is None:
+    def _refusal(self, scope: ConnectionScope, rule: AccessRule | None) -> tuple[int, str, ErrorBody] | None:
+        """Return the status, the reason for the metrics and the error; None if the request is allowed."""
+        if rule is not None and rule.scope is None:
             return None
         if not self._keys:
-            closed = demand is not None and demand.scope is KeyScope.ADMIN
-            return (403, "scope", _FORBIDDEN_WITHOUT_KEYS) if closed else None
+            is_admin = rule is not None and rule.scope is KeyScope.ADMIN
+            return (403, "scope", _FORBIDDEN_WITHOUT_KEYS) if is_admin else None
         presented = presented_key(scope)
         if not presented:
             return 401, "missing", _invalid_key_body("a key is needed, as `Authorization: Bearer KEY`")
@@ -158,19 +156,19 @@ class Authentication:
         if key is None:
             return 401, "unknown", _invalid_key_body("the key is not one of this service's")
         annotate(scope, key=key.name)
-        if demand is not None and demand.scope is not None and demand.scope not in key.scopes:
+        if rule is not None and rule.scope is not None and rule.scope not in key.scopes:
             return (
                 403,
                 "scope",
-                _missing_scope_body(f"the key lacks the scope {demand.scope}, which this asks for"),
+                _missing_scope_body(f"the key lacks the scope {rule.scope}, which this asks for"),
             )
         return None
 
 
 def presented_key(scope: ConnectionScope) -> bytes:
     """Return the key of a request, after `Bearer`; empty if there is none."""
-    given = header(scope, b"authorization") or b""
-    return given[len(_BEARER) :].strip() if given[: len(_BEARER)].lower() == _BEARER else b""
+    value = header(scope, b"authorization") or b""
+    return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
 
 
 def _invalid_key_body(message: str) -> ErrorBody:

@@ -1,12 +1,12 @@
 """Cross-origin guard and CORS options.
 
-A web page may have a browser send anything to an address that its reader's machine can reach. Where
-API keys are required, the page has none. Where none are, two checks apply:
+A web page can make a browser send any request to an address that its reader's machine can reach. If
+API keys are required, the page has none. If none are, two checks apply:
 
 - *Origin of a request that changes something*: browsers state it in `Sec-Fetch-Site` or `Origin`.
   Reading needs no check, since without CORS no page sees the reply.
 - *Host name*, if the service listens on a loopback address: a page whose own name resolves to
-  127.0.0.1 (DNS rebinding) passes as a page of the service; only `Host` tells the two apart.
+  127.0.0.1 (DNS rebinding) passes as a page of the service; only `Host` distinguishes them.
 
 Programs other than browsers send neither header and are not affected.
 """
@@ -33,16 +33,16 @@ _SHOWN_CHARACTERS = 100
 
 
 class CrossOriginGuard:
-    """Refuses what pages of other sites have a browser send.
+    """Middleware that refuses requests of browsers on behalf of other sites' pages.
 
     Args:
-        app: what answers.
-        keys: where there are any, changes need no look.
-        metrics: where refusals are counted.
-        host: the address that is listened on.
-        allowed_hosts: names that the service may be asked by; `*` among them is any; none means the choice by
-            whether `host` is a loopback address.
-        origins: whose pages may send changes; `*` among them is any.
+        app: application.
+        keys: keys of the service; with any, the origin of changes is not checked.
+        metrics: metrics that count refusals.
+        host: listening address.
+        allowed_hosts: allowed names in `Host`, `*` for any; if empty, the default depends on whether `host` is a
+            loopback address.
+        origins: origins whose pages may send changes, `*` for any.
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class CrossOriginGuard:
         await error_response(status.value, body)(scope, receive, send)
 
     def _is_allowed_host(self, name: str) -> bool:
-        """Check whether a host name of the service is trusted."""
+        """Check whether the service may be addressed by a host name."""
         if self._allowed:
             return ANY in self._allowed or name in self._allowed or _is_address(name)
         if self._keys or not self._is_loopback:
             return True
-        # a name without a dot belongs to this machine or network: nobody can register one
+        # a name without a dot belongs to this machine or network, as it cannot be registered
         return "." not in name or name.endswith(".localhost") or _is_address(name)
 
     def _is_same_origin(self, scope: Scope, host_header: str) -> bool:
-        """Check whether the service's own page sent it, an allowed page, or no page at all."""
+        """Check whether a request is from the service's own page, an allowed page, or no page at all."""
         origin = header(scope, b"origin")
         if ANY in self._origins or (origin is not None and origin.decode("latin-1") in self._origins):
             return True
@@ -108,21 +108,21 @@ class CrossOriginGuard:
 
 
 def _host_name(host: str) -> str:
-    """The name in `Host`, without its port."""
+    """Return the name in `Host`, without the port."""
     bracketed, end, _ = host.partition("]")
     name = bracketed[1:] if end else host.partition(":")[0]
     return name.lower().removesuffix(".")
 
 
 def _origin_host(origin: str) -> str | None:
-    """Name and port of an origin as `Host` has them; None if it is none, such as `null`."""
+    """Return the name and port of an origin as in `Host`; None for an invalid one, such as `null`."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:  # brackets that do not close
         return None
 
 
-@lru_cache(maxsize=64)  # to read one takes longer than all the rest
+@lru_cache(maxsize=64)  # parsing takes longer than the other checks together
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
@@ -157,9 +157,9 @@ _CROSS_ORIGIN_ERROR = ErrorBody(
 
 CORS_OPTIONS: dict[str, Any] = {
     "allow_methods": ("GET", "POST", "PUT", "DELETE"),
-    # any: clients send a family of their own, x-stainless-…, and a header alone gives no rights
+    # any: clients send headers of their own, x-stainless-…, and a header alone grants nothing
     "allow_headers": ("*",),
     "expose_headers": ("x-request-id", "retry-after", "x-model", "x-shape"),
-    "allow_credentials": False,  # a key is sent on purpose; cookies are not used
+    "allow_credentials": False,  # clients send keys explicitly; cookies are not used
 }
 """Options of Starlette's CORSMiddleware."""

@@ -1,6 +1,6 @@
 """Limits on open connections, and on the size and duration of request bodies.
 
-Compressed bodies are refused, so that no body is larger than it looks. Connections over the limit
+Compressed bodies are refused, so that no body can expand beyond the limit. Connections over the limit
 are answered 503, except for the health endpoints.
 """
 
@@ -12,10 +12,10 @@ from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, header
 
 OVER_LIMIT = "crowded"
-"""Says in a request's state that its connection is one too many."""
+"""Key in a request's state: whether its connection is over the limit."""
 
 RECEIVE_TIMEOUT = "late"
-"""Says there that the request did not arrive within so many seconds."""
+"""Key in a request's state: the limit in seconds within which the request did not arrive."""
 
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
@@ -25,19 +25,19 @@ _CLOSE = {"connection": "close"}  # the rest of the body is not read
 
 
 def content_length(scope: Scope) -> int:
-    """The size of a request's body as its head says it; 0 where it does not."""
-    announced = (header(scope, b"content-length") or b"").lstrip(b"0")
-    # more than the parser lets pass is not read: that would take long, or fail
-    return int(announced[:_MAX_DIGITS]) if announced.isdigit() else 0
+    """Return the `Content-Length` of a request; 0 without one."""
+    digits = (header(scope, b"content-length") or b"").lstrip(b"0")
+    # digits beyond the parser's limit are ignored: to convert them would take long, or fail
+    return int(digits[:_MAX_DIGITS]) if digits.isdigit() else 0
 
 
 class BodyLimit:
-    """Refuses bodies over a limit, whether their length is announced or not, packed ones, and slow ones.
+    """Middleware that refuses bodies over a limit, with or without `Content-Length`, compressed ones and slow ones.
 
     Args:
-        app: what answers.
-        max_bytes: the size at most.
-        log_bodies: note the body's beginning for the log.
+        app: application.
+        max_bytes: maximum size of a body.
+        log_bodies: whether the beginning of the body is logged.
     """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, log_bodies: bool = False) -> None:
@@ -51,11 +51,11 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         size = content_length(scope)
-        seen, is_complete = 0, False
+        num_received, is_complete = 0, False
 
         async def receive_limited() -> Message:
-            nonlocal seen, is_complete
-            if is_complete:  # what comes now is that the client has gone, and for that there is time
+            nonlocal num_received, is_complete
+            if is_complete:  # the next message is the disconnect, which has no time limit
                 return await receive()
             if (encoding := header(scope, b"content-encoding")) not in _IDENTITY_ENCODINGS:
                 raise _unsupported_encoding(encoding)
@@ -65,13 +65,13 @@ class BodyLimit:
             if message["type"] != "http.request":
                 return message
             body = message.get("body", b"")
-            seen += len(body)
+            num_received += len(body)
             is_complete = not message.get("more_body", False)
-            if seen > self._max_bytes:
-                raise self._too_large(seen)
+            if num_received > self._max_bytes:
+                raise self._too_large(num_received)
             if not is_complete and scope["state"].get(RECEIVE_TIMEOUT):
-                raise _too_slow(seen, scope["state"][RECEIVE_TIMEOUT])
-            if self._log_bodies and body and seen == len(body):
+                raise _too_slow(num_received, scope["state"][RECEIVE_TIMEOUT])
+            if self._log_bodies and body and num_received == len(body):
                 annotate(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
             return message
 
@@ -86,23 +86,25 @@ class BodyLimit:
 
 
 def _unsupported_encoding(encoding: bytes | None) -> HTTPException:
-    """Bodies are never unpacked, so none can be larger than it looks."""
+    """Return the error of a compressed body; bodies are never decompressed."""
     shown = (encoding or b"")[:_SHOWN_ENCODING_BYTES].decode("latin-1")
     message = f"the body's Content-Encoding is {shown!r}; bodies are taken as they are"
     return HTTPException(415, message, _CLOSE)
 
 
-def _too_slow(seen: int, limit_s: float) -> HTTPException:
-    message = f"{seen} bytes of the request body came within {limit_s:g} s, which is the time for all of it"
+def _too_slow(num_received: int, limit_s: float) -> HTTPException:
+    message = (
+        f"{num_received} bytes of the request body came within {limit_s:g} s, which is the time for all of it"
+    )
     return HTTPException(408, message, _CLOSE)
 
 
 class ConnectionLimit:
-    """Answers what comes over connections past the limit with 503, but for the health of the service.
+    """Middleware that answers 503 on connections over the limit, except for the health endpoints.
 
     Args:
-        app: what answers the others.
-        metrics: where refusals are counted.
+        app: application.
+        metrics: metrics that count refusals.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:

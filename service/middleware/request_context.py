@@ -18,32 +18,32 @@ _CONTEXT = "facts"
 
 
 def begin_context(scope: Scope) -> dict[str, Any]:
-    """Begin to gather the facts of a request."""
-    gathered: dict[str, Any] = {}
-    scope["state"][_CONTEXT] = gathered
-    return gathered
+    """Create the empty context of a request."""
+    fields: dict[str, Any] = {}
+    scope["state"][_CONTEXT] = fields
+    return fields
 
 
-def annotate(request: Request | Scope, **facts: str | float) -> None:
-    """Keep facts about a request; each is a name, a number or a text that no client made up."""
-    context_of(request.scope if isinstance(request, Request) else request).update(facts)
+def annotate(request: Request | Scope, **fields: str | float) -> None:
+    """Add fields to the context of a request; values are names, numbers or texts not chosen by clients."""
+    context_of(request.scope if isinstance(request, Request) else request).update(fields)
 
 
 def add_counts(request: Request, **numbers: float) -> None:
-    """Add to facts that are sums, such as the tokens of a stream."""
-    facts = context_of(request.scope)
+    """Add to fields that are sums, such as the tokens of a stream."""
+    fields = context_of(request.scope)
     for name, number in numbers.items():
-        facts[name] = facts.get(name, 0) + number
+        fields[name] = fields.get(name, 0) + number
 
 
 def context_of(scope: Scope) -> dict[str, Any]:
-    """Return the facts of a request so far."""
-    facts: dict[str, Any] = scope["state"][_CONTEXT]
-    return facts
+    """Return the context of a request so far."""
+    fields: dict[str, Any] = scope["state"][_CONTEXT]
+    return fields
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """A request's header, the first of that name."""
+    """Return the first header of a name; None without one."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
@@ -51,18 +51,18 @@ _MODELS_IN_USE = "leases"
 
 
 def track_use(scope: Scope, loaded: LoadedModel) -> None:
-    """Count a model as used by a request until that is answered."""
-    leases: list[LoadedModel] | None = scope.get("state", {}).get(_MODELS_IN_USE)
-    if leases is not None:
-        leases.append(loaded)
+    """Count a model as used until the request is answered."""
+    models_in_use: list[LoadedModel] | None = scope.get("state", {}).get(_MODELS_IN_USE)
+    if models_in_use is not None:
+        models_in_use.append(loaded)
         loaded.use.begin()
 
 
 class ModelUseMiddleware:
-    """Ends what a request has of models once it is answered, or given up, streams included.
+    """Middleware that releases the models of a request once it is answered or abandoned, streams included.
 
     Args:
-        app: what answers.
+        app: application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -70,10 +70,10 @@ class ModelUseMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        leases: list[LoadedModel] = []
-        scope.setdefault("state", {})[_MODELS_IN_USE] = leases
+        models_in_use: list[LoadedModel] = []
+        scope.setdefault("state", {})[_MODELS_IN_USE] = models_in_use
         try:
             await self._app(scope, receive, send)
         finally:
-            while leases:
-                leases.pop().use.end()
+            while models_in_use:
+                models_in_use.pop().use.end()

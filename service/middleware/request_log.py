@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _UNTRACED = ("/health/", "/metrics")
 _SEND_TIMEOUT_S = 3
-"""With all its tries; the service also waits as long for a dead collector when it stops."""
+"""Timeout of a send with all retries; a stopping service also waits this long for a dead collector."""
 
 _ATTRIBUTES = {
     "model": "gramophone.model",
@@ -37,14 +37,14 @@ _ATTRIBUTES = {
     "generated_tokens": "gramophone.generated_tokens",
     "queue_ms": "gramophone.queue_ms",
 }
-"""Fact → the span's attribute."""
+"""Attributes of a span by field of the request's context."""
 
 
 def make_tracer_provider(endpoint: str) -> "TracerProvider":
-    """Make the provider of spans, which a thread of its own sends to a collector.
+    """Make a provider of spans, which its own thread sends to a collector.
 
     Args:
-        endpoint: of the collector; without a path, OTLP's own `/v1/traces` is meant.
+        endpoint: URL of the collector; without a path, OTLP's default `/v1/traces` is used.
 
     Raises:
         InvalidInputError: the extra is not installed.
@@ -71,13 +71,13 @@ def make_tracer_provider(endpoint: str) -> "TracerProvider":
 
 
 class Tracing:
-    """Makes a span of each request, but those that only look after the service. Plain ASGI.
+    """Middleware that makes a span of each request, except for health checks and metrics.
 
-    The caller's span, if `traceparent` names one, is its parent; its id is noted for the log.
+    Its parent is the caller's span, if `traceparent` names one; its trace id is logged.
 
     Args:
-        app: what answers.
-        provider: makes spans.
+        app: application.
+        provider: provider of spans.
     """
 
     def __init__(self, app: ASGIApp, *, provider: "TracerProvider") -> None:
@@ -104,14 +104,14 @@ class Tracing:
         annotate(scope, trace_id=f"{span.get_span_context().trace_id:032x}")
         status = 0
 
-        async def send_noting_status(message: Message) -> None:
+        async def send_recording_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, send_noting_status)
+            await self._app(scope, receive, send_recording_status)
         finally:
             if status >= 500 or not status:
                 span.set_status(self._failed)
@@ -120,14 +120,14 @@ class Tracing:
             span.end()
 
     def _describe(self, span: Any, scope: Scope) -> None:
-        facts = context_of(scope)
-        route = facts.get("route")
+        fields = context_of(scope)
+        route = fields.get("route")
         if route is not None:
             span.update_name(f"{scope['method']} {route}")
             span.set_attribute("http.route", route)
-        for fact, attribute in _ATTRIBUTES.items():
-            if fact in facts:
-                span.set_attribute(attribute, facts[fact])
+        for name, attribute in _ATTRIBUTES.items():
+            if name in fields:
+                span.set_attribute(attribute, fields[name])
 
 
 _log = structlog.get_logger(__name__)
@@ -139,17 +139,17 @@ _SAFE_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 _DEFAULT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-"""For whatever does not say what it may load: a reply that a browser is made to show loads nothing."""
+"""Default policy: a reply shown in a browser loads nothing."""
 
 
 class RequestLog:
-    """Gives each request an id and, once it is answered, a line in the log and its place in the metrics.
+    """Middleware that gives each request an id, a line in the log and its counts in the metrics.
 
-    The last resort, too: what nobody has handled is logged and answered 500.
+    Unhandled exceptions are logged and answered 500.
 
     Args:
-        app: what answers.
-        metrics: where requests are counted and timed.
+        app: application.
+        metrics: metrics that count and time requests.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
@@ -165,13 +165,15 @@ class RequestLog:
         started_s = time.perf_counter()
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
-        facts = begin_context(scope)
+        fields = begin_context(scope)
         status, is_complete = 0, False
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
-                status = int(message["status"])  # an enumeration's member would be logged by its name
+                status = int(
+                    message["status"]
+                )  # plain int, since an enumeration member would be logged by name
                 message["headers"] = [*_with_safe_headers(message["headers"]), (_HEADER, request_id.encode())]
             elif not message.get("more_body", False):
                 is_complete = True
@@ -181,27 +183,27 @@ class RequestLog:
             await self._app(scope, receive, send_with_headers)
         except Exception:  # the last-resort handler
             _log.exception("request failed", request_id=request_id)
-            if status:  # too late for an answer: the server must see this and drop the connection
+            if status:  # the response has begun: the server must close the connection
                 raise
             await internal_error()(scope, receive, send_with_headers)
         finally:
-            self._record(scope, facts, status, time.perf_counter() - started_s, is_complete=is_complete)
+            self._record(scope, fields, status, time.perf_counter() - started_s, is_complete=is_complete)
 
     def _record(
-        self, scope: Scope, facts: dict[str, Any], status: int, elapsed_s: float, *, is_complete: bool
+        self, scope: Scope, fields: dict[str, Any], status: int, elapsed_s: float, *, is_complete: bool
     ) -> None:
-        # the route's template, noted where keys are asked for, and not the path, whose variety has no bound
-        route = facts.pop("route", "unmatched")
+        # the template of the route, set by the authentication, as paths are unbounded in number
+        route = fields.pop("route", "unmatched")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         key = (route, method, status)
-        if key not in self._instruments:  # finding them by label takes longer than counting
+        if key not in self._instruments:  # cached, as a look-up by label takes longer than counting
             counter = self._metrics.http_requests.labels(route, method, str(status))
             self._instruments[key] = (counter, self._metrics.latency.labels(route))
         counter, latency = self._instruments[key]
         counter.inc()
         latency.observe(elapsed_s)
         if status == CLIENT_GONE or not is_complete:
-            facts["cut_off"] = True
+            fields["cut_off"] = True
         _log.info(
             "request",
             method=method,
@@ -209,15 +211,15 @@ class RequestLog:
             status=status,
             duration_ms=round(1000 * elapsed_s, 3),
             request_id=scope["state"]["request_id"],
-            **facts,
+            **fields,
         )
 
 
 class HeadAsGet:
-    """Answers HEAD as GET, whose body the server then leaves out: gateways and link checkers ask so.
+    """Middleware that answers HEAD as GET, for gateways and link checkers; the server omits the body.
 
     Args:
-        app: what answers.
+        app: application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -226,16 +228,16 @@ class HeadAsGet:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope.get("method") == "HEAD":
-            scope = {**scope, "method": "GET"}  # another one: the server must still know what was asked
+            scope = {**scope, "method": "GET"}  # a copy, as the server needs the original method
         await self._app(scope, receive, send)
 
 
 def _with_safe_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers and those that keep browsers from harm."""
+    """Add security headers for browsers."""
     own_policy = any(name == _DEFAULT_POLICY[0] for name, _ in headers)
     return [*headers, *_SAFE_HEADERS] if own_policy else [*headers, *_SAFE_HEADERS, _DEFAULT_POLICY]
 
 
 def _request_id(scope: Scope) -> str:
-    given = header(scope, _HEADER)
-    return given.decode() if given is not None and _VALID_ID.fullmatch(given) else uuid.uuid4().hex
+    value = header(scope, _HEADER)
+    return value.decode() if value is not None and _VALID_ID.fullmatch(value) else uuid.uuid4().hex

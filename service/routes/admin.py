@@ -54,7 +54,7 @@ async def load_model(request: Request) -> Response:
         if model is not None and model.state is LoadState.LOADED:
             return _reply(admin_model(services.host, model, version.address))
         return _reply(AdminModel(id=version.address, state=LoadState.LOADING.value), _ACCEPTED)
-    model = await asyncio.shield(loading)  # goes on when the client does not wait for it
+    model = await asyncio.shield(loading)  # the loading continues after a disconnect
     if model.state is not LoadState.LOADED:
         raise NotReadyError(f"model {model.address} could not be loaded: {model.failure}")
     return _reply(admin_model(services.host, model, model.address))
@@ -86,7 +86,7 @@ async def set_alias(request: Request, name: str, alias: str) -> Response:
     wire = parse_json(AliasRequest, await request.body())
 
     def change(registry: Registry) -> int | None:
-        registry.resolve(f"{name}@{wire.version}")  # before anything is looked for under that name
+        registry.resolve(f"{name}@{wire.version}")  # first, as it checks the name
         previous = registry.aliases(name).get(alias)
         registry.set_alias(name, alias, wire.version)
         return previous
@@ -106,26 +106,26 @@ async def delete_alias(request: Request, name: str, alias: str) -> Response:
 async def _alias_reply(
     request: Request, name: str, alias: str, version: int | None, previous: int | None, *, wait: bool
 ) -> Response:
-    """Have the host look at what was changed; say what answers."""
+    """Refresh the host after a change of an alias, and return the reply."""
     services = services_of(request)
-    following = services.reloader.refresh()
+    refreshed = services.reloader.refresh()
     if wait:
-        await asyncio.shield(following)
+        await asyncio.shield(refreshed)
     serving = services.host.address_table.by_address.get(f"{name}@{alias}")
     return _reply(
         AliasReply(name, alias, version, previous, serving.address if serving and serving.loaded else None)
     )
 
 
-async def _from_registry(host: ModelHost, ask: Callable[[Registry], R]) -> R:
-    """Ask the registry, which may be slow, without holding up the event loop.
+async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
+    """Query the registry on a thread, as it may be slow.
 
     Raises:
-        ModelNotFoundError: the registry's, but for where it lies.
-        LanguageModelError: its others; whoever answers leaves folders out.
+        ModelNotFoundError: the registry has no such model; the message leaves out its location.
+        LanguageModelError: any other error of the registry.
     """
     try:
-        return await asyncio.to_thread(ask, host.registry)
+        return await asyncio.to_thread(query, host.registry)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(host.redact_root(error)) from None
 

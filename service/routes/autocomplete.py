@@ -35,7 +35,7 @@ from service.use_cases.autocomplete import autocomplete, cached_next_tokens, max
 
 router = APIRouter()
 _CACHED_BODY_BYTES = 4096
-"""Of a body that may be answered at once."""
+"""Maximum of bytes of a body for which cached predictions are looked up."""
 
 
 @router.post(
@@ -56,19 +56,19 @@ async def complete(request: Request) -> Response:
     personal = services.users.get(owner, wire.user) if wire.user is not None else None
     steps = max_search_steps(loaded, command)
     cached = cached_next_tokens(loaded, command) if len(body) <= _CACHED_BODY_BYTES else None
-    # a key in the middle of a word asks the model nothing
-    quick = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
+    # a keystroke in the middle of a word may need no step of the model
+    inline = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
 
     def work() -> Work[None, bytes]:
-        done = yield from autocomplete(loaded, command, services.limits, user=personal, cached=cached)
-        return to_json(autocomplete_reply(loaded, done))
+        result = yield from autocomplete(loaded, command, services.limits, user=personal, cached=cached)
+        return to_json(autocomplete_reply(loaded, result))
 
-    # never bulk, however long the text: somebody is typing it
+    # never bulk, however long the text, as a user is waiting
     terms = replace(request_options(request, wire, body, WorkEstimate(1, predicted_each=steps)), bulk=False)
     if wire.session is not None:
-        services.sessions.supersede(owner, wire.session)  # first, since it makes room
-    if quick or wire.session is None:
-        return await run_request(request, work(), bytes, terms, inline=quick)
+        services.sessions.supersede(owner, wire.session)  # before admission, as it frees a slot of the queue
+    if inline or wire.session is None:
+        return await run_request(request, work(), bytes, terms, inline=inline)
     answer = services.engine.run(work(), terms)
     with services.sessions.newest(owner, wire.session, answer):
         return json_response(await while_connected(request.receive, answer))

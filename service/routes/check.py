@@ -35,9 +35,11 @@ async def check_text(request: Request) -> Response:
     needed = wire.precision is not None
     calibration = await asyncio.to_thread(
         _calibration, services, loaded.address, needed=needed
-    )  # may be far away
+    )  # on a thread, as the registry may be remote
     command = wire.command(loaded, calibration, services.limits)
-    if not has_checker(loaded):  # the first time: the model thread goes on with the requests of others
+    if not has_checker(
+        loaded
+    ):  # built on another thread the first time, so that the model thread serves other requests
         await asyncio.to_thread(checker_of, loaded)
 
     def write(checked: CheckResult) -> bytes:

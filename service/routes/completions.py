@@ -55,20 +55,20 @@ async def create_completion(request: Request) -> Response:
     _log_ignored(request, wire)
     command = wire.command(services.limits)
     loaded = resolve_model(request, command.model)
-    stamp = ReplyHeader(f"cmpl-{uuid.uuid4().hex}", int(time.time()))
+    header = ReplyHeader(f"cmpl-{uuid.uuid4().hex}", int(time.time()))
     work = complete_prompts(loaded, command, services.limits, stream=bool(wire.stream))
     terms = request_options(request, wire, body, _work_estimate(command, len(body)))
     if not wire.stream:
 
-        def write(done: CompletionResult) -> bytes:
-            _count(services.metrics, loaded, done)
-            return to_json(completion_reply(loaded, stamp, done))
+        def write(result: CompletionResult) -> bytes:
+            _count(services.metrics, loaded, result)
+            return to_json(completion_reply(loaded, header, result))
 
         return await run_request(request, work, write, terms)
-    times = TokenLatencies(services.metrics, loaded.address)
+    latencies = TokenLatencies(services.metrics, loaded.address)
     stream = await start_event_stream(request, services.engine.stream(work, terms))
     with_usage = wire.stream_options is not None and bool(wire.stream_options.include_usage)
-    return EventStream(_payloads(services.metrics, loaded, stamp, stream, times, with_usage=with_usage))
+    return EventStream(_payloads(services.metrics, loaded, header, stream, latencies, with_usage=with_usage))
 
 
 def _log_ignored(request: Request, wire: CompletionRequest) -> None:
@@ -78,7 +78,7 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
 
 
 def _work_estimate(command: CompletionCommand, num_bytes: int) -> WorkEstimate:
-    """Sequences generated side by side; of prompts that are told with alternatives, every token is a prediction."""
+    """Estimate the work of generation; echoed prompts with alternatives need a prediction at each token."""
     parameters, count = command.parameters, len(command.prompts)
     num_tokens = 0
     if command.echo and command.logprobs:
@@ -92,9 +92,9 @@ def _work_estimate(command: CompletionCommand, num_bytes: int) -> WorkEstimate:
 async def _payloads(
     metrics: Metrics,
     loaded: LoadedModel,
-    stamp: ReplyHeader,
+    header: ReplyHeader,
     stream: AsyncGenerator[ChoiceChunk | CompletionResult, None],
-    times: TokenLatencies,
+    latencies: TokenLatencies,
     *,
     with_usage: bool,
 ) -> AsyncGenerator[bytes, None]:
@@ -102,12 +102,12 @@ async def _payloads(
         if isinstance(item, CompletionResult):
             _count(metrics, loaded, item)
             if with_usage:
-                yield to_json(usage_event(loaded, stamp, item))
+                yield to_json(usage_event(loaded, header, item))
             continue
         if item.num_generated:
-            times.record(item.choice)
-        yield to_json(completion_event(loaded, stamp, item))
+            latencies.record(item.choice)
+        yield to_json(completion_event(loaded, header, item))
 
 
-def _count(metrics: Metrics, loaded: LoadedModel, done: CompletionResult) -> None:
-    metrics.generation(loaded.address, done.num_prompt_tokens, done.num_generated, done.finish_reasons)
+def _count(metrics: Metrics, loaded: LoadedModel, result: CompletionResult) -> None:
+    metrics.generation(loaded.address, result.num_prompt_tokens, result.num_generated, result.finish_reasons)

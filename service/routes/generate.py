@@ -47,14 +47,14 @@ async def generate_text(request: Request) -> Response:
     terms = request_options(request, wire, body, WorkEstimate(rows, predicted_each=wire.max_tokens))
     if not wire.stream:
 
-        def write(done: GenerateResult) -> bytes:
-            _count(services.metrics, loaded, done)
-            return to_json(generate_reply(loaded, done, alternatives=wire.num_alternatives))
+        def write(result: GenerateResult) -> bytes:
+            _count(services.metrics, loaded, result)
+            return to_json(generate_reply(loaded, result, alternatives=wire.num_alternatives))
 
         return await run_request(request, work, write, terms)
-    times = TokenLatencies(services.metrics, loaded.address)
+    latencies = TokenLatencies(services.metrics, loaded.address)
     stream = await start_event_stream(request, services.engine.stream(work, terms))
-    return EventStream(_payloads(services.metrics, loaded, command, stream, times))
+    return EventStream(_payloads(services.metrics, loaded, command, stream, latencies))
 
 
 async def _payloads(
@@ -62,25 +62,25 @@ async def _payloads(
     loaded: LoadedModel,
     command: GenerateCommand,
     stream: AsyncGenerator[TokenEvent | Continuation | GenerateResult, None],
-    times: TokenLatencies,
+    latencies: TokenLatencies,
 ) -> AsyncGenerator[bytes, None]:
     alternatives, num_ended = command.top, 0
-    held: Continuation | None = None  # the end of the last choice, which is told with the usage
+    last_choice: Continuation | None = None  # sent with the usage
     async for item in stream:
         if isinstance(item, TokenEvent):
-            times.record(item.choice)
+            latencies.record(item.choice)
             yield to_json(piece_event(loaded, item, alternatives=alternatives))
         elif isinstance(item, GenerateResult):
             _count(metrics, loaded, item)
-            yield to_json(end_event(loaded, held, item, alternatives=alternatives))
+            yield to_json(end_event(loaded, last_choice, item, alternatives=alternatives))
         else:
             num_ended += 1
             if num_ended == command.parameters.n:
-                held = item
+                last_choice = item
             else:
                 yield to_json(end_event(loaded, item, None, alternatives=alternatives))
 
 
-def _count(metrics: Metrics, loaded: LoadedModel, done: GenerateResult) -> None:
-    reasons = [choice.finish_reason for choice in done.choices]
-    metrics.generation(loaded.address, done.num_prompt_tokens, done.num_tokens, reasons)
+def _count(metrics: Metrics, loaded: LoadedModel, result: GenerateResult) -> None:
+    reasons = [choice.finish_reason for choice in result.choices]
+    metrics.generation(loaded.address, result.num_prompt_tokens, result.num_tokens, reasons)

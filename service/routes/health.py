@@ -36,5 +36,5 @@ async def ready(request: Request) -> Response:
 
 @router.get("/metrics", include_in_schema=False)
 async def metrics(request: Request) -> Response:
-    """All counters and times, in Prometheus' text format."""
+    """Return all metrics in Prometheus' text format."""
     return Response(services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -49,17 +49,19 @@ async def next_token(request: Request) -> Response:
     loaded = resolve_model(request, command.model)
     if wire.unit == "word":
         words = rank_next_words(loaded, command, services.limits)
-        # half of the steps that it may take at most, as most searches end sooner
+        # half of the maximum of steps, as most searches end early
         num_rows = len(command.contexts) * max_word_steps(loaded) // 2
         terms = request_options(request, wire, body, WorkEstimate(num_rows, predicted_each=1))
-        return await run_request(request, words, lambda found: to_json(next_word_reply(loaded, found)), terms)
-    written = min(command.top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN
+        return await run_request(
+            request, words, lambda results: to_json(next_word_reply(loaded, results)), terms
+        )
+    reply_work = min(command.top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN
     terms = request_options(
-        request, wire, body, WorkEstimate(len(command.contexts), written, predicted_each=1)
+        request, wire, body, WorkEstimate(len(command.contexts), reply_work, predicted_each=1)
     )
     if not accepts(request, BINARY_TYPE):
         work = rank_next_tokens(loaded, command, services.limits)
-        few = len(command.contexts) * command.top_k <= _INLINE_CANDIDATES and not command.entropy
+        is_small = len(command.contexts) * command.top_k <= _INLINE_CANDIDATES and not command.entropy
         return await run_request(
             request,
             work,
@@ -71,7 +73,7 @@ async def next_token(request: Request) -> Response:
                 entries=len(results) * command.top_k,
             ),
             terms,
-            inline=few and runs_inline(loaded, body),
+            inline=is_small and runs_inline(loaded, body),
         )
     rows = services.engine.stream(next_distributions(loaded, command, services.limits), terms)
     return await float32_response(request, loaded, rows, shape=(len(command.contexts), loaded.vocab_size))

@@ -1,7 +1,7 @@
 """OpenAPI document: operations, request bodies, media types and examples.
 
 The framework's document is completed with the bodies that routes parse themselves. Example requests
-stand with the schemas. Example replies are those of the default models, recorded in the JSON file
+are part of the schemas. Example replies are those of the default models, recorded in the JSON file
 beside this module by `python -m tests.support.openapi REGISTRY`; a test repeats all of them.
 """
 
@@ -58,10 +58,10 @@ class LinesOperation(NamedTuple):
     """Line-by-line request and reply of an operation.
 
     Attributes:
-        request: each line of the body.
-        reply: each line of the reply that is no error.
-        options: whose fields stand in the query string; what they mean is told by the JSON body's.
-        pairs: options that are objects in JSON, and how they are written in a query string.
+        request: model of each line of the body.
+        reply: model of each line of the reply that is no error.
+        options: model of the query string, whose fields are documented in the JSON body's model.
+        pairs: examples in a query string of options that are objects in JSON.
     """
 
     request: type[BaseModel]
@@ -90,7 +90,7 @@ _LIST_MEDIA_TYPES = (
     "application/x-hyporadise+json",
 )
 LIST_MEDIA_TYPES: Mapping[str, tuple[str, ...]] = {"/v1/rerank": _LIST_MEDIA_TYPES}
-"""Media types of other programs' lists, which are answered as lines, by path."""
+"""Media types of list formats of other programs, answered as lines, by path."""
 
 _BINARY_HEADERS = {
     "x-shape": {"description": "Rows and columns, such as `2,4000`.", "schema": {"type": "string"}},
@@ -99,12 +99,12 @@ _BINARY_HEADERS = {
 
 
 def add_media_types(path: str, operation: Json, schemas: Json) -> None:
-    """Tell what an operation's body and reply are in media types other than JSON.
+    """Add the media types other than JSON to an operation's body and reply.
 
     Args:
-        path: of the operation.
-        operation: as the framework describes it; changed.
-        schemas: of all bodies and replies, by name.
+        path: path of the operation.
+        operation: description by the framework, changed in place.
+        schemas: schemas of all bodies and replies, by name.
     """
     reply = operation["responses"]["200"]
     content = reply["content"]
@@ -118,9 +118,9 @@ def add_media_types(path: str, operation: Json, schemas: Json) -> None:
     for media_type in LIST_MEDIA_TYPES.get(path, ()):
         operation["requestBody"]["content"][media_type] = {"schema": {"type": "string"}}
     if EVENTS_TYPE in content:
-        each = content[JSON_TYPE]["schema"]["$ref"].removeprefix(_SCHEMAS)
+        reply_name = content[JSON_TYPE]["schema"]["$ref"].removeprefix(_SCHEMAS)
         content[EVENTS_TYPE] = {
-            "schema": _one_of(each, "The data of each event but the last, which is `[DONE]`.")
+            "schema": _one_of(reply_name, "The data of each event but the last, which is `[DONE]`.")
         }
     if BINARY_TYPE in content:
         content[BINARY_TYPE] = {
@@ -142,7 +142,7 @@ def _one_of(name: str, description: str) -> Json:
 
 
 def _add_lines(operation: Json, kinds: LinesOperation, schemas: Json) -> None:
-    """Tell that a body may be lines, and that options then stand in the query string."""
+    """Add bodies of lines to an operation, with their options in the query string."""
     content = operation["requestBody"]["content"]
     body = schemas[content[JSON_TYPE]["schema"]["$ref"].removeprefix(_SCHEMAS)]
     content[LINES_TYPE] = {"schema": {"$ref": _SCHEMAS + kinds.request.__name__, "description": "Each line."}}
@@ -156,7 +156,7 @@ def _add_lines(operation: Json, kinds: LinesOperation, schemas: Json) -> None:
 
 
 def _query(name: str, field: Json, pairs: str | None) -> Json:
-    """A field of the JSON body as a parameter of lines."""
+    """Convert a field of the JSON body to a query parameter of lines."""
     schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
     description = f"Of lines. {field.get('description', '')}".strip()
     if pairs is not None:
@@ -172,7 +172,7 @@ def _query(name: str, field: Json, pairs: str | None) -> Json:
 
 
 RECORDED_REPLIES = Path(__file__).with_name("openapi_replies.json")
-"""Replies by operation, media type and the name of the request's example."""
+"""Recorded replies by operation, media type and name of the request's example."""
 _EXAMPLE_LISTS = (
     CandidateList(
         "utt-1",
@@ -206,7 +206,7 @@ _EXAMPLE_ERRORS = (
     ),
 )
 ERROR_EXAMPLES: Json = {str(body.code): {"value": json.loads(error_json(body))} for body in _EXAMPLE_ERRORS}
-"""Errors that any operation may answer, by their codes."""
+"""Examples of errors of any operation, by code."""
 
 _ERROR_CODES = {
     "4XX": ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded"),
@@ -215,44 +215,46 @@ _ERROR_CODES = {
 
 
 def add_examples(key: str, operation: Json, schemas: Json) -> None:
-    """Put examples beside the schemas of an operation's body, reply and errors.
+    """Add examples to an operation's body, reply and errors.
 
     Args:
         key: method and path, such as `POST /v1/score`.
-        operation: as it is described so far; changed.
-        schemas: of all bodies, by name.
+        operation: description so far, changed in place.
+        schemas: schemas of all bodies, by name.
     """
     for media_type, body in operation.get("requestBody", {}).get("content", {}).items():
         body["examples"] = _request_examples(media_type, body["schema"], schemas)
     for media_type, recorded in _recorded_replies().get(key, {}).items():
-        answered = operation["responses"]["200"]["content"].get(media_type)
-        if answered is not None:
-            answered["examples"] = {name: {"value": value} for name, value in recorded.items()}
+        content = operation["responses"]["200"]["content"].get(media_type)
+        if content is not None:
+            content["examples"] = {name: {"value": value} for name, value in recorded.items()}
     for status, codes in _ERROR_CODES.items():
-        refused = operation["responses"][status]["content"]["application/json"]
-        refused["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
+        error_content = operation["responses"][status]["content"]["application/json"]
+        error_content["examples"] = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
 
 
 def _request_examples(media_type: str, schema: Json, schemas: Json) -> Json:
-    """The examples of a body by name: `example`, `example-2`, …; lines are one example together."""
+    """Return the examples of a body by name: `example`, `example-2`, …; lines form one example."""
     if "$ref" not in schema:
         name = format_name_of_media_type(media_type)
         return {"example": {"value": "".join(format_lists(_EXAMPLE_LISTS, name))}} if name else {}
-    given = schemas[schema["$ref"].removeprefix(_SCHEMAS)].get("examples", [])
+    examples = schemas[schema["$ref"].removeprefix(_SCHEMAS)].get("examples", [])
     if media_type == LINES_TYPE:
-        return {"example": {"value": "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in given)}}
+        return {
+            "example": {"value": "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in examples)}
+        }
     return {
-        f"example-{number}" if number > 1 else "example": {"value": one}
-        for number, one in enumerate(given, 1)
+        f"example-{number}" if number > 1 else "example": {"value": value}
+        for number, value in enumerate(examples, 1)
     }
 
 
 @cache
 def _recorded_replies() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
-    found: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(
+    replies: Mapping[str, Mapping[str, Mapping[str, Any]]] = json.loads(
         RECORDED_REPLIES.read_text(encoding="utf-8")
     )
-    return found
+    return replies
 
 
 INTRODUCTION = """\
@@ -269,7 +271,7 @@ Small language models over HTTP: what comes next, how probable a text is, which 
 - **Lines**: where a body may be `application/x-ndjson`, options stand in the query string, and each line is answered
   by a line, in order; one that is wrong fails alone, as a line with `error`.
 """
-"""The document's own description, in Markdown."""
+"""Description of the document, in Markdown."""
 
 TAGS: Mapping[str, str] = {
     "Predict": "What comes next: the most probable tokens, or the whole distribution.",
@@ -285,7 +287,7 @@ TAGS: Mapping[str, str] = {
     "Admin": "Models, aliases and profiles; asks for a key of the scope `admin`.",
     "Health": "Whether the service lives and is ready.",
 }
-"""The groups of operations, in order, and what each is for."""
+"""Groups of operations, in order, with their descriptions."""
 
 _TAG_OF = {
     "/v1/next-token": "Predict",
@@ -304,7 +306,7 @@ _TAG_OF = {
     "/admin": "Admin",
     "/health": "Health",
 }
-"""The group of a path and of all below it."""
+"""Group of operations by prefix of the path."""
 
 _ADDRESS = {"description": "A model: `name`, `name@7` or `name@champion`.", "example": "mixture"}
 _USER = {
@@ -334,14 +336,14 @@ _PARAMETERS: Mapping[str, Mapping[str, Json]] = {
         "alias": {"description": "What a version is to be called: `name@alias`.", "example": "candidate"},
     },
 }
-"""Parameters in paths and queries, where the code says their names and types only."""
+"""Descriptions of parameters in paths and queries; the code has only their names and types."""
 
 _OTHER_STATUSES: Mapping[str, Mapping[str, str]] = {
     "/admin/models/load": {"202": "the model is being loaded"},
     "/health/live": {"503": "no more: a model computes without end, and the process should be replaced"},
     "/health/ready": {"503": "not now: the status says why"},
 }
-"""Statuses beside 200 whose reply is the same, and what they mean."""
+"""Other statuses with the reply of 200, and their descriptions, by path."""
 
 SECURITY_SCHEMES: Json = {
     "key": {
@@ -351,19 +353,19 @@ SECURITY_SCHEMES: Json = {
         "no keys all but administration is open.",
     }
 }
-"""How a key is sent."""
+"""Security scheme of API keys."""
 
 _access_table = AccessTable()
 _CLAUSE_END = re.compile(r"[.:;](?:\s|$)")
 
 
 def describe_operation(path: str, operation: Json, schemas: Json) -> None:
-    """Tell an operation's group, summary, parameters, key, and what its reply is.
+    """Add the group, summary, security, parameters and reply description of an operation.
 
     Args:
-        path: of the operation.
-        operation: as the framework describes it; changed.
-        schemas: of all replies, by name.
+        path: path of the operation.
+        operation: description by the framework, changed in place.
+        schemas: schemas of all replies, by name.
     """
     operation["tags"] = [tag for prefix, tag in _TAG_OF.items() if f"{path}/".startswith(f"{prefix}/")]
     operation["summary"] = _CLAUSE_END.split(operation["description"], maxsplit=1)[0].replace("\n", " ")
@@ -379,19 +381,19 @@ def describe_operation(path: str, operation: Json, schemas: Json) -> None:
 
 
 def _reply_description(schema: Json, schemas: Json) -> str:
-    """Return a one-sentence description of a reply: of the first, where there are several."""
+    """Return a one-sentence description of a reply, the first of several."""
     first = schema.get("anyOf", [schema])[0]
-    described = schemas.get(first.get("$ref", "").rpartition("/")[2], {})
-    return str(described.get("description", "The file.")).partition("\n")[0]
+    reply_schema = schemas.get(first.get("$ref", "").rpartition("/")[2], {})
+    return str(reply_schema.get("description", "The file.")).partition("\n")[0]
 
 
 def _security(path: str) -> list[Json]:
     """Return alternative security requirements; an empty one means none."""
-    demand = _access_table.rule(path)
-    if demand is None or demand.scope is None:
+    rule = _access_table.rule(path)
+    if rule is None or rule.scope is None:
         return []
-    requirement: Json = {"key": [str(demand.scope)]}
-    return [requirement] if demand.scope is KeyScope.ADMIN else [{}, requirement]
+    requirement: Json = {"key": [str(rule.scope)]}
+    return [requirement] if rule.scope is KeyScope.ADMIN else [{}, requirement]
 
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -418,7 +420,7 @@ def replies_of(kind: type | UnionType, *media_types: str) -> dict[int | str, Jso
 def install_openapi(app: FastAPI) -> None:
     """Serve the document at /openapi.json.
 
-    It is made when it is first asked for, which takes a tenth of a second: on a thread, so that nobody waits for it.
+    It is made on the first request, on a thread, since that takes a tenth of a second.
     """
 
     @cache
@@ -432,7 +434,7 @@ def install_openapi(app: FastAPI) -> None:
 
 
 def make_document(app: FastAPI) -> Json:
-    """The document of all routes of an application."""
+    """Make the document of all routes of an application."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -454,16 +456,16 @@ def make_document(app: FastAPI) -> Json:
 
 
 def operations_in(document: Json) -> Iterator[tuple[str, str, Json]]:
-    """Each path, method and operation of a document, in its order."""
+    """Yield each path, method and operation of a document, in order."""
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield path, method, operation
 
 
 def _request_schemas() -> Json:
-    """The schemas of all that is read, lines of streams included, by name."""
+    """Return the schemas of all requests, lines of streams included, by name."""
     lines = {kinds.request.__name__: kinds.request for kinds in LINES_OPERATIONS.values()}
     inputs = [(kind, "validation") for kind in (_request_models | lines).values()]
     _, schemas = models_json_schema(inputs, ref_template=_REFERENCE)  # type: ignore[arg-type]  # literals
-    found: Json = schemas["$defs"]
-    return found
+    definitions: Json = schemas["$defs"]
+    return definitions

@@ -33,7 +33,7 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 _PUBLIC_SUFFIXES = frozenset({".html", ".md", ".png"})
-"""Kinds of published files that are told; weights and vocabularies are not."""
+"""Suffixes of published files open to clients; weights and vocabularies are not."""
 
 _PUBLIC_MEDIA_TYPES = ("image/png", "text/html", "text/markdown")
 
@@ -41,12 +41,12 @@ _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' blob:; base-uri 'none'; object-src 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-"""Nothing comes from elsewhere, nothing stands inline; pictures that need a key are fetched and shown as blobs."""
+"""Policy without other origins and inline code; pictures behind a key are fetched and shown as blobs."""
 
 _REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
-"""A report has its style inline and no script; whatever it had would run nowhere."""
+"""Policy of reports, which have inline styles; scripts would not run."""
 
 
 def _file_responses(*media_types: str) -> dict[int | str, dict[str, Any]]:
@@ -66,19 +66,19 @@ class _StaticFile:
 
 @router.get("/", include_in_schema=False)
 async def playground(request: Request) -> Response:
-    """The page."""
+    """Serve the page."""
     return _page(request)
 
 
 @router.get("/docs", include_in_schema=False)
 async def documentation(request: Request) -> Response:
-    """The same page, which shows its tab of the interface there."""
+    """Serve the same page, which then shows its API tab."""
     return _page(request)
 
 
 @router.get("/static/{name}", include_in_schema=False)
 async def static_file(request: Request, name: str) -> Response:
-    """A file that the page is made of."""
+    """Serve a static file of the page."""
     file = _static_files().get(name)
     if file is None:
         raise HTTPException(404)
@@ -93,7 +93,7 @@ async def get_model_card(request: Request, address: str) -> Response:
 
 @router.get("/v1/models/{address}/files", responses=replies_of(ModelFileList))
 async def list_model_files(request: Request, address: str) -> Response:
-    """What was published beside a model for people: its card, pictures and reports, those of its parts too."""
+    """The files published with a model for people: its card, pictures and reports, those of its parts too."""
     loaded = resolve_model(request, address)
     return json_response(to_json(model_files(loaded.address, _public_files(loaded))))
 
@@ -106,7 +106,7 @@ async def get_model_file(request: Request, address: str, name: str) -> Response:
 
 @cache
 def _static_files() -> Mapping[str, _StaticFile]:
-    """All files of the page by name, read once; what is not among them is not served."""
+    """Read all files of the page, by name; no others are served."""
     return {
         path.name: _StaticFile(content := path.read_bytes(), _MEDIA_TYPES[path.suffix], _etag(content))
         for path in _STATIC.iterdir()
@@ -125,17 +125,17 @@ def _page(request: Request) -> Response:
 
 
 def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:
-    """The files for people of those that the manifest vouches for, by name."""
+    """Return the files of the manifest that are for people, by name."""
     files = loaded.checkpoint.manifest.files
     return {name: entry for name, entry in files.items() if PurePosixPath(name).suffix in _PUBLIC_SUFFIXES}
 
 
 async def _file_response(request: Request, loaded: LoadedModel, name: str) -> Response:
-    """A file of a version; it has the same content for ever.
+    """Return a file of a version, whose content never changes.
 
     Raises:
-        HTTPException: the manifest lists no such file for people, or it was deleted since it was loaded.
-        RegistryError: the registry is out of reach.
+        HTTPException: the manifest lists no such file for people, or the file was deleted since the model was loaded.
+        RegistryError: the registry cannot be reached.
     """
     entry = _public_files(loaded).get(name)
     if entry is None:
@@ -162,10 +162,10 @@ def _read_file(registry: Registry, loaded: LoadedModel, name: str) -> bytes:
 def _cached_response(
     request: Request, etag: str, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The content, or 304 where the browser has it: it asks each time, so that a new version is seen at once."""
+    """Return the content, or 304 if the browser has it; it revalidates each time, to see new versions at once."""
     quoted = f'"{etag}"'
     reply_headers = {"etag": quoted, "cache-control": "no-cache", **(headers or {})}
-    known = request.headers.get("if-none-match", "")
-    if quoted in (tag.strip().removeprefix("W/") for tag in known.split(",")):
+    cached_tags = request.headers.get("if-none-match", "")
+    if quoted in (tag.strip().removeprefix("W/") for tag in cached_tags.split(",")):
         return Response(status_code=304, headers=reply_headers)
     return Response(content, headers=reply_headers, media_type=media_type)

@@ -1,4 +1,4 @@
-"""POST /v1/quality: how probable texts are by word and byte, as JSON or JSON lines."""
+"""POST /v1/quality: bits per word and byte of texts, as JSON or JSON lines."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -41,7 +41,7 @@ router = APIRouter()
     "/v1/quality", responses=replies_of(QualityReply, LINES_TYPE), openapi_extra=body_of(QualityRequest)
 )
 async def rate_texts(request: Request) -> Response:
-    """How probable texts are by word and byte, and which of two models they are more like; to filter corpora by.
+    """Score texts by bits per word and byte, and by the difference between two models; to filter corpora.
 
     With `Content-Type: application/x-ndjson` every line of the body is an object with `text` and, if need be, `id`;
     `model` and `against` stand in the query string. The answer has one line for each, in order: a result, or
@@ -56,9 +56,9 @@ async def rate_texts(request: Request) -> Response:
     items = wire.items(services.limits)
     loaded, against = _models(request, services, wire.model, wire.against)
 
-    def write(found: list[TextQuality]) -> bytes:
-        _count(request, loaded, against, found)
-        return to_json(quality_reply(loaded, against, found))
+    def write(results: list[TextQuality]) -> bytes:
+        _count(request, loaded, against, results)
+        return to_json(quality_reply(loaded, against, results))
 
     work = quality(loaded, against, items, services.limits)
     return await run_request(request, work, write, request_options(request, wire, body))
@@ -72,7 +72,9 @@ async def _rate_lines(request: Request, services: Services) -> Response:
     stream = services.engine.stream(work, request_options(request, None, body, bulk=True))
 
     def write(outcomes: Sequence[QualityOutcome]) -> Iterator[bytes]:
-        _count(request, loaded, against, [one for one in outcomes if isinstance(one, TextQuality)])
+        _count(
+            request, loaded, against, [outcome for outcome in outcomes if isinstance(outcome, TextQuality)]
+        )
         return map(_line, outcomes)
 
     lines = with_error_line(json_lines(await start_stream(request, stream), write))
@@ -82,12 +84,12 @@ async def _rate_lines(request: Request, services: Services) -> Response:
 def _models(
     request: Request, services: Services, model: str | None, against: str | None
 ) -> tuple[LoadedModel, LoadedModel | None]:
-    """The model, which the log line names, and the one that it is compared with."""
-    other_model = None
+    """Return the model, named in the log line, and the one it is compared with."""
+    against_model = None
     if against is not None:
-        other_model = services.host.resolve(against)
-        use_model(request, other_model)
-    return resolve_model(request, model), other_model
+        against_model = services.host.resolve(against)
+        use_model(request, against_model)
+    return resolve_model(request, model), against_model
 
 
 def _line(outcome: QualityOutcome) -> bytes:
@@ -97,14 +99,14 @@ def _line(outcome: QualityOutcome) -> bytes:
 
 
 def _count(
-    request: Request, loaded: LoadedModel, against: LoadedModel | None, found: Iterable[TextQuality]
+    request: Request, loaded: LoadedModel, against: LoadedModel | None, results: Iterable[TextQuality]
 ) -> None:
-    own = against_tokens = 0
-    for one in found:
-        own += len(one.score.ids)
-        against_tokens += 0 if one.against is None else len(one.against.ids)
+    model_tokens = against_tokens = 0
+    for result in results:
+        model_tokens += len(result.score.ids)
+        against_tokens += 0 if result.against is None else len(result.against.ids)
     metrics = services_of(request).metrics
-    metrics.scored_tokens.labels(loaded.address).inc(own)
+    metrics.scored_tokens.labels(loaded.address).inc(model_tokens)
     if against is not None:
         metrics.scored_tokens.labels(against.address).inc(against_tokens)
-    add_counts(request, scored_tokens=own + against_tokens)
+    add_counts(request, scored_tokens=model_tokens + against_tokens)

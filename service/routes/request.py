@@ -1,6 +1,6 @@
 """Common steps of all endpoints: resolve the model, run the work on the engine, write the reply.
 
-Work is cancelled when the client disconnects. Short requests to a lookup model run inline, since
+Work is cancelled when the client disconnects. Short requests to an n-gram model run inline, since
 handing them to the model thread takes longer. Requests with much work are bulk and give way to
 others. Of the autocomplete requests of one session only the newest is answered.
 """
@@ -33,39 +33,39 @@ from service.use_cases.inputs import Limits
 
 
 class AutocompleteSessions:
-    """The requests under way that are the newest of their session. Belongs to the event loop."""
+    """Running requests that are the newest of their sessions; for the event loop only."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], asyncio.Future[Any]] = {}
 
     def __len__(self) -> int:
-        """Sessions with a request under way."""
+        """Return the number of sessions with a running request."""
         return len(self._newest)
 
     def supersede(self, owner: str, session: str) -> None:
-        """A newer request has come: the one under way, if there is one, is given up."""
-        before = self._newest.pop((owner, session), None)
-        if before is not None:
-            before.cancel()
+        """Cancel the running request of a session, if there is one, for a newer request."""
+        superseded = self._newest.pop((owner, session), None)
+        if superseded is not None:
+            superseded.cancel()
 
     @contextmanager
     def newest(self, owner: str, session: str, answer: "asyncio.Future[Any]") -> Iterator[None]:
-        """While the block waits for an answer, it is that of the newest request of its session.
+        """Register an answer as that of the newest request of its session while the context waits for it.
 
         Args:
-            owner: whose session it is.
-            session: its name.
-            answer: to come; it is cancelled when a newer request comes, which gives up its work.
+            owner: owner of the session.
+            session: name of the session.
+            answer: future answer; a newer request cancels it, and with it its work.
 
         Raises:
-            SupersededError: a newer one has come before the answer.
+            SupersededError: a newer request came before the answer.
         """
         self.supersede(owner, session)
         self._newest[owner, session] = answer
         try:
             yield
         except asyncio.CancelledError:
-            if self._is_newest(owner, session, answer):  # whoever cancelled it, it was no newer request
+            if self._is_newest(owner, session, answer):  # not cancelled by a newer request
                 raise
             raise SupersededError(f"a newer request of the session {session!r} has come") from None
         finally:
@@ -79,26 +79,26 @@ class AutocompleteSessions:
 R = TypeVar("R")
 T = TypeVar("T")
 _WATCH_DELAY_S = 0.02
-"""How long a request takes before its client is watched: most are done by then, and watching costs."""
+"""Delay before a client is watched for a disconnect: most requests are done by then, and watching costs."""
 
 BULK_TOKENS = 1 << 12
-"""A request with more work gives way to others, in tokens read."""
+"""Work in tokens read above which a request is bulk and gives way to others."""
 
 TOKENS_PER_PREDICTION = 16
-"""A distribution takes as long as reading so many tokens, roughly, with what is chosen by it."""
+"""Approximate cost of a distribution and of the choice by it, in tokens read."""
 
 ENTRIES_PER_TOKEN = 8
-"""Of a reply, such as candidates: so many are written in the time that a token is read in, roughly."""
+"""Approximate number of reply entries, such as candidates, written in the time of reading one token."""
 
 BYTES_PER_TOKEN = 4
-"""Of a body, roughly: what admission counts before anything is tokenised."""
+"""Approximate bytes of a body per token, for admission before the text is tokenised."""
 
 _FEW_SEQUENCES = 8
-"""So many may generate long texts without giving way: of each a step is short."""
+"""Maximum of sequences that may generate long texts without being bulk, since their steps are short."""
 
 _INLINE_BYTES = 2048
 _ENTRIES_PER_PIECE = 512
-"""Of a reply written before other requests have their turn."""
+"""Entries of a reply in one chunk; other requests run between chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +118,17 @@ class Services:
 
 
 def services_of(request: Request) -> Services:
-    """The services of the application that a request came to."""
+    """Return the services of the application of a request."""
     services: Services = request.app.state.services
     return services
 
 
 def resolve_model(request: Request, address: str | None) -> LoadedModel:
-    """The loaded model that an address means, None for the default; the request's log line names it.
+    """Return the loaded model of an address, None for the default; the request's log line names it.
 
     Raises:
-        ModelNotFoundError: it is not loaded, and was not to be.
-        NotReadyError: it is still being loaded, or could not be.
+        ModelNotFoundError: the service does not serve the model.
+        NotReadyError: the model is still being loaded, or could not be loaded.
     """
     loaded = services_of(request).host.resolve(address)
     use_model(request, loaded)
@@ -136,13 +136,13 @@ def resolve_model(request: Request, address: str | None) -> LoadedModel:
 
 
 def use_model(request: Request, loaded: LoadedModel) -> None:
-    """Count a model as used by a request until that is answered; the request's log line names it."""
+    """Count a model as used until the request is answered; the request's log line names it."""
     track_use(request.scope, loaded)
     annotate(request, model=loaded.address)
 
 
 def owner_of(request: Request) -> str:
-    """Return the owner of a request: the name of its key, or nothing where the service needs none."""
+    """Return the owner of a request: the name of its key, or an empty string without keys."""
     return str(context_of(request.scope).get("key", ""))
 
 
@@ -152,25 +152,25 @@ def _type_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def to_json(reply: Any) -> bytes:
-    """A reply as JSON in UTF-8."""
+    """Return a reply as JSON in UTF-8."""
     kind: Any = type(reply)
     return _type_adapter(kind).dump_json(reply)
 
 
 def json_response(content: bytes, status: int = 200) -> Response:
-    """An answer that is no error."""
+    """Return a successful response with JSON content."""
     return Response(content, status, media_type="application/json")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkEstimate:
-    """Samples, beams, contexts or candidates that a request works on side by side.
+    """Estimate of the work of a request beside reading its body, by samples, beams, contexts or candidates.
 
     Attributes:
-        count: how many.
-        work_each: what each takes beside the tokens of the body, in tokens read, such as those of a context that they
-            share. It decides who gives way, not who is admitted.
-        predicted_each: distributions that each asks for, such as one for a token to be generated.
+        count: number of these sequences.
+        work_each: extra work of each in tokens read, such as those of a shared context. It decides only whether
+            the request is bulk, not its admission.
+        predicted_each: distributions predicted for each, such as one per token to generate.
     """
 
     count: int = 0
@@ -185,37 +185,37 @@ def request_options(
     request: Request,
     wire: TimedRequest | None,
     body: bytes,
-    beside: WorkEstimate = _NO_EXTRA_WORK,
+    extra: WorkEstimate = _NO_EXTRA_WORK,
     *,
     bulk: bool = False,
 ) -> RequestOptions:
-    """The terms on which a request's work is done: it is bulk if it takes long, however short its body is.
+    """Return the options of a request's work, which is bulk if it takes long, however short the body.
 
     Args:
-        request: whose id goes to the log.
-        wire: its body, parsed, if that can say how much time it has.
-        body: as it came; it says about how many tokens there are.
-        beside: what is to be done that the body's length does not tell.
-        bulk: whether it is anyway.
+        request: request, whose id goes to the log.
+        wire: parsed body, if it may have a timeout.
+        body: raw body, whose length estimates the number of tokens.
+        extra: estimate of the work beside reading the body.
+        bulk: whether the request is bulk in any case.
     """
     timeout_ms = None if wire is None else wire.timeout_ms
-    read, predicted = len(body) // BYTES_PER_TOKEN, beside.count * beside.predicted_each
-    work = read + beside.count * beside.work_each
-    if beside.count > _FEW_SEQUENCES:
+    body_tokens, predicted = len(body) // BYTES_PER_TOKEN, extra.count * extra.predicted_each
+    work = body_tokens + extra.count * extra.work_each
+    if extra.count > _FEW_SEQUENCES:
         work += TOKENS_PER_PREDICTION * predicted
     return RequestOptions(
         request_id=request.state.request_id,
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,
         bulk=bulk or work > BULK_TOKENS,
-        tokens=read + predicted,
+        tokens=body_tokens + predicted,
     )
 
 
 def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
-    """Refuse a query string that would count if the body were lines: in JSON its options stand in the body.
+    """Refuse options in the query string, which are only for bodies of lines; JSON has them in the body.
 
     Raises:
-        InvalidInputError: an option stands there.
+        InvalidInputError: the query string has an option.
     """
     if not request.scope["query_string"]:
         return
@@ -228,21 +228,21 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
 
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
-    """Return whether inline computation beats the model thread: a short request to a table."""
+    """Return whether to compute inline rather than on the model thread: short requests to n-gram models."""
     return loaded.model.family == "ngram" and len(body) <= _INLINE_BYTES
 
 
 def json_pieces(
     reply: Any, name: str, items: Sequence[T], write: Callable[[T], Any], *, entries: int
 ) -> Iterator[bytes]:
-    """A reply as JSON in UTF-8, in pieces that are each written in a bounded time.
+    """Yield a reply as JSON in UTF-8, in chunks that each take a bounded time.
 
     Args:
-        reply: all of it but one list, which is empty in it.
-        name: of that list.
-        items: what it is made of.
-        write: makes an element of the list of an item; all are of one type.
-        entries: of all elements together, such as the candidates of all contexts.
+        reply: reply with one list left empty.
+        name: name of the list.
+        items: items of the list.
+        write: function that makes an element of an item; all elements are of one type.
+        entries: number of entries in all elements, such as the candidates of all contexts.
     """
     if not items:
         yield to_json(reply)
@@ -252,9 +252,9 @@ def json_pieces(
     for begin in range(0, len(items), batch_size):
         results = [write(item) for item in items[begin : begin + batch_size]]
         kind: Any = type(results[0])
-        piece = _type_adapter(list[kind]).dump_json(results)[1:-1]
+        elements = _type_adapter(list[kind]).dump_json(results)[1:-1]
         head = b"," if begin else before + f'"{name}":['.encode()
-        yield head + piece + (b"" if begin + batch_size < len(items) else b"]" + after)
+        yield head + elements + (b"" if begin + batch_size < len(items) else b"]" + after)
 
 
 async def run_request(
@@ -265,26 +265,27 @@ async def run_request(
     *,
     inline: bool = False,
 ) -> Response:
-    """Do the work and write its result; give up when the client is gone.
+    """Run the work of a request and return its result; cancel it when the client disconnects.
 
     Args:
-        request: where the client is seen to go.
-        work: what to do, on the model thread.
-        write: makes JSON of its result, there too, whole or in pieces between which others have their turn.
-        terms: of the work.
-        inline: whether to do it here instead, at once.
+        request: request, watched for a disconnect.
+        work: work for the model thread.
+        write: function that makes JSON of its result on the model thread, whole or in chunks between which other
+            requests run.
+        terms: options of the work.
+        inline: whether to run the work at once on the event loop instead.
     """
 
     def written() -> Work[Any, bytes]:
         reply = write((yield from work))
         if isinstance(reply, bytes):
             return reply
-        pieces: list[bytes] = []
-        for piece in reply:
-            if pieces:
+        chunks: list[bytes] = []
+        for chunk in reply:
+            if chunks:
                 yield None
-            pieces.append(piece)
-        return b"".join(pieces)
+            chunks.append(chunk)
+        return b"".join(chunks)
 
     engine = services_of(request).engine
     if inline:
@@ -293,10 +294,10 @@ async def run_request(
 
 
 async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
-    """Wait for an outcome as long as there is somebody to tell it.
+    """Wait for a result while the client is connected.
 
     Raises:
-        ClientDisconnect: the client has gone; the future is cancelled.
+        ClientDisconnect: the client has disconnected; the future is cancelled.
     """
     watcher: asyncio.Task[None] | None = None
 
@@ -323,33 +324,33 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
 
 
 async def start_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
-    """The same stream, once its first item is there: so what goes wrong before has a status of its own."""
+    """Return a stream once its first item is available: an error before it has a status of its own."""
     first = await while_connected(request.receive, asyncio.ensure_future(anext(stream)))
 
-    async def whole() -> AsyncGenerator[R, None]:
+    async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):
             yield first
             async for item in stream:
                 yield item
 
-    return whole()
+    return from_first()
 
 
 class ClosingStream(StreamingResponse):
-    """A stream whose source is closed with it, and with that its work cancelled, however it ends."""
+    """Streamed response that closes its source, and so cancels its work, however it ends."""
 
     def __init__(self, content: AsyncGenerator[bytes, None], **options: Any) -> None:
         super().__init__(content, **options)
         self._source = content
 
     async def stream_response(self, send: Send) -> None:
-        """Send all that the source gives."""
+        """Send all chunks of the source."""
         async with aclosing(self._source):
             await super().stream_response(send)
 
 
 def has_json_lines(request: Request) -> bool:
-    """Check whether a request's body is lines of JSON; names of media types have no case."""
+    """Check whether a request's body is lines of JSON; media types are case-insensitive."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE
 
 

@@ -53,7 +53,7 @@ from service.use_cases.states import OwnedStateStore
 router = APIRouter()
 _JSONL = "jsonl"
 _COMPARISONS_PER_TOKEN = 16
-"""Candidates that one is compared with in the time that a token is read in, roughly."""
+"""Approximate number of pairs of candidates compared in the time of reading one token."""
 
 
 @router.post(
@@ -70,9 +70,9 @@ async def rerank_lists(request: Request) -> Response:
     `text/x-kaldi-nbest`, `application/x-mlm-scoring+json`, `application/x-hyporadise+json`.
     """
     services = services_of(request)
-    form = format_name_of_media_type(request.headers.get("content-type", ""))
-    if form is not None:
-        return await _rerank_stream(request, services, form)
+    format_name = format_name_of_media_type(request.headers.get("content-type", ""))
+    if format_name is not None:
+        return await _rerank_stream(request, services, format_name)
     refuse_query_options(request, RerankSettings)
     body = await request.body()
     wire = parse_json(RerankRequest, body)
@@ -84,44 +84,46 @@ async def rerank_lists(request: Request) -> Response:
     states = OwnedStateStore(services.states, owner_of(request))
     work = rerank(models, items, options, services.limits, states=states)
     terms = request_options(request, wire, body, _work_estimate(items, options))
-    tables = bool(models.all) and all(runs_inline(loaded, body) for loaded in models.all)
-    quick = tables and not options.is_pairwise and not terms.bulk
+    all_inline = bool(models.all) and all(runs_inline(loaded, body) for loaded in models.all)
+    inline = all_inline and not options.is_pairwise and not terms.bulk
     return await run_request(
         request,
         work,
         lambda ranked: rerank_reply_chunks(ranked, models, options, services.limits),
         terms,
-        inline=quick,
+        inline=inline,
     )
 
 
 async def _with_kernels(options: RerankOptions) -> RerankOptions:
-    """The same, once the compiled code that comparing needs is there; the first time others go on meanwhile."""
+    """Return options once the kernels of pairwise comparison are loaded, the first time on another thread."""
     if options.is_pairwise:
         await asyncio.to_thread(load_ngram_kernels)
     return options
 
 
 def _work_estimate(items: Sequence[RerankItem], options: RerankOptions) -> WorkEstimate:
-    """Estimate the number of candidates, and the tokens each takes to read beside its own."""
+    """Estimate the number of candidates, and the extra work of each beside its own tokens."""
     lists = [item.given for item in items]
-    around = max((len(one.context) + len(one.continuation or "") for one in lists), default=0)
-    longest = max((len(one.candidates) for one in lists), default=0)
-    compared = longest // _COMPARISONS_PER_TOKEN if options.is_pairwise else 0
-    return WorkEstimate(sum(len(one.candidates) for one in lists), around // BYTES_PER_TOKEN + compared)
+    context_length = max((len(given.context) + len(given.continuation or "") for given in lists), default=0)
+    longest = max((len(given.candidates) for given in lists), default=0)
+    comparison_work = longest // _COMPARISONS_PER_TOKEN if options.is_pairwise else 0
+    return WorkEstimate(
+        sum(len(given.candidates) for given in lists), context_length // BYTES_PER_TOKEN + comparison_work
+    )
 
 
-async def _rerank_stream(request: Request, services: Services, form: str) -> Response:
+async def _rerank_stream(request: Request, services: Services, format_name: str) -> Response:
     settings = read_rerank_query(request.query_params)
     profile = await _profile(services, settings)
     options = await _with_kernels(settings.options(profile))
     models = _models(request, settings, profile)
     body = await request.body()
-    if form == _JSONL:
+    if format_name == _JSONL:
         lines = rerank_items(body, services.limits)
     else:
         lines = items_of_format(
-            body, form, services.limits, reserved=lambda name: is_reserved(name, models.extra)
+            body, format_name, services.limits, reserved=lambda name: is_reserved(name, models.extra)
         )
 
     def write(outcome: RerankOutcome) -> Iterator[bytes]:
@@ -140,14 +142,14 @@ async def _rerank_stream(request: Request, services: Services, form: str) -> Res
         states=OwnedStateStore(services.states, owner_of(request)),
     )
     stream = services.engine.stream(work, request_options(request, settings, body, bulk=True))
-    pieces = with_error_line(await start_stream(request, stream))
-    return ClosingStream(pieces, media_type=LINES_TYPE, headers={"x-model": main_address(models) or ""})
+    chunks = with_error_line(await start_stream(request, stream))
+    return ClosingStream(chunks, media_type=LINES_TYPE, headers={"x-model": main_address(models) or ""})
 
 
 async def _profile(services: Services, settings: RerankSettings) -> Profile | None:
     if settings.profile is None:
         return None
-    return await asyncio.to_thread(services.profiles.read, settings.profile)  # the registry may be far away
+    return await asyncio.to_thread(services.profiles.read, settings.profile)  # the registry may be remote
 
 
 def _models(request: Request, settings: RerankSettings, profile: Profile | None) -> ScoringModels:

@@ -64,8 +64,10 @@ async def score_texts(request: Request) -> Response:
         )
 
     work = score(loaded, items, options, services.limits)
-    around = len(items[0].context) // BYTES_PER_TOKEN  # is read with each, since they are tokenised together
-    terms = request_options(request, wire, body, WorkEstimate(len(items), work_each=around))
+    context_tokens = (
+        len(items[0].context) // BYTES_PER_TOKEN
+    )  # read with each text, as both are tokenised together
+    terms = request_options(request, wire, body, WorkEstimate(len(items), work_each=context_tokens))
     return await run_request(request, work, write, terms, inline=runs_inline(loaded, body) and not terms.bulk)
 
 
@@ -77,8 +79,8 @@ async def _score_lines(request: Request, services: Services) -> Response:
     stream = services.engine.stream(work, request_options(request, None, body, bulk=True))
 
     def write(outcomes: Sequence[SequenceScore | InvalidInputError]) -> Iterator[bytes]:
-        _count(request, loaded, [one for one in outcomes if isinstance(one, SequenceScore)])
-        return (_line(loaded, one, options.detail) for one in outcomes)
+        _count(request, loaded, [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)])
+        return (_line(loaded, outcome, options.detail) for outcome in outcomes)
 
     lines = with_error_line(json_lines(await start_stream(request, stream), write))
     return ClosingStream(lines, media_type=LINES_TYPE, headers={"x-model": loaded.address})

@@ -46,13 +46,13 @@ from service.use_cases.states import (
 
 router = APIRouter()
 _INLINE_CONTINUATIONS = 64
-"""Continuations that a table reads sooner than they are handed to the model thread."""
+"""Maximum of continuations that an n-gram model scores faster inline than on the model thread."""
 
 _BULK_CONTINUATIONS = 512
-"""Continuations or states from which on a request gives way to others."""
+"""Maximum of continuations or states of a request that is not bulk."""
 
 _HANDLE_BYTES = 128
-"""Of a body, roughly, for each state that it names, with a word that follows: they tell little of its work."""
+"""Approximate bytes of a body for each state with a word after it, which are little work."""
 
 
 @router.post("/v1/states", responses=replies_of(OpenStatesReply), openapi_extra=body_of(OpenStatesRequest))
@@ -70,7 +70,7 @@ async def open_(request: Request) -> Response:
     store = OwnedStateStore(services.states, owner_of(request))
 
     def write(opened: list[OpenResult]) -> bytes:
-        tokens = sum(one.num_tokens for one in opened)
+        tokens = sum(result.num_tokens for result in opened)
         services.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
         add_counts(request, prompt_tokens=tokens)
         return to_json(open_reply(loaded, opened))
@@ -93,26 +93,26 @@ async def advance(request: Request) -> Response:
     wire.check(services.limits)
     owner = owner_of(request)
     services.states.check_process(wire.free, parameter="free[]")
-    found = services.states.find(owner, wire.handles, parameter="continuations[].state")
-    loaded = common_version(found, parameter="continuations[].state")
+    stored_states = services.states.find(owner, wire.handles, parameter="continuations[].state")
+    loaded = common_version(stored_states, parameter="continuations[].state")
     use_model(request, loaded)
-    command = wire.command(found)
+    command = wire.command(stored_states)
 
     def write(advanced: list[AdvanceResult]) -> bytes:
-        tokens = sum(len(one.ids) for one in advanced)
+        tokens = sum(len(result.ids) for result in advanced)
         services.metrics.scored_tokens.labels(loaded.address).inc(tokens)
         add_counts(request, scored_tokens=tokens)
         return to_json(advance_reply(loaded, advanced))
 
     work = advance_states(loaded, command, OwnedStateStore(services.states, owner), services.limits)
-    count = len(found)
-    few = (
+    count = len(stored_states)
+    is_small = (
         count <= _INLINE_CONTINUATIONS
         and not wire.next_token_ids
         and len(body) <= _INLINE_CONTINUATIONS * 256
     )
-    quick = few and loaded.model.family == "ngram"
-    return await run_request(request, work, write, _states_options(request, wire, body, count), inline=quick)
+    inline = is_small and loaded.model.family == "ngram"
+    return await run_request(request, work, write, _states_options(request, wire, body, count), inline=inline)
 
 
 @router.post(
@@ -128,11 +128,11 @@ async def next_(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(NextRequest, body)
     wire.check(services.limits)
-    found = services.states.find(owner_of(request), wire.states, parameter="states[]")
-    loaded = common_version(found, parameter="states[]")
+    stored_states = services.states.find(owner_of(request), wire.states, parameter="states[]")
+    loaded = common_version(stored_states, parameter="states[]")
     use_model(request, loaded)
     ids = requested_token_ids(loaded, wire.token_ids)
-    states = [stored.state for stored in found]
+    states = [stored.state for stored in stored_states]
     terms = _states_options(request, wire, body, len(states))
     if not accepts(request, BINARY_TYPE):
         wire.check_reply(loaded, services.limits)
@@ -157,7 +157,7 @@ async def free(request: Request) -> Response:
 
 
 def _states_options(request: Request, wire: TimedRequest, body: bytes, count: int) -> RequestOptions:
-    """The terms of a request about so many states."""
+    """Return the options of the work of a request with `count` states."""
     terms = request_options(request, wire, body)
     return replace(
         terms, bulk=count > _BULK_CONTINUATIONS or (terms.bulk and len(body) > _HANDLE_BYTES * count)

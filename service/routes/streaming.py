@@ -25,19 +25,19 @@ from service.routes.openapi import BINARY_TYPE, EVENTS_TYPE
 from service.routes.request import ClosingStream, R, start_stream, while_connected
 
 HEARTBEAT_S = 10.0
-"""After so long without an event a comment is sent, for proxies that cut silent connections."""
+"""Interval of comments sent while no event is due, since proxies cut silent connections."""
 
 _HEARTBEAT = b": \n\n"
 _NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class EventStream(ClosingStream):
-    """JSON documents as server-sent events, then `[DONE]`, with a comment now and then while there are none.
+    """JSON documents as server-sent events, then `[DONE]`, with heartbeat comments in between.
 
-    An error on the way is the last event, without `[DONE]`: the status has gone out.
+    An error is the last event, without `[DONE]`, as the status has been sent.
 
     Args:
-        payloads: the documents; closed with the stream, however it ends.
+        payloads: documents; closed with the stream, however it ends.
     """
 
     def __init__(self, payloads: AsyncGenerator[bytes, None]) -> None:
@@ -46,13 +46,13 @@ class EventStream(ClosingStream):
 
     async def stream_response(self, send: Send) -> None:
         """Send all events."""
-        pulse = _HeartbeatSender(send)
-        beating = asyncio.create_task(pulse.beat())
+        sender = _HeartbeatSender(send)
+        heartbeats = asyncio.create_task(sender.beat())
         try:
             async with aclosing(self._payloads):
-                await super().stream_response(pulse.send)
+                await super().stream_response(sender.send)
         finally:
-            beating.cancel()
+            heartbeats.cancel()
 
 
 async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -66,7 +66,7 @@ async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
 
 
 class _HeartbeatSender:
-    """Sends messages, and heartbeats when there has been none for a while; one at a time."""
+    """Sender of messages, and of heartbeats after a time without messages; one at a time."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -83,7 +83,7 @@ class _HeartbeatSender:
         self._last_s, self._sending = self._clock(), False
 
     async def beat(self) -> None:
-        """Send heartbeats between the response's start and its end, for ever."""
+        """Send heartbeats between the start and the end of the response, until cancelled."""
         while True:
             await asyncio.sleep(max(self._last_s + HEARTBEAT_S - self._clock(), HEARTBEAT_S / 10))
             if self._more and not self._sending and self._clock() - self._last_s >= HEARTBEAT_S:
@@ -91,24 +91,24 @@ class _HeartbeatSender:
 
 
 async def start_event_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
-    """The same stream, once its first item is there or a heartbeat is due.
+    """Return a stream once its first item is available or a heartbeat is due.
 
-    So what goes wrong soon has a status of its own, and no client waits long for a sign of life.
+    An early error thus has a status of its own, and no client waits for a response without heartbeats.
     """
     first = asyncio.ensure_future(anext(stream))
-    begun = False
+    is_started = False
     try:
         await while_connected(
             request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=HEARTBEAT_S))
         )
         if first.done():
             first.result()
-        begun = True
+        is_started = True
     finally:
-        if not begun:
+        if not is_started:
             first.cancel()
 
-    async def whole() -> AsyncGenerator[R, None]:
+    async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):
             try:
                 yield await first
@@ -117,60 +117,60 @@ async def start_event_stream(request: Request, stream: AsyncGenerator[R, None]) 
             async for item in stream:
                 yield item
 
-    return whole()
+    return from_first()
 
 
 T = TypeVar("T")
-_BYTES_PER_PIECE = 1 << 16
+_CHUNK_BYTES = 1 << 16
 
 
 async def json_lines(
     outcomes: AsyncGenerator[Sequence[T], None], write: Callable[[Sequence[T]], Iterable[bytes]]
 ) -> AsyncGenerator[bytes, None]:
-    """The lines of outcomes, some of them a piece.
+    """Yield the lines of outcomes in chunks.
 
     Args:
-        outcomes: of lines, some at a time; closed with what is returned.
-        write: makes a line of each.
+        outcomes: batches of outcomes; closed with the returned generator.
+        write: function that makes a line of each outcome.
     """
     async with aclosing(outcomes):
         async for batch in outcomes:
             written = bytearray()
             for line in write(batch):
                 written += line
-                if len(written) >= _BYTES_PER_PIECE:
+                if len(written) >= _CHUNK_BYTES:
                     yield bytes(written)
                     written.clear()
-                    await asyncio.sleep(0)  # details are long: let the event loop see to others
+                    await asyncio.sleep(0)  # details are long: let the event loop handle other requests
             if written:
                 yield bytes(written)
 
 
-async def with_error_line(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The same pieces; what goes wrong once the status has gone out is told by the last line."""
-    async with aclosing(pieces):
+async def with_error_line(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield chunks; an error after the status has been sent becomes the last line."""
+    async with aclosing(chunks):
         try:
-            async for piece in pieces:
-                yield piece
+            async for chunk in chunks:
+                yield chunk
         except LanguageModelError as error:
             yield error_line(error)
 
 
 def error_line(error: LanguageModelError) -> bytes:
-    """`{"error": {…}}` as a line."""
+    """Return the line `{"error": {…}}` of an error."""
     return error_json(error_body(error)) + b"\n"
 
 
 async def float32_response(
     request: Request, loaded: LoadedModel, rows: AsyncGenerator[FloatArray, None], *, shape: tuple[int, int]
 ) -> Response:
-    """Rows as they come, once the first are there.
+    """Return a streamed response of float32 rows, once the first rows are available.
 
     Args:
-        request: where the client is seen to go.
-        loaded: whose they are.
-        rows: some at a time [·, K].
-        shape: of all of them together, (B, K).
+        request: request, watched for a disconnect.
+        loaded: model of the rows.
+        rows: batches of rows [·, K].
+        shape: shape of all rows together, (B, K).
     """
     count, width = shape
     headers = {
@@ -189,25 +189,25 @@ async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerat
 
 
 class TokenLatencies:
-    """Tells the metrics how long each choice's tokens were waited for, from now on.
+    """Recorder of the latencies of each choice's tokens in the metrics, from its construction on.
 
     Args:
-        metrics: are told.
-        model: the address they are counted under.
+        metrics: metrics to record in.
+        model: label of the model, its address.
     """
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self._first = metrics.first_token.labels(model)
         self._next = metrics.inter_token.labels(model)
-        self._begun_s = time.perf_counter()
-        self._before_s: dict[int, float] = {}
+        self._start_s = time.perf_counter()
+        self._previous_s: dict[int, float] = {}
 
     def record(self, choice: int) -> None:
-        """A token of this choice is sent."""
+        """Record that a token of a choice is sent now."""
         now_s = time.perf_counter()
-        before_s = self._before_s.get(choice)
-        if before_s is None:
-            self._first.observe(now_s - self._begun_s)
+        previous_s = self._previous_s.get(choice)
+        if previous_s is None:
+            self._first.observe(now_s - self._start_s)
         else:
-            self._next.observe(now_s - before_s)
-        self._before_s[choice] = now_s
+            self._next.observe(now_s - previous_s)
+        self._previous_s[choice] = now_s

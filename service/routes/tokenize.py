@@ -47,8 +47,8 @@ async def get_tokenizer_info(request: Request, model: str | None = None) -> Resp
     services = services_of(request)
     loaded = resolve_model(request, model)
 
-    def tell() -> Work[None, TokenizerInfo]:
+    def describe() -> Work[None, TokenizerInfo]:
         yield None
         return tokenizer_info(loaded, services.limits)
 
-    return await run_request(request, tell(), to_json, request_options(request, None, b""))
+    return await run_request(request, describe(), to_json, request_options(request, None, b""))

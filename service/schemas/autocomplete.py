@@ -34,7 +34,7 @@ _MAX_ENTRY_CHARACTERS = 200
 NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
 
 UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-"""Of a user or session: what may stand in a path, and is no path itself."""
+"""Name of a user or session, safe as a segment of a path."""
 
 EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
 """A word, or several with spaces between."""
@@ -108,7 +108,7 @@ class AutocompleteRequest(TimedRequest):
     """Rows that the model may be asked for at most; the more, the less of the probability is unexplored."""
 
     def command(self) -> AutocompleteCommand:
-        """The request as its use case takes it."""
+        """Convert the request to a command."""
         return AutocompleteCommand(
             text=self.text,
             max_words=self.max_words,
@@ -126,22 +126,22 @@ class AutocompleteRequest(TimedRequest):
         )
 
 
-def autocomplete_reply(loaded: LoadedModel, done: AutocompleteResult) -> AutocompleteReply:
-    """The completions as they go over the wire."""
+def autocomplete_reply(loaded: LoadedModel, result: AutocompleteResult) -> AutocompleteReply:
+    """Convert completions to a reply."""
     candidates = [
         CompletionCandidate(
-            one.text,
-            one.suffix,
-            done.start,
-            one.probability,
-            one.num_words,
-            one.is_complete,
-            one.edits,
-            "user" if one.of_user else "model",
+            completion.text,
+            completion.suffix,
+            result.start,
+            completion.probability,
+            completion.num_words,
+            completion.is_complete,
+            completion.edits,
+            "user" if completion.of_user else "model",
         )
-        for one in done.completions
+        for completion in result.completions
     ]
-    return AutocompleteReply(loaded.address, done.prefix, done.start, candidates, done.unexplored_mass)
+    return AutocompleteReply(loaded.address, result.prefix, result.start, candidates, result.unexplored_mass)
 
 
 def _weighted(entry: str | WeightedEntry) -> tuple[str, float]:
@@ -150,7 +150,7 @@ def _weighted(entry: str | WeightedEntry) -> tuple[str, float]:
 
 K = TypeVar("K")
 MAX_ACCEPTED_CHARACTERS = 10_000
-_NO_SPACE = r"[^\s\x1c-\x1f]"  # information separators part words too, for Python
+_NO_SPACE = r"[^\s\x1c-\x1f]"  # Python splits words at information separators too
 _WORD_LENGTH = schema_only(maxLength=UserModelLimits().max_word_characters)
 WordText = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _WORD_LENGTH]
 AcceptedCount = Annotated[float, Field(gt=0, le=1e9)]
@@ -180,7 +180,7 @@ class WordIn(WireModel):
 
 
 class PairIn(WireModel):
-    """How often a word was accepted after another."""
+    """A pair of words and the number of times the second was accepted after the first."""
 
     previous: Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}*$"), _WORD_LENGTH]
     """The word before, among the words or not; empty at the start of a sentence."""
@@ -212,19 +212,19 @@ class ImportRequest(WireModel):
     """Each once."""
 
     def personal(self, bounds: UserModelLimits) -> UserModel:
-        """The model of these counts.
+        """Return the user model of these counts.
 
         Raises:
-            InvalidInputError: there are too many, one is too long or stands there twice, or a pair's word is not
-                among the words.
+            InvalidInputError: there are too many words or pairs, one is too long or occurs twice, or the word of
+                a pair is not among the words.
         """
         _check_count(len(self.words), bounds.max_words, parameter="words")
         _check_count(len(self.pairs), bounds.max_pairs, parameter="pairs")
-        for index, one in enumerate(self.words):
-            _check_length(one.text, bounds.max_word_characters, parameter=f"words[{index}].text")
-        words = _unique_counts([(one.text, one.count) for one in self.words], parameter="words")
+        for index, word in enumerate(self.words):
+            _check_length(word.text, bounds.max_word_characters, parameter=f"words[{index}].text")
+        words = _unique_counts([(word.text, word.count) for word in self.words], parameter="words")
         pairs = _unique_counts(
-            [((one.previous, one.text), one.count) for one in self.pairs], parameter="pairs"
+            [((pair.previous, pair.text), pair.count) for pair in self.pairs], parameter="pairs"
         )
         for index, pair in enumerate(self.pairs):
             _check_length(pair.previous, bounds.max_word_characters, parameter=f"pairs[{index}].previous")
@@ -239,10 +239,10 @@ class ImportRequest(WireModel):
 
 
 def check_user_name(user: str) -> str:
-    """A user's name as a path has it, if one can have it.
+    """Return the name of a user, as given in a path.
 
     Raises:
-        InvalidInputError: it cannot.
+        InvalidInputError: it is not a valid name.
     """
     if re.fullmatch(NAME_PATTERN, user) is None:
         raise InvalidInputError(
@@ -253,12 +253,12 @@ def check_user_name(user: str) -> str:
 
 
 def user_reply(user: str, model: UserModel) -> UserReply:
-    """Return the counts known of a user, in wire format."""
+    """Return the numbers of words and pairs of a user, in wire format."""
     return UserReply(user, len(model), model.num_pairs)
 
 
 def export_reply(user: str, model: UserModel) -> UserWords:
-    """All that is known of a user, as it goes over the wire."""
+    """Return all words and pairs of a user, in wire format."""
     words, pairs = model.export()
     return UserWords(user, [UserWord(*word) for word in words], [UserPair(*pair) for pair in pairs])
 
@@ -278,12 +278,12 @@ def _check_length(word: str, limit: int, *, parameter: str) -> None:
 
 
 def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:
-    """Counts by what is counted, which may stand there once."""
+    """Return counts by item; an item may occur once."""
     counts: dict[K, float] = {}
-    for index, (counted, count) in enumerate(items):
-        if counted in counts:
+    for index, (item, count) in enumerate(items):
+        if item in counts:
             raise InvalidInputError(
-                f"{parameter}[{index}] is {counted!r} a second time", parameter=f"{parameter}[{index}]"
+                f"{parameter}[{index}] is {item!r} a second time", parameter=f"{parameter}[{index}]"
             )
-        counts[counted] = count
+        counts[item] = count
     return counts

@@ -48,7 +48,7 @@ _MAX_SPANS = 1_000
 _MAX_CHARACTERS = 200
 
 OneLine = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS, pattern=r"^[^\n]*$")]
-"""A text without line breaks: lines are sentences."""
+"""A text without line breaks, as each line is a sentence."""
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_CHARACTERS)]
 
@@ -73,7 +73,7 @@ Suggested = Annotated[
 
 
 class CandidateSpan(WireModel):
-    """What the caller thinks may have been meant at a span of the text."""
+    """Suggestions of the caller for a span of the text."""
 
     start: int = Field(ge=0)
     """Where the span begins, in code points of the text."""
@@ -135,13 +135,13 @@ class CheckRequest(TimedRequest):
         """Build the command to check a text.
 
         Args:
-            loaded: the model that checks.
-            calibration: what thresholds are worth with it, if that was measured.
-            limits: of a request.
+            loaded: model that checks the text.
+            calibration: precision by threshold, if it was measured for the model.
+            limits: limits of a request.
 
         Raises:
-            InvalidInputError: spans overlap, or no threshold is so precise.
-            UnsupportedParameterError: a precision is asked of a model that was not calibrated.
+            InvalidInputError: spans overlap, or no threshold reaches the precision.
+            UnsupportedParameterError: a precision is given, but the model was not calibrated.
         """
         limits.check_count(
             sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
@@ -174,10 +174,14 @@ def check_reply(
     loaded: LoadedModel, command: CheckCommand, calibration: Calibration | None, checked: CheckResult
 ) -> CheckReply:
     """Return the findings in wire format."""
-    own = command.options.dictionary
+    dictionary = command.options.dictionary
     words = [
         WordSurprisal(
-            word.start, word.end, word.text, word.surprisal_bits, known=word.known or word.text.lower() in own
+            word.start,
+            word.end,
+            word.text,
+            word.surprisal_bits,
+            known=word.known or word.text.lower() in dictionary,
         )
         for word in checked.words
     ]
@@ -206,22 +210,24 @@ def check_reply(
 
 def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
-        GivenSuggestion(one)
-        if isinstance(one, str)
-        else GivenSuggestion(one.text, max(one.logprob, LOG_ZERO))  # what is less leaves sums no digits
-        for one in span.suggestions
+        GivenSuggestion(given)
+        if isinstance(given, str)
+        else GivenSuggestion(
+            given.text, max(given.logprob, LOG_ZERO)
+        )  # lower values would cost sums their digits
+        for given in span.suggestions
     )
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
 
 
 def _check_disjoint(spans: list[CandidateSpan]) -> None:
     order = sorted(range(len(spans)), key=lambda index: spans[index].start)
-    for before, after in pairwise(order):
-        if spans[after].start < spans[before].end:
+    for first, second in pairwise(order):
+        if spans[second].start < spans[first].end:
             raise InvalidInputError(
-                f"candidates[{after}] begins at {spans[after].start}, before candidates[{before}] ends at "
-                f"{spans[before].end}; spans must not overlap",
-                parameter=f"candidates[{after}].start",
+                f"candidates[{second}] begins at {spans[second].start}, before candidates[{first}] ends at "
+                f"{spans[first].end}; spans must not overlap",
+                parameter=f"candidates[{second}].start",
             )
 
 
@@ -238,7 +244,7 @@ class QualityLine(WireModel):
     )
 
     text: str
-    """Return the items to score."""
+    """What to score."""
     id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
     """Told again in the answer."""
 
@@ -254,7 +260,7 @@ _Text = Annotated[
 
 
 class QualityRequest(TimedRequest):
-    """How good texts are, to filter corpora by."""
+    """Score the quality of texts, to filter corpora."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -276,7 +282,7 @@ class QualityRequest(TimedRequest):
         """Return the items to score.
 
         Raises:
-            InvalidInputError: there are too many, or one is empty.
+            InvalidInputError: there are too many texts, or one is empty.
         """
         limits.check_count(len(self.texts), parameter="texts")
         return [_quality_item(f"texts[{index}]", given) for index, given in enumerate(self.texts)]
@@ -292,10 +298,10 @@ class QualityQuery(BaseModel):
 
 
 def read_quality_query(query: Mapping[str, str]) -> QualityQuery:
-    """The options that a query string holds.
+    """Parse the options in a query string.
 
     Raises:
-        InvalidInputError: one is unknown.
+        InvalidInputError: an option is unknown.
     """
     try:
         return QualityQuery.model_validate(query)
@@ -304,7 +310,7 @@ def read_quality_query(query: Mapping[str, str]) -> QualityQuery:
 
 
 def quality_items(body: bytes) -> Iterator[QualityItem | InvalidInputError]:
-    """Parse each line when needed; an error for a line that is wrong."""
+    """Parse lines one by one when needed; yield an error for an invalid line."""
     for line in body_lines(body):
         try:
             yield _quality_item("text", parse_json(QualityLine, line))
@@ -313,24 +319,24 @@ def quality_items(body: bytes) -> Iterator[QualityItem | InvalidInputError]:
 
 
 def quality_reply(
-    loaded: LoadedModel, against: LoadedModel | None, found: Sequence[TextQuality]
+    loaded: LoadedModel, against: LoadedModel | None, results: Sequence[TextQuality]
 ) -> QualityReply:
-    """The results as they go over the wire."""
+    """Return the reply for a request."""
     against_address = None if against is None else against.address
-    return QualityReply(loaded.address, against_address, [quality_result(one) for one in found])
+    return QualityReply(loaded.address, against_address, [quality_result(result) for result in results])
 
 
-def quality_result(found: TextQuality) -> TextQualityResult:
-    """One text's result as it goes over the wire."""
-    score = found.score
+def quality_result(result: TextQuality) -> TextQualityResult:
+    """Return the result of one text in wire format."""
+    score = result.score
     return TextQualityResult(
-        found.name,
-        found.num_words,
+        result.name,
+        result.num_words,
         score.num_oov,
-        found.bits_per_word,
+        result.bits_per_word,
         bits_per_unit(score.logprob, score.num_bytes),
         perplexity(score.logprob, len(score.ids)),
-        found.difference,
+        result.difference,
     )
 
 

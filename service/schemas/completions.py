@@ -1,6 +1,6 @@
-"""Schemas of POST /v1/completions, OpenAI's contract.
+"""Schemas of POST /v1/completions, compatible with OpenAI, and replies of the tokenizer's endpoints.
 
-Replies of the tokenizer's endpoints have the field names of OpenAI and vLLM and stand here too.
+Replies of the tokenizer's endpoints have the field names of OpenAI and vLLM.
 """
 
 from collections.abc import Sequence
@@ -124,7 +124,7 @@ T = TypeVar("T")
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside choices."""
+    """Options of a stream."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, use_attribute_docstrings=True)
 
@@ -196,11 +196,11 @@ class CompletionRequest(TimedRequest):
     """Ignored."""
 
     def command(self, limits: Limits) -> CompletionCommand:
-        """The request as its use case takes it.
+        """Convert the request to a command.
 
         Raises:
             InvalidInputError: a value is outside its limits.
-            UnsupportedParameterError: it is valid, but not served.
+            UnsupportedParameterError: a valid value is not supported.
         """
         prompts = named_contexts("" if self.prompt is None else self.prompt, parameter="prompt")
         limits.check_count(len(prompts), parameter="prompt")
@@ -250,7 +250,7 @@ class CompletionRequest(TimedRequest):
             )
         stop = self.stop if self.stop is not None else []
         parameters = DecodingParameters(
-            max_tokens=max_tokens or 1,  # of 0 all else is checked all the same
+            max_tokens=max_tokens or 1,  # with 0 the other fields are still checked
             temperature=_default(self.temperature, 1.0),
             top_k=None if self.top_k in {-1, 0} else self.top_k,
             top_p=_default(self.top_p, 1.0),
@@ -275,39 +275,39 @@ class ReplyHeader(NamedTuple):
     """Common fields of every event of one reply.
 
     Attributes:
-        id: of the reply.
-        created: when it was asked for, in seconds since 1970.
+        id: identifier of the reply.
+        created: time of the request in seconds since 1970.
     """
 
     id: str
     created: int
 
 
-def completion_reply(loaded: LoadedModel, stamp: ReplyHeader, done: CompletionResult) -> CompletionReply:
-    """All choices as they go over the wire."""
-    return _reply(loaded, stamp, [_choice(part) for part in done.parts], _usage(done))
+def completion_reply(loaded: LoadedModel, header: ReplyHeader, result: CompletionResult) -> CompletionReply:
+    """Return the reply with all choices."""
+    return _reply(loaded, header, [_choice(part) for part in result.parts], _usage(result))
 
 
-def completion_event(loaded: LoadedModel, stamp: ReplyHeader, part: ChoiceChunk) -> CompletionReply:
-    """The next part of a choice as an event of a stream."""
-    return _reply(loaded, stamp, [_choice(part)], None)
+def completion_event(loaded: LoadedModel, header: ReplyHeader, part: ChoiceChunk) -> CompletionReply:
+    """Return the event of the next part of a choice."""
+    return _reply(loaded, header, [_choice(part)], None)
 
 
-def usage_event(loaded: LoadedModel, stamp: ReplyHeader, done: CompletionResult) -> CompletionReply:
-    """The usage as the last event of a stream."""
-    return _reply(loaded, stamp, [], _usage(done))
+def usage_event(loaded: LoadedModel, header: ReplyHeader, result: CompletionResult) -> CompletionReply:
+    """Return the last event of a stream, with the usage."""
+    return _reply(loaded, header, [], _usage(result))
 
 
 def _reply(
     loaded: LoadedModel,
-    stamp: ReplyHeader,
+    header: ReplyHeader,
     choices: Sequence[CompletionChoice],
     usage: CompletionUsage | None,
 ) -> CompletionReply:
-    # all that decides, beside the request, what is answered
+    # with the request it determines the reply: the model's version and its tokenizer
     fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
     return CompletionReply(
-        stamp.id, OBJECT_TYPE, stamp.created, loaded.address, fingerprint, list(choices), usage
+        header.id, OBJECT_TYPE, header.created, loaded.address, fingerprint, list(choices), usage
     )
 
 
@@ -321,17 +321,17 @@ def _logprobs(entries: TokenEntries | None) -> CompletionLogprobs | None:
     return CompletionLogprobs(entries.names, entries.logprobs, entries.tops, entries.offsets)
 
 
-def _usage(done: CompletionResult) -> CompletionUsage:
-    total = done.num_prompt_tokens + done.num_generated
-    return CompletionUsage(done.num_prompt_tokens, done.num_generated, total)
+def _usage(result: CompletionResult) -> CompletionUsage:
+    total = result.num_prompt_tokens + result.num_generated
+    return CompletionUsage(result.num_prompt_tokens, result.num_generated, total)
 
 
-def _default(value: T | None, otherwise: T) -> T:
-    return otherwise if value is None else value
+def _default(value: T | None, default: T) -> T:
+    return default if value is None else value
 
 
 def _seed(given: int) -> int:
-    """A seed of the range that OpenAI's have, the negative ones among them, as ours."""
+    """Map a seed of OpenAI's range, negative ones included, to one from 0 to 2^64 - 1."""
     if not -_SEEDS // 2 <= given < _SEEDS:
         raise InvalidInputError(f"seed is {given}; it must be from -2^63 to 2^64 - 1", parameter="seed")
     return given % _SEEDS

@@ -123,13 +123,13 @@ class GenerateRequest(TimedRequest):
 
     @property
     def num_alternatives(self) -> int | None:
-        """Tokens to report in the place of each, beside it; None if not even its own log-probability."""
+        """Number of most probable tokens to report at each position; None to report no log-probabilities."""
         if isinstance(self.logprobs, bool):
             return 0 if self.logprobs else None
         return self.logprobs
 
     def command(self, limits: Limits) -> GenerateCommand:
-        """The request as its use case takes it.
+        """Convert the request to a command.
 
         Raises:
             InvalidInputError: a value is outside its limits.
@@ -172,10 +172,10 @@ class GenerateRequest(TimedRequest):
 
 
 def read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
-    """Token ids as they stand in JSON's names, and their biases.
+    """Parse biases by token id from a JSON object.
 
     Raises:
-        InvalidInputError: a name is not a number.
+        InvalidInputError: a key is not a number.
     """
     for name in given:
         if not (name.isascii() and name.isdigit() and len(name) <= 10):
@@ -185,41 +185,45 @@ def read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
     return tuple((int(name), bias) for name, bias in given.items())
 
 
-def generate_reply(loaded: LoadedModel, done: GenerateResult, *, alternatives: int | None) -> GenerateReply:
-    """All continuations as they go over the wire."""
+def generate_reply(loaded: LoadedModel, result: GenerateResult, *, alternatives: int | None) -> GenerateReply:
+    """Return the reply with all continuations."""
     choices = [
         Choice(
-            one.choice,
-            one.text,
-            one.token_ids,
-            None if alternatives is None else one.logprobs,
-            _alternatives(loaded, one.tops, alternatives),
-            one.score,
-            one.finish_reason,
+            choice.choice,
+            choice.text,
+            choice.token_ids,
+            None if alternatives is None else choice.logprobs,
+            _alternatives(loaded, choice.tops, alternatives),
+            choice.score,
+            choice.finish_reason,
         )
-        for one in done.choices
+        for choice in result.choices
     ]
-    return GenerateReply(loaded.address, choices, _usage(done))
+    return GenerateReply(loaded.address, choices, _usage(result))
 
 
-def piece_event(loaded: LoadedModel, piece: TokenEvent, *, alternatives: int | None) -> GenerateReply:
-    """A token as an event of a stream."""
-    logprobs = None if alternatives is None else [piece.logprob]
-    tops = _alternatives(loaded, [] if piece.top is None else [piece.top], alternatives)
-    choice = Choice(piece.choice, piece.text, [piece.token_id], logprobs, tops, None, None)
+def piece_event(loaded: LoadedModel, event: TokenEvent, *, alternatives: int | None) -> GenerateReply:
+    """Return the event of a token."""
+    logprobs = None if alternatives is None else [event.logprob]
+    tops = _alternatives(loaded, [] if event.top is None else [event.top], alternatives)
+    choice = Choice(event.choice, event.text, [event.token_id], logprobs, tops, None, None)
     return GenerateReply(loaded.address, [choice], None)
 
 
 def end_event(
-    loaded: LoadedModel, ended: Continuation | None, done: GenerateResult | None, *, alternatives: int | None
+    loaded: LoadedModel,
+    ended: Continuation | None,
+    result: GenerateResult | None,
+    *,
+    alternatives: int | None,
 ) -> GenerateReply:
-    """The end of a choice as an event of a stream, or of all: the last has the usage."""
+    """Return the event of the end of a choice, or the last event of a stream, with the usage."""
     choices = []
     if ended is not None:
-        nothing: list[float] | None = None if alternatives is None else []
+        no_logprobs: list[float] | None = None if alternatives is None else []
         tops = _alternatives(loaded, [], alternatives)
-        choices = [Choice(ended.choice, ended.rest, [], nothing, tops, ended.score, ended.finish_reason)]
-    return GenerateReply(loaded.address, choices, None if done is None else _usage(done))
+        choices = [Choice(ended.choice, ended.rest, [], no_logprobs, tops, ended.score, ended.finish_reason)]
+    return GenerateReply(loaded.address, choices, None if result is None else _usage(result))
 
 
 def _alternatives(
@@ -236,5 +240,5 @@ def _alternatives(
     ]
 
 
-def _usage(done: GenerateResult) -> Usage:
-    return Usage(done.num_prompt_tokens, done.num_tokens, done.num_prompt_tokens + done.num_tokens)
+def _usage(result: GenerateResult) -> Usage:
+    return Usage(result.num_prompt_tokens, result.num_tokens, result.num_prompt_tokens + result.num_tokens)

@@ -1,6 +1,6 @@
 """Schemas of the models' list and files, of model administration, and of stored profiles.
 
-GET /v1/models has OpenAI's shape with more fields.
+GET /v1/models is compatible with OpenAI's, with more fields.
 """
 
 import sys
@@ -21,12 +21,12 @@ from service.schemas.wire import LengthExponent, Weight, WireModel
 
 
 def model_list(host: ModelHost) -> ModelList:
-    """All models of the service, those not loaded included."""
+    """List all models of the service, those not loaded included."""
     return ModelList("list", [model_card(host, hosted) for hosted in host.models.values()])
 
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
-    """One model."""
+    """Return the description of one model."""
     checkpoint = hosted.loaded.checkpoint if hosted.loaded is not None else None
     manifest = checkpoint.manifest if checkpoint is not None else None
     return ModelCard(
@@ -48,7 +48,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
 
 
 def _figures(metrics: dict[str, Any]) -> dict[str, float]:
-    """The held-out figures of metrics.json: those on the test text if there was one, else the validation's."""
+    """Return the held-out figures of metrics.json, those of the test text, else of the validation text."""
     figures = metrics.get("test", metrics.get("valid"))
     if not isinstance(figures, dict):
         return {}
@@ -78,7 +78,7 @@ class ModelFileList:
 
 
 def model_files(address: str, files: Mapping[str, FileEntry]) -> ModelFileList:
-    """The files as they go over the wire."""
+    """Return the files in wire format."""
     files_listed = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in sorted(files.items())]
     return ModelFileList("list", address, files_listed)
 
@@ -135,7 +135,7 @@ class AdminModels:
 
 @dataclass(frozen=True, slots=True)
 class AliasReply:
-    """What an alias means in the registry, null once it is gone; and the model that answers for it now."""
+    """The version of an alias in the registry, null once it is removed, and the model that serves it now."""
 
     model: str
     alias: str
@@ -181,7 +181,7 @@ class AliasRequest(WireModel):
 
 
 def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence[str]) -> AdminModels:
-    """All versions of the registry, those hosted and those leaving included."""
+    """List all versions: published, hosted and being unloaded."""
     hosted = dict(host.models)
     rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
     rows += [admin_model(host, model, address) for address, model in hosted.items()]
@@ -190,7 +190,7 @@ def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence
 
 
 def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> AdminModel:
-    """One version."""
+    """Return the state of one version."""
     if model is None:
         return AdminModel(id=address, state="published")
     use = model.loaded.use if model.loaded is not None else None
@@ -260,7 +260,7 @@ class ProfileBody(WireModel):
     """ISO 8601, UTC."""
 
     def profile(self, name: str) -> Profile:
-        """The profile under a name.
+        """Return the profile with a name.
 
         Raises:
             InvalidInputError: a weight is outside its limits.

@@ -47,7 +47,7 @@ class AutocompleteReply:
 
 @dataclass(frozen=True, slots=True)
 class UserReply:
-    """How much is known of what a user writes."""
+    """The numbers of words and pairs of words known of a user."""
 
     user: str
     num_words: int
@@ -72,7 +72,7 @@ class UserWord:
 
 @dataclass(frozen=True, slots=True)
 class UserPair:
-    """How often a word was accepted after another; `previous` is empty at the start of a sentence."""
+    """A pair of words and its number of acceptances; `previous` is empty at the start of a sentence."""
 
     previous: str
     text: str
@@ -106,7 +106,7 @@ class WordSurprisal:
 
 @dataclass(frozen=True, slots=True)
 class SuggestedText:
-    """What may have been meant.
+    """A suggestion for words that are probably wrong.
 
     `probability` is that it was, given the text on both sides; `gain_bits` by how much it makes the text likelier to
     the model, errors aside; `edits` how many letters are to be changed.
@@ -194,7 +194,7 @@ class OpenStatesReply:
 
 @dataclass(frozen=True, slots=True)
 class AdvancedState:
-    """What became of a continuation.
+    """The result of one continuation.
 
     `state` leads to the state after it, before any `</s>`, and is null if it was not to be kept. `logprob` is
     the sum of `logprobs`, those of its tokens; `eos_logprob` is that of `</s>` after them, null if not asked
@@ -229,7 +229,7 @@ class NextReply:
 
 @dataclass(frozen=True, slots=True)
 class FreeReply:
-    """How many of the states were there to be freed."""
+    """The number of states freed."""
 
     freed: int
 
@@ -245,7 +245,7 @@ class TokenCandidate:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenResult:
-    """What may follow one context: the most probable tokens first; the entropy is of all, null if not asked for."""
+    """The most probable tokens after one context, best first, and the entropy of all, null if not asked for."""
 
     candidates: list[TokenCandidate]
     entropy_bits: float | None
@@ -269,7 +269,7 @@ class WordCandidate:
 
 @dataclass(frozen=True, slots=True)
 class NextWordResult:
-    """What word may follow one context, the most probable first; for so much of the probability none was found."""
+    """The most probable words after one context, best first, and the probability for which none was found."""
 
     candidates: list[WordCandidate]
     unexplored_mass: float
@@ -475,7 +475,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """What went wrong; `param` names the field, `code` is stable and machine-readable."""
+    """An error; `param` names the field, `code` is stable and machine-readable."""
 
     message: str
     type: str

@@ -1,6 +1,6 @@
 """Schemas of POST /v1/rerank: request, query string of list streams, and the reply as chunks.
 
-Lists may be many and long, so the reply is written piece by piece. Its field names are those of
+As lists may be many and long, the reply is written in chunks. Its field names are those of
 `RerankReply` in `service.schemas.replies`; dictionaries are written instead of its objects, which
 takes a third of the time per candidate. If the body is a stream of lists, the settings are in the
 query string, written as on the command line.
@@ -46,7 +46,7 @@ from service.use_cases.rerank import RankedList, RerankItem, RerankOptions, Turn
 from service.use_cases.score import Detail
 
 _MAX_SESSION = 2048
-"""Characters of a session: a handle for each model."""
+"""Maximum of characters of a session, which has a handle for each model."""
 
 
 _ONE_LIST: JsonValue = {
@@ -108,7 +108,7 @@ class CandidateListIn(WireModel):
         return self.session is not None or self.commit is not None
 
     def item(self) -> RerankItem:
-        """The list as the use case takes it."""
+        """Convert the list to an item of the use case."""
         given = CandidateList(self.id, self.context, tuple(self.candidates), continuation=self.continuation)
         return RerankItem(given, Turn(self.session, self.commit) if self._has_turn else None)
 
@@ -128,7 +128,7 @@ Mixture = Annotated[list[MixturePart], Field(min_length=1), schema_only(maxItems
 def main_models(
     model: str | None, mixture: Sequence[MixturePart] | None
 ) -> tuple[tuple[str | None, float], ...]:
-    """The addresses of the models that make `lm`, and their weights; None for the default model.
+    """Return the addresses and weights of the models of `lm`; None for the default model.
 
     Raises:
         InvalidInputError: a mixture is given beside a model.
@@ -152,7 +152,7 @@ class FurtherModel(WireModel):
 
 
 class RerankSettings(TimedRequest):
-    """How lists are re-ranked."""
+    """Settings of re-ranking."""
 
     model: str | None = None
     """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
@@ -197,7 +197,7 @@ class RerankSettings(TimedRequest):
         """Return the options of re-ranking.
 
         Args:
-            profile: what `profile` names.
+            profile: profile that `profile` names, if it names one.
 
         Raises:
             InvalidInputError: a weight, an exponent or a scale is outside its limits.
@@ -227,28 +227,30 @@ class RerankSettings(TimedRequest):
         """Return the choice of scoring models.
 
         Args:
-            profile: what `profile` names; its models count where the request names none.
+            profile: profile that `profile` names; its models are used if the request names none.
 
         Raises:
-            InvalidInputError: a mixture is given beside a model, or is none; or there are too many models.
+            InvalidInputError: a mixture is given beside a model, or is invalid, or there are too many models.
         """
         parts = main_models(self.model, self.mixture)
         if profile is not None and self.model is None and self.mixture is None and not self.models:
-            main = tuple((one.address, one.weight) for one in profile.models if not one.name)
-            return ModelChoice(main, tuple((one.name, one.address) for one in profile.models if one.name))
-        return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
+            main = tuple((entry.address, entry.weight) for entry in profile.models if not entry.name)
+            return ModelChoice(
+                main, tuple((entry.name, entry.address) for entry in profile.models if entry.name)
+            )
+        return ModelChoice(parts, tuple((further.name, further.model) for further in self.models))
 
     def _model_weights(self) -> dict[str, float]:
-        """Weights that are given beside their models.
+        """Return the weights given beside models.
 
         Raises:
-            InvalidInputError: one is given in `weights` as well.
+            InvalidInputError: a weight is given in `weights` as well.
         """
-        given = {feature_name(LM, one.name): one.weight for one in self.models if one.weight is not None}
-        twice = next((name for name in given if name in (self.weights or {})), None)
-        if twice is not None:
+        given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
+        duplicate = next((name for name in given if name in (self.weights or {})), None)
+        if duplicate is not None:
             raise InvalidInputError(
-                f"the weight of {twice} is given twice, in models and in weights", parameter="models"
+                f"the weight of {duplicate} is given twice, in models and in weights", parameter="models"
             )
         return given
 
@@ -256,23 +258,23 @@ class RerankSettings(TimedRequest):
 def items_of_format(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
 ) -> Iterator[RerankItem | InvalidInputError]:
-    """Parse lists in another program's format when needed; an error for a line that is wrong.
+    """Parse lists in another program's format one by one when needed; yield an error for an invalid line.
 
     Args:
-        body: the lists.
+        body: lists in that format.
         format_name: one of `FORMAT_NAMES`.
-        limits: of one list.
-        reserved: names of features that are computed here: a given `lm` becomes `old_lm`.
+        limits: limits of one list.
+        reserved: predicate of names of computed features; a given `lm` becomes `old_lm`.
     """
     empty = True
-    for read in read_bytes(body, format_name, reserved=reserved):
+    for parsed in read_bytes(body, format_name, reserved=reserved):
         empty = False
-        if isinstance(read, BadLine):
-            yield InvalidInputError(str(read))
+        if isinstance(parsed, BadLine):
+            yield InvalidInputError(str(parsed))
             continue
         try:
-            limits.check_count(len(read.candidates), parameter="candidates")
-            yield RerankItem(read)
+            limits.check_count(len(parsed.candidates), parameter="candidates")
+            yield RerankItem(parsed)
         except InvalidInputError as error:
             yield error
     if empty:
@@ -309,71 +311,71 @@ class RerankRequest(RerankSettings):
         """Return the items to re-rank.
 
         Raises:
-            InvalidInputError: there are too many candidates.
+            InvalidInputError: there are too many candidates in all lists.
         """
-        limits.check_count(sum(len(one.candidates) for one in self.lists), parameter="lists[].candidates")
-        return [one.item() for one in self.lists]
+        limits.check_count(sum(len(given.candidates) for given in self.lists), parameter="lists[].candidates")
+        return [given.item() for given in self.lists]
 
 
 def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
-    """Parse each line to re-rank when needed; an error for a line that is wrong."""
+    """Parse lines one by one when needed; yield an error for an invalid line."""
     for line in body_lines(body):
         try:
-            one = parse_json(CandidateListIn, line)
-            limits.check_count(len(one.candidates), parameter="candidates")
-            yield one.item()
+            given = parse_json(CandidateListIn, line)
+            limits.check_count(len(given.candidates), parameter="candidates")
+            yield given.item()
         except InvalidInputError as error:
             yield error
 
 
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
-    """The settings that a query string holds.
+    """Parse the settings in a query string.
 
-    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs; all others as
-    they are.
+    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, all others
+    as plain values.
 
     Raises:
-        InvalidInputError: one is unknown or wrong.
+        InvalidInputError: a setting is unknown or invalid.
     """
-    read: dict[str, Any] = dict(query)
-    if "weights" in read:
-        read["weights"] = parse_weights(read["weights"], parameter="weights")
-    if "mixture" in read:
-        parts = parse_weights(read["mixture"], parameter="mixture")
-        read["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]
-    if "models" in read:
-        named = parse_names(read["models"], parameter="models")
-        read["models"] = [{"name": name, "model": model} for name, model in named.items()]
+    fields: dict[str, Any] = dict(query)
+    if "weights" in fields:
+        fields["weights"] = parse_weights(fields["weights"], parameter="weights")
+    if "mixture" in fields:
+        parts = parse_weights(fields["mixture"], parameter="mixture")
+        fields["mixture"] = [{"model": model, "weight": weight} for model, weight in parts.items()]
+    if "models" in fields:
+        named = parse_names(fields["models"], parameter="models")
+        fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
     try:
-        return RerankSettings.model_validate(read, strict=False)
+        return RerankSettings.model_validate(fields, strict=False)
     except ValidationError as error:
         raise invalid_input(error) from None
 
 
 def parse_weights(text: str, *, parameter: str) -> dict[str, float]:
-    """`lm=0.7,am=1` as a mapping.
+    """Parse pairs like `lm=0.7,am=1`.
 
     Raises:
         InvalidInputError: a part is not NAME=NUMBER.
     """
-    read = {}
+    weights = {}
     for name, value in parse_names(text, parameter=parameter).items():
         try:
-            read[name] = float(value)
+            weights[name] = float(value)
         except ValueError:
             raise InvalidInputError(
                 f"{parameter} takes NAME=NUMBER,…, given {f'{name}={value}'!r}", parameter=parameter
             ) from None
-    return read
+    return weights
 
 
 def parse_names(text: str, *, parameter: str) -> dict[str, str]:
-    """`old=small@3,new=lstm` as a mapping.
+    """Parse pairs like `old=small@3,new=lstm`.
 
     Raises:
         InvalidInputError: a part is not NAME=VALUE, or a name comes twice.
     """
-    read: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in text.split(","):
         name, equals, value = part.rpartition("=")
         name, value = name.strip(), value.strip()
@@ -381,41 +383,41 @@ def parse_names(text: str, *, parameter: str) -> dict[str, str]:
             raise InvalidInputError(
                 f"{parameter} takes NAME=VALUE,…, given {part.strip()[:80]!r}", parameter=parameter
             )
-        if name in read:
+        if name in values:
             raise InvalidInputError(f"{parameter} has {name[:80]!r} twice", parameter=parameter)
-        read[name] = value
-    return read
+        values[name] = value
+    return values
 
 
 _BATCH_CANDIDATES = 128
-"""Candidates written before other requests have their turn."""
+"""Candidates in one chunk; other requests run between chunks."""
 
 
 def rerank_reply_chunks(
     lists: Sequence[RankedList], models: ScoringModels, options: RerankOptions, limits: Limits
 ) -> Iterator[bytes]:
-    """The whole answer.
+    """Yield the JSON of a reply.
 
     Raises:
-        InvalidInputError: it would report too many tokens one by one.
+        InvalidInputError: the reply would list too many tokens.
     """
     if options.detail is not Detail.NONE and models.parts:
         limits.check_entries(
-            int(sum(one.feature_values[:, one.feature_names.index(NUM_TOKENS)].sum() for one in lists)),
+            int(sum(r.feature_values[:, r.feature_names.index(NUM_TOKENS)].sum() for r in lists)),
             parameter="detail",
             description=f"detail is {options.detail.value!r} for all candidates of {len(lists)} lists",
             instead="send lines, application/x-ndjson, for more",
         )
     yield _reply_head(models, options)
-    for number, one in enumerate(lists):
+    for number, ranked in enumerate(lists):
         if number:
             yield b","
-        yield from list_chunks(one, models, options)
+        yield from list_chunks(ranked, models, options)
     yield b"]}"
 
 
 def main_address(models: ScoringModels) -> str | None:
-    """The main model's address; of a mixture those of its parts, with their weights; None where no model scores."""
+    """Return the main model's address, for a mixture those of its parts with their weights, or None without one."""
     if not models.parts:
         return None
     if len(models.parts) == 1:
@@ -425,7 +427,7 @@ def main_address(models: ScoringModels) -> str | None:
 
 
 def list_chunks(ranked: RankedList, models: ScoringModels, options: RerankOptions) -> Iterator[bytes]:
-    """One list as JSON, best candidate first."""
+    """Yield the JSON of one list, best candidate first."""
     head: dict[str, Any] = {"id": ranked.given.name, "unchanged": ranked.ranking.unchanged}
     if ranked.session is not None:
         head["session"] = ranked.session
@@ -443,15 +445,15 @@ def list_chunks(ranked: RankedList, models: ScoringModels, options: RerankOption
 
 
 def _reply_head(models: ScoringModels, options: RerankOptions) -> bytes:
-    """All that stands before the lists."""
-    about = {
+    """Return the JSON of the reply before the lists."""
+    head = {
         "model": main_address(models),
         "models": {name: loaded.address for name, loaded in models.extra.items()},
         "weights": dict(options.weighting.weights),
         "length_exponent": options.weighting.length_exponent,
         "posterior_scale": options.posterior_scale,
     }
-    return to_json(about)[:-1] + b',"lists":['
+    return to_json(head)[:-1] + b',"lists":['
 
 
 def _candidates(
@@ -478,11 +480,11 @@ def _candidates(
         )
     ]
     if ranked.utilities is not None:
-        for one, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
-            one["expected_utility"] = utility
+        for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
+            fields["expected_utility"] = utility
     if options.detail is not Detail.NONE:
-        for one, position in zip(written, positions, strict=True):
-            one.update(_detail(ranked, position, models, options.detail))
+        for fields, position in zip(written, positions, strict=True):
+            fields.update(_detail(ranked, position, models, options.detail))
     return written
 
 

@@ -49,11 +49,11 @@ from service.use_cases.score import Detail, ScoreItem, ScoreOptions, SequenceSco
 from service.use_cases.tokenize import TokenizedText
 
 DetailName = Annotated[Detail, Field(strict=False)]
-"""How finely to report: in JSON by its name."""
+"""Level of detail of a reply, in JSON by name."""
 
 
 class ScoreRequest(TimedRequest):
-    """How probable each of some texts is, each given the same context."""
+    """Score texts, each given the same context."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -89,13 +89,13 @@ class ScoreRequest(TimedRequest):
         """Return the items to score.
 
         Raises:
-            InvalidInputError: there are too many, or one is empty.
+            InvalidInputError: there are too many sequences, or one is empty.
         """
         name = "token_ids" if self.texts is None else "texts"
         given: Sequence[str | list[int]] = self.texts or self.token_ids or []
         limits.check_count(len(given), parameter=name)
         context = text_or_ids(self.context)
-        return [_score_item(f"{name}[{i}]", text_or_ids(one), context) for i, one in enumerate(given)]
+        return [_score_item(f"{name}[{i}]", text_or_ids(value), context) for i, value in enumerate(given)]
 
     def options(self) -> ScoreOptions:
         """Return the options of scoring."""
@@ -137,26 +137,26 @@ class ScoreQuery(BaseModel):
 
     @classmethod
     def options(cls, query: dict[str, str]) -> ScoreOptions:
-        """The options that a query string holds.
+        """Parse the options in a query string.
 
         Raises:
-            InvalidInputError: one is unknown or wrong.
+            InvalidInputError: an option is unknown or invalid.
         """
         try:
-            read = cls.model_validate(query)
+            parsed = cls.model_validate(query)
         except ValidationError as error:
             raise invalid_input(error) from None
-        return ScoreOptions(read.model, read.bos, read.eos, read.detail)
+        return ScoreOptions(parsed.model, parsed.bos, parsed.eos, parsed.detail)
 
 
 def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
-    """Parse each line to score when needed; an error for a line that is wrong."""
+    """Parse lines one by one when needed; yield an error for an invalid line."""
     for line in body_lines(body):
         try:
-            read = parse_json(ScoreLine, line)
-            name = "token_ids" if read.text is None else "text"
-            given = text_or_ids(read.text or read.token_ids or "")
-            yield _score_item(name, given, text_or_ids(read.context))
+            parsed = parse_json(ScoreLine, line)
+            name = "token_ids" if parsed.text is None else "text"
+            given = text_or_ids(parsed.text or parsed.token_ids or "")
+            yield _score_item(name, given, text_or_ids(parsed.context))
         except InvalidInputError as error:
             yield error
 
@@ -168,7 +168,7 @@ def _score_item(parameter: str, given: TextOrIds, context: TextOrIds) -> ScoreIt
 
 
 def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
-    """The sums of some scores as they go over the wire, with no result of any."""
+    """Return a reply with the totals of scores, and no results."""
     logprob = sum(score.logprob for score in scores)
     count = sum(len(score.ids) for score in scores)
     totals = ScoreTotals(
@@ -182,7 +182,7 @@ def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreR
 
 
 def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
-    """One sequence's score as it goes over the wire."""
+    """Return the score of one sequence in wire format."""
     logprob, count = score.logprob, len(score.ids)
     return SequenceScoreResult(
         finite_logprob(logprob),
@@ -198,7 +198,7 @@ def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> S
 def token_scores(
     loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]
 ) -> list[TokenScore]:
-    """Scored tokens [T] one by one."""
+    """Return scored tokens [T] in wire format."""
     texts = loaded.token_texts
     return [
         TokenScore(i, texts[i], finite_logprob(logprob))
@@ -207,14 +207,14 @@ def token_scores(
 
 
 def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[WordScore]:
-    """Scored tokens [T] joined up to the next one that begins with white space; `</s>` stands alone."""
-    spelled = loaded.tokenizer.token_bytes
+    """Join scored tokens [T] into words, which begin at tokens with leading white space; `</s>` is one by itself."""
+    token_bytes = loaded.tokenizer.token_bytes
     ids = given.tolist()
-    starts = [k for k, i in enumerate(ids) if k == 0 or i == EOS or spelled[i][:1].isspace()]
+    starts = [k for k, i in enumerate(ids) if k == 0 or i == EOS or token_bytes[i][:1].isspace()]
     words = []
     for first, last in zip(starts, [*starts[1:], len(ids)], strict=True):
         part = ids[first:last]
-        text = b"".join(spelled[i] for i in part).decode("utf-8", errors="replace").strip()
+        text = b"".join(token_bytes[i] for i in part).decode("utf-8", errors="replace").strip()
         logprob = float(log_probs[first:last].sum(dtype=float))
         name = loaded.token_texts[EOS] if part[0] == EOS else text
         words.append(WordScore(name, finite_logprob(logprob), len(part), UNK in part))
@@ -222,7 +222,7 @@ def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.
 
 
 class NextTokenRequest(TimedRequest):
-    """What may come next after one or more contexts."""
+    """Predict the next tokens or words after one or more contexts."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -246,7 +246,7 @@ class NextTokenRequest(TimedRequest):
     """What to rank. Words are put together from tokens, exactly; their contexts must be texts, and have no entropy."""
 
     def command(self, limits: Limits) -> NextTokenCommand:
-        """The request as its use case takes it.
+        """Convert the request to a command.
 
         Raises:
             InvalidInputError: there are too many contexts.
@@ -257,24 +257,24 @@ class NextTokenRequest(TimedRequest):
 
 
 def next_token_reply(loaded: LoadedModel, results: Sequence[NextTokens]) -> NextTokenReply:
-    """The results as they go over the wire."""
-    return NextTokenReply(loaded.address, [next_token_result(loaded, found) for found in results])
+    """Return the reply for next tokens."""
+    return NextTokenReply(loaded.address, [next_token_result(loaded, result) for result in results])
 
 
-def next_token_result(loaded: LoadedModel, found: NextTokens) -> NextTokenResult:
+def next_token_result(loaded: LoadedModel, result: NextTokens) -> NextTokenResult:
     """Return the next tokens of one context in wire format."""
     texts = loaded.token_texts
     return NextTokenResult(
         [
             TokenCandidate(i, texts[i], finite_logprob(logprob))
-            for i, logprob in zip(found.top.ids.tolist(), found.top.log_probs.tolist(), strict=True)
+            for i, logprob in zip(result.top.ids.tolist(), result.top.log_probs.tolist(), strict=True)
         ],
-        found.entropy_bits,
+        result.entropy_bits,
     )
 
 
 def next_word_reply(loaded: LoadedModel, results: list[NextWords]) -> NextWordReply:
-    """Words as they go over the wire."""
+    """Return the reply for next words."""
     return NextWordReply(
         loaded.address,
         [
@@ -313,7 +313,7 @@ class DetokenizeRequest(WireModel):
 
 
 def tokenize_reply(tokens: TokenizedText, limits: Limits) -> TokenizeReply:
-    """A text's tokens as they go over the wire."""
+    """Return the tokens of a text in wire format."""
     return TokenizeReply(len(tokens.ids), limits.max_tokens_per_sequence, tokens.ids, tokens.names)
 
 

@@ -24,10 +24,10 @@ from service.use_cases.inputs import Limits
 from service.use_cases.states import AdvanceCommand, AdvanceResult, OpenCommand, OpenResult, StateContinuation
 
 Handle = Annotated[str, Field(min_length=1, max_length=200)]
-"""What leads to a state; clients need not know what it is made of."""
+"""Handle of a state, opaque to clients."""
 
 _STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
-"""The handle of the examples: an example of opening a state answers it, others go on from it."""
+"""Handle in the examples: the reply to the example of opening a state, and part of the other requests."""
 
 
 class OpenStatesRequest(TimedRequest):
@@ -43,7 +43,7 @@ class OpenStatesRequest(TimedRequest):
     """Whether `<s>` stands before each."""
 
     def command(self, limits: Limits) -> OpenCommand:
-        """The request as its use case takes it.
+        """Convert the request to a command.
 
         Raises:
             InvalidInputError: there are too many contexts.
@@ -54,7 +54,7 @@ class OpenStatesRequest(TimedRequest):
 
 
 class ContinuationIn(WireModel):
-    """What follows a state; with neither text nor ids it is a fork."""
+    """A continuation of a state; with neither text nor ids it is a fork."""
 
     state: Handle
     """The state before it, which stays as it is."""
@@ -101,28 +101,28 @@ class AdvanceRequest(TimedRequest):
     @property
     def handles(self) -> list[str]:
         """Return the handles of the states that are continued."""
-        return [one.state for one in self.continuations]
+        return [continuation.state for continuation in self.continuations]
 
     def check(self, limits: Limits) -> None:
-        """Refuse a request that names too many states.
+        """Check the number of states in the request.
 
         Raises:
-            InvalidInputError: it does.
+            InvalidInputError: there are too many.
         """
         limits.check_count(len(self.continuations), parameter="continuations")
         limits.check_count(len(self.free), parameter="free")
 
-    def command(self, found: Sequence[StoredState]) -> AdvanceCommand:
-        """The request as its use case takes it, with the states that its handles lead to."""
+    def command(self, states: Sequence[StoredState]) -> AdvanceCommand:
+        """Convert the request to a command, given the states of its handles."""
         continuations = tuple(
-            _continuation(index, one, before)
-            for index, (one, before) in enumerate(zip(self.continuations, found, strict=True))
+            _continuation(index, continuation, state)
+            for index, (continuation, state) in enumerate(zip(self.continuations, states, strict=True))
         )
         return AdvanceCommand(continuations, tuple(self.next_token_ids), tuple(self.free))
 
 
 class NextRequest(TimedRequest):
-    """What may come next after each of some states."""
+    """Predict the next tokens after each of some states."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"states": [_STATE], "token_ids": [2, 259, 311]}]}
@@ -134,24 +134,24 @@ class NextRequest(TimedRequest):
     """The tokens that are asked about; all if they are left out."""
 
     def check(self, limits: Limits) -> None:
-        """Refuse a request that names too many states.
+        """Check the number of states in the request.
 
         Raises:
-            InvalidInputError: it does.
+            InvalidInputError: there are too many.
         """
         limits.check_count(len(self.states), parameter="states")
 
     def check_reply(self, loaded: LoadedModel, limits: Limits) -> None:
-        """Refuse a reply in JSON that would be too long.
+        """Check the length of the reply in JSON.
 
         Raises:
-            InvalidInputError: it would.
+            InvalidInputError: the reply would be too long.
         """
-        each = loaded.vocab_size if self.token_ids is None else len(self.token_ids)
+        num_tokens = loaded.vocab_size if self.token_ids is None else len(self.token_ids)
         limits.check_entries(
-            len(self.states) * each,
+            len(self.states) * num_tokens,
             parameter="token_ids",
-            description=f"{each} tokens after {len(self.states)} states",
+            description=f"{num_tokens} tokens after {len(self.states)} states",
             instead="accept application/octet-stream for more",
         )
 
@@ -165,48 +165,48 @@ class FreeRequest(WireModel):
     """Handles; those that lead nowhere do not matter."""
 
     def check(self, limits: Limits) -> None:
-        """Refuse a request that names too many states.
+        """Check the number of states in the request.
 
         Raises:
-            InvalidInputError: it does.
+            InvalidInputError: there are too many.
         """
         limits.check_count(len(self.states), parameter="states")
 
 
 def open_reply(loaded: LoadedModel, opened: Sequence[OpenResult]) -> OpenStatesReply:
-    """The opened states as they go over the wire."""
-    return OpenStatesReply(loaded.address, [OpenedState(*one) for one in opened])
+    """Return the reply for opened states."""
+    return OpenStatesReply(loaded.address, [OpenedState(*result) for result in opened])
 
 
 def advance_reply(loaded: LoadedModel, advanced: Sequence[AdvanceResult]) -> AdvanceReply:
-    """The results as they go over the wire."""
+    """Return the reply for continuations."""
     return AdvanceReply(
         loaded.address,
         [
             AdvancedState(
-                one.handle,
-                finite_logprob(one.logprob),
-                len(one.ids),
-                one.num_oov,
-                one.ids.tolist(),
-                _finite(one.log_probs),
-                None if one.eos_log_prob is None else finite_logprob(one.eos_log_prob),
-                one.next_log_probs.tolist(),
+                result.handle,
+                finite_logprob(result.logprob),
+                len(result.ids),
+                result.num_oov,
+                result.ids.tolist(),
+                _finite(result.log_probs),
+                None if result.eos_log_prob is None else finite_logprob(result.eos_log_prob),
+                result.next_log_probs.tolist(),
             )
-            for one in advanced
+            for result in advanced
         ],
     )
 
 
 def next_reply(loaded: LoadedModel, log_probs: FloatArray) -> NextReply:
-    """Log-probabilities [N, K], none of them infinite, as they go over the wire."""
+    """Return the reply for finite log-probabilities [N, K]."""
     return NextReply(loaded.address, log_probs.tolist())
 
 
-def _continuation(index: int, one: ContinuationIn, before: StoredState) -> StateContinuation:
-    name = "token_ids" if one.text is None else "text"
-    given = text_or_ids(one.text or one.token_ids or "")
-    return StateContinuation(f"continuations[{index}].{name}", before, given, eos=one.eos, keep=one.keep)
+def _continuation(index: int, wire: ContinuationIn, state: StoredState) -> StateContinuation:
+    name = "token_ids" if wire.text is None else "text"
+    given = text_or_ids(wire.text or wire.token_ids or "")
+    return StateContinuation(f"continuations[{index}].{name}", state, given, eos=wire.eos, keep=wire.keep)
 
 
 def _finite(log_probs: FloatArray) -> list[float]:

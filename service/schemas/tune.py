@@ -56,7 +56,7 @@ class ReferredListIn(WireModel):
         return self
 
     def given(self) -> CandidateList:
-        """The list as the use case takes it."""
+        """Convert the list to one of the use case."""
         references = tuple(self.references or ()) if self.reference is None else (self.reference,)
         candidates = tuple(Candidate(c.text, c.features) for c in self.candidates)
         return CandidateList(self.id, self.context, candidates, references, self.continuation)
@@ -72,7 +72,7 @@ class TunedModel(WireModel):
 
 
 class TuneSettings(TimedRequest):
-    """How weights are sought and judged."""
+    """Settings of tuning and of its evaluation."""
 
     metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
     """What to tune for."""
@@ -113,12 +113,12 @@ class TuneSettings(TimedRequest):
         """Build the command to tune.
 
         Args:
-            lists: to tune on.
+            lists: lists to tune on.
 
         Raises:
             InvalidInputError: a value is outside its limits.
         """
-        counts = {len(one.references) for one in lists if one.references}
+        counts = {len(given.references) for given in lists if given.references}
         return TuneCommand(
             lists=lists,
             metric=make_metric(
@@ -142,12 +142,12 @@ class TuneSettings(TimedRequest):
         """Return the choice of scoring models.
 
         Raises:
-            InvalidInputError: a mixture is given beside a model, or is none; a model, where none is to score.
+            InvalidInputError: a mixture is given beside a model, or is invalid; or a model beside `given_only`.
         """
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
             raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
         parts = () if self.given_only else main_models(self.model, self.mixture)
-        return ModelChoice(parts, tuple((one.name, one.model) for one in self.models))
+        return ModelChoice(parts, tuple((model.name, model.model) for model in self.models))
 
 
 _EXAMPLE_LISTS: JsonValue = [
@@ -180,19 +180,19 @@ class TuneRequest(TuneSettings):
     """As for /v1/rerank, with references."""
 
     def given(self) -> Generator[None, None, tuple[CandidateList, ...]]:
-        """The lists as the use case takes them, made in steps.
+        """Convert the lists to those of the use case, in steps between which other requests run.
 
         Raises:
-            InvalidInputError: they have more candidates than one request may.
+            InvalidInputError: there are more candidates than one request may have.
         """
-        check_candidate_count(sum(len(one.candidates) for one in self.lists))
+        check_candidate_count(sum(len(wire.candidates) for wire in self.lists))
         lists: list[CandidateList] = []
-        made = 0
-        for one in self.lists:
-            lists.append(one.given())
-            made += len(one.candidates)
-            if made > _CANDIDATES_PER_STEP:
-                made = 0
+        num_converted = 0
+        for wire in self.lists:
+            lists.append(wire.given())
+            num_converted += len(wire.candidates)
+            if num_converted > _CANDIDATES_PER_STEP:
+                num_converted = 0
                 yield
         return tuple(lists)
 
@@ -278,17 +278,17 @@ class TuneReply:
 _NOT_FIGURES = frozenset(
     {"weights", "length_exponent", "posterior_scale", "metric", "signature", "decision", "profile"}
 )
-"""What a profile holds elsewhere than in its figures."""
+"""Fields of the reply left out of a profile's figures."""
 
 
 def tune_reply(tuned: TuneResult, models: ScoringModels, *, main: str | None, created: str) -> TuneReply:
     """Return the result of tuning in wire format.
 
     Args:
-        tuned: what it found.
-        models: that scored.
-        main: what the main model is called in replies.
-        created: now, in ISO 8601, UTC.
+        tuned: result of the tuner.
+        models: scoring models.
+        main: address of the main model in replies; None without one.
+        created: current time in ISO 8601, UTC.
     """
     outcome, data = tuned.outcome, tuned.data
     metric = data.problem.metric
@@ -322,7 +322,7 @@ def tune_reply(tuned: TuneResult, models: ScoringModels, *, main: str | None, cr
 
 
 def weights_by_feature(fitted: FittedWeights, names: tuple[str, ...]) -> dict[str, float]:
-    """Weights that are not 0, by feature; those that keep the first pass's order where it is kept."""
+    """Return the non-zero weights by feature; if the first pass is kept, those that keep its order."""
     if fitted.weights is None:
         return {RANK: 1.0}
     return {name: weight for name, weight in zip(names, fitted.weights.tolist(), strict=True) if weight}
@@ -341,7 +341,7 @@ def _fold(fold: FoldOutcome, names: tuple[str, ...]) -> FoldResult:
 
 
 def _profile(reply: TuneReply, models: ScoringModels, created: str) -> dict[str, Any]:
-    """A profile that has no name yet."""
+    """Return the profile in JSON, without a name."""
     fields = asdict(reply)
     return {
         "weights": reply.weights,
@@ -357,7 +357,7 @@ def _profile(reply: TuneReply, models: ScoringModels, created: str) -> dict[str,
 
 
 def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[str, Any]]:
-    """The models without which the weights cannot be applied."""
+    """Return the models that the weights need."""
     needed = {
         feature_model(name) or "" for name in weights if feature_model(name) is not None or _needs_main(name)
     }

@@ -1,7 +1,7 @@
 """Validation of requests: bytes to a pydantic model, with errors that name the field and the value.
 
-Bounds that a command checks with its own message are only stated in the schema; they are imported
-from where they are checked, so that both say the same.
+Bounds that commands check with messages of their own only appear in the schema; they are imported
+from the modules that check them.
 """
 
 import codecs
@@ -20,7 +20,7 @@ from service.use_cases.inputs import TextOrIds
 
 
 def schema_only(**keywords: Any) -> Any:
-    """Keywords of JSON Schema that are stated; what they say is checked elsewhere."""
+    """Return a field with keywords of JSON Schema that pydantic does not check, but commands do."""
     return Field(json_schema_extra=keywords)
 
 
@@ -59,11 +59,11 @@ ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 _MAX_SHOWN_CHARACTERS = 80
 _MANY_ERRORS = 1000
-"""More are counted only: to tell what each is takes many times the memory and time of the body."""
+"""Limit above which errors are only counted: their details take many times the memory and time of the body."""
 
 
 def _fail_fast_lists(schema: Any) -> None:
-    """Have no list looked at past what is wrong in it: millions of errors take a hundred times the memory of a body."""
+    """Stop lists at their first error: millions of errors take a hundred times the memory of a body."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             schema["fail_fast"] = True
@@ -99,10 +99,10 @@ W = TypeVar("W", bound=BaseModel)
 
 
 def parse_json(kind: type[W], body: bytes) -> W:
-    """Read a request's body.
+    """Parse the body of a request.
 
     Raises:
-        InvalidInputError: it is not UTF-8, not JSON, nested too deeply, or not what `kind` asks for.
+        InvalidInputError: the body is not UTF-8, not JSON, nested too deeply, or no valid `kind`.
     """
     try:
         return kind.model_validate_json(body)
@@ -115,17 +115,17 @@ def parse_json(kind: type[W], body: bytes) -> W:
 
 
 def body_lines(body: bytes) -> Iterator[bytes]:
-    """The lines of a body, one by one: all at once may take more memory than it. A line feed at its end begins none."""
-    at, end = 0, len(body) - body.endswith(b"\n")
-    while at <= end:
-        line_end = body.find(b"\n", at, end)
+    """Yield the lines of a body; a list of all may take more memory than the body. A final line feed begins none."""
+    start, end = 0, len(body) - body.endswith(b"\n")
+    while start <= end:
+        line_end = body.find(b"\n", start, end)
         line_end = end if line_end < 0 else line_end
-        yield body[at:line_end]
-        at = line_end + 1
+        yield body[start:line_end]
+        start = line_end + 1
 
 
 def invalid_input(error: ValidationError) -> InvalidInputError:
-    """The first thing that is wrong, as an error of ours."""
+    """Convert the first error of a validation."""
     if error.error_count() > _MANY_ERRORS:
         return InvalidInputError(f"{error.error_count()} values in the request body are wrong")
     first = error.errors(include_url=False, include_context=False)[0]
@@ -137,7 +137,7 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
     if first["type"] == "extra_forbidden":
         return InvalidInputError(f"there is no parameter {parameter!r}", parameter=parameter)
     if not parameter and isinstance(first["input"], dict):
-        # fields that do not go together: quoting them all would say nothing
+        # fields that exclude each other: to quote the object would not help
         return InvalidInputError(_constraint_text(first["msg"]))
     return InvalidInputError(
         f"{parameter or 'the request body'} is {_display_value(first['input'])}: {_constraint_text(first['msg'])}",
@@ -146,13 +146,13 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`("lists", 3, "id")` as `lists[3].id`; names of alternatives, which start with `<`, are left out."""
+    """Format `("lists", 3, "id")` as `lists[3].id`, without names of alternatives, which start with `<`."""
     path = ""
-    for step in location:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif not step.startswith("<"):
-            path += f".{step}" if path else step
+    for key in location:
+        if isinstance(key, int):
+            path += f"[{key}]"
+        elif not key.startswith("<"):
+            path += f".{key}" if path else key
     return path
 
 
@@ -162,11 +162,11 @@ def _display_value(value: Any) -> str:
 
 
 def _truncate(value: Any) -> Any:
-    """Truncate a value to be shown: writing a body of megabytes delays all other requests."""
+    """Truncate a value to display: formatting a body of megabytes delays all other requests."""
     if isinstance(value, str):
         return value[: _MAX_SHOWN_CHARACTERS + 1]
     if isinstance(value, list):
-        return [_truncate(one) for one in value[: _MAX_SHOWN_CHARACTERS + 1]]
+        return [_truncate(entry) for entry in value[: _MAX_SHOWN_CHARACTERS + 1]]
     if isinstance(value, dict):
         return {_truncate(name): _truncate(value[name]) for name in islice(value, _MAX_SHOWN_CHARACTERS + 1)}
     return value
@@ -181,7 +181,7 @@ def _after_colon(message: str) -> str:
 
 
 def _context_tag(value: Any) -> str | None:
-    """Return the alternative that a value is meant as, so that errors concern only that one."""
+    """Return the alternative that matches the type of a value, so that errors concern only that one."""
     if isinstance(value, str):
         return "<text>"
     if isinstance(value, list):
@@ -228,12 +228,12 @@ OneOrMoreContexts = Annotated[
 def named_contexts(
     given: str | list[str] | list[int] | list[list[int]], *, parameter: str
 ) -> tuple[tuple[str, TextOrIds], ...]:
-    """Each of what `OneOrMoreContexts` allows, as commands hold it, and what errors call it."""
+    """Return each context as a command holds it, and its name in errors."""
     if isinstance(given, str) or not given or isinstance(given[0], int):
         return ((parameter, text_or_ids(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
-    return tuple((f"{parameter}[{i}]", text_or_ids(one)) for i, one in enumerate(given))  # type: ignore[arg-type]
+    return tuple((f"{parameter}[{i}]", text_or_ids(context)) for i, context in enumerate(given))  # type: ignore[arg-type]
 
 
 def text_or_ids(value: str | list[int]) -> TextOrIds:
-    """The value as commands hold it."""
+    """Return a text, or token ids as a tuple."""
     return value if isinstance(value, str) else tuple(value)

@@ -1,6 +1,6 @@
 """Requests to all workers: merged metrics, and model changes applied to every worker.
 
-A worker that does not answer is left out; when it is restarted it takes over what its peers serve.
+A worker that does not answer is left out; when restarted, it loads the models that its peers serve.
 Changes are serialised by a file lock across processes, since two opposite changes could otherwise
 end differently in different workers. Plain ASGI, behind the authentication.
 """
@@ -38,10 +38,10 @@ _COMMENT = b"#"
 
 
 def merge_expositions(texts: Iterable[bytes]) -> bytes:
-    """All samples of several texts, those of one family together under one head.
+    """Merge the samples of several expositions, those of one family under one head.
 
     Args:
-        texts: in Prometheus' text format; no sample stands in two of them.
+        texts: expositions in Prometheus' text format, without common samples.
     """
     heads: dict[bytes, list[bytes]] = {}
     samples: dict[bytes, list[bytes]] = {}
@@ -61,11 +61,11 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
 
 
 def pool_metrics(*, answering: int, restarts: Sequence[int]) -> bytes:
-    """Return the metrics of the workers together.
+    """Return the metrics of the pool.
 
     Args:
-        answering: how many have told their metrics.
-        restarts: how often each was started again.
+        answering: number of workers whose metrics were received.
+        restarts: number of restarts of each worker.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_PoolCollector(answering, restarts))
@@ -95,24 +95,24 @@ _POLL_S = 0.01
 
 
 class CrossProcessLock:
-    """A lock that one request of one worker has at a time; it goes with a worker that dies.
+    """Lock across the requests of all workers, released when its holder dies.
 
     Args:
-        crew: the workers, in whose folder it lies.
+        pool: pool of the workers, whose folder has the file of the lock.
     """
 
-    def __init__(self, crew: WorkerPool) -> None:
-        self._path = crew.folder / _LOCK
+    def __init__(self, pool: WorkerPool) -> None:
+        self._path = pool.folder / _LOCK
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Wait for the turn, and have it while the block runs.
+        """Wait for the lock, and hold it in the context.
 
-        Each has a descriptor of its own, so that requests of one worker wait for one another as well.
+        Each request has its own descriptor, so that requests of one worker exclude each other as well.
         """
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            while not _try_lock(descriptor):  # noqa: ASYNC110 - another process gives it back
+            while not _try_lock(descriptor):  # noqa: ASYNC110 - released by another process
                 await asyncio.sleep(_POLL_S)
             yield
         finally:
@@ -136,16 +136,16 @@ _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
 class Broadcast:
-    """Application that passes a change to all workers, and merges the metrics of all.
+    """Middleware that applies changes of models on all workers, and merges the metrics of all.
 
-    A worker that does not answer is left out: when it is started again, it takes over what the others serve.
+    A worker that does not answer is left out; when restarted, it loads the models that its peers serve.
 
     Args:
-        app: what answers for this worker alone.
-        pool: the workers.
-        peers: the others, by number.
-        metrics: of this one.
-        max_body_bytes: of a request that changes something.
+        app: application of this worker.
+        pool: pool of the workers.
+        peers: other workers, by number.
+        metrics: metrics of this worker.
+        max_body_bytes: maximum size of the body of a change.
     """
 
     def __init__(
@@ -181,13 +181,13 @@ class Broadcast:
         """Return the metrics of all workers that reply in time."""
         texts = {self._pool.number: self._metrics.exposition()}
 
-        async def add(number: int, sibling: Peer) -> None:
+        async def add(number: int, peer: Peer) -> None:
             try:
-                texts[number] = (await sibling.get(METRICS_PATH)).body
+                texts[number] = (await peer.get(METRICS_PATH)).body
             except PeerConnectionError as error:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
-        await asyncio.gather(*(add(number, sibling) for number, sibling in self._peers.items()))
+        await asyncio.gather(*(add(number, peer) for number, peer in self._peers.items()))
         pool_text = pool_metrics(answering=len(texts), restarts=self._pool.status.restarts)
         return merge_expositions([texts[number] for number in sorted(texts)] + [pool_text])
 
@@ -198,7 +198,9 @@ class Broadcast:
         if body is None:
             await self._app(scope, receive, send)
             return
-        async with self._changes.hold():  # else two opposite ones could end differently in each worker
+        async with (
+            self._changes.hold()
+        ):  # since two opposite changes could end differently in different workers
             if _ALIASES_SEGMENT in scope["path"]:
                 answer = await self._change_alias(scope, receive, body)
             else:
@@ -212,21 +214,21 @@ class Broadcast:
             self._app(scope, receive, own.send),
             *(self._forward(number, request) for number in self._peers),
         )
-        theirs = dict(zip(self._peers, answers[1:], strict=True))
-        replies = {number: answer for number, answer in theirs.items() if answer is not None}
+        by_peer = dict(zip(self._peers, answers[1:], strict=True))
+        replies = {number: answer for number, answer in by_peer.items() if answer is not None}
         return _merge_responses(own, self._pool.number, replies)
 
     async def _forward(self, number: int, request: bytes) -> PeerResponse | None:
-        answer = PeerResponse()
+        reply = PeerResponse()
         try:
-            await self._peers[number].exchange(request, answer.send)
+            await self._peers[number].exchange(request, reply.send)
         except PeerConnectionError as error:
             _log.warning("a worker was not told of a change", other=number, reason=str(error))
             return None
-        return answer
+        return reply
 
     async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
-        """Change an alias, which is one file for all, then have the others look at it."""
+        """Change an alias, one file for all workers, then have the other workers read the registry."""
         own = PeerResponse()
         await self._app(scope, receive, own.send)
         if own.status >= _FIRST_ERROR_STATUS:
@@ -243,13 +245,13 @@ class Broadcast:
         behind = [address for address in serving if address != reply["serving"]]
         if "wait" not in query or not behind:
             return own
-        # one that could not load the version answers by the one before, as a lone process would say of itself
+        # a worker that could not load the version still serves the previous one: reply as a single process would
         return _with_body(own, json.dumps({**reply, "serving": behind[0]}).encode())
 
 
-def _merge_responses(own: PeerResponse, number: int, theirs: Mapping[int, PeerResponse]) -> PeerResponse:
-    """One answer for all: the one asked's, unless others failed where it did not, or the other way round."""
-    answers = {number: own, **theirs}
+def _merge_responses(own: PeerResponse, number: int, replies: Mapping[int, PeerResponse]) -> PeerResponse:
+    """Merge the replies of all workers into this worker's, or into an error if some failed and some did not."""
+    answers = {number: own, **replies}
     failed = sorted(n for n, answer in answers.items() if answer.status >= _FIRST_ERROR_STATUS)
     done = sorted(set(answers) - set(failed))
     if not failed or not done:
@@ -268,13 +270,13 @@ def _worker_names(numbers: list[int]) -> str:
 
 
 def _with_request_id(scope: Scope) -> Scope:
-    """The same request with the id that it was given here, so that all log lines have it."""
+    """Add the request's id to the headers, so that all workers log it."""
     headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
     return {**scope, "headers": [*headers, (b"x-request-id", scope["state"]["request_id"].encode())]}
 
 
 def _with_body(answer: PeerResponse, body: bytes) -> PeerResponse:
-    """The same with another body; what this worker adds to all it answers, it adds itself."""
+    """Replace the body of a reply, without the headers that this worker adds to every reply."""
     headers = [(name, value) for name, value in answer.headers if name in _KEPT_HEADERS]
     return PeerResponse(answer.status, [*headers, (b"content-length", str(len(body)).encode())], body)
 

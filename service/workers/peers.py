@@ -1,7 +1,7 @@
 """Communication between workers: relaying by affinity, internal endpoints, HTTP over Unix sockets.
 
-Words of an autocomplete user and sessions of typing belong to the worker that the hash of the name
-selects. States and reranking sessions belong to the worker named in their handles. A client opens
+Words of an autocomplete user and autocomplete sessions belong to the worker selected by the hash of
+the name. States and reranking sessions belong to the worker named in their handles. A client opens
 states at the worker selected by the header `X-Gramophone-Session`, else by its address, so that all
 its states are together and may occur in one request.
 
@@ -11,8 +11,8 @@ GET /workers/metrics                  metrics of this worker
 GET /workers/served                   addresses that it serves or will serve, and those unloaded
 POST /workers/refresh?address&wait    poll the registry now; the model that then serves an address
 
-The client is a bare HTTP/1.1 parser whose messages are those of an ASGI application: a client
-library would take longer than most replies, and a reply is forwarded while it arrives.
+The client is a bare HTTP/1.1 parser that yields ASGI messages: a client library would take longer
+than most replies, and a reply is forwarded while it arrives.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from service.routes.request import Services, while_connected
 from service.workers.pool import WorkerPool
 
 _BUFFER_BYTES = 1 << 18
-"""Of an answer that arrives faster than it is passed on, before its sender must wait."""
+"""Maximum of buffered bytes of a reply that arrives faster than it is forwarded."""
 
 _REPLY_TIMEOUT_S = 1.0
-"""What workers ask of one another is answered at once; one that hangs is not waited for."""
+"""Timeout of requests to internal endpoints, which are answered at once unless the worker hangs."""
 
 _HOP_BY_HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
@@ -58,10 +58,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class PeerConnectionError(Exception):
-    """A worker did not answer, or not to the end.
+    """Missing or incomplete reply of a worker.
 
     Attributes:
-        reply_begun: whether some of the answer had come.
+        reply_begun: whether a part of the reply was received.
     """
 
     def __init__(self, message: str, *, reply_begun: bool) -> None:
@@ -71,14 +71,14 @@ class PeerConnectionError(Exception):
 
 @dataclass(slots=True)
 class PeerResponse:
-    """A whole answer; `send` takes it as an application sends it."""
+    """Complete reply; its `send` collects the messages of an ASGI application."""
 
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
 
     async def send(self, message: Message) -> None:
-        """Take a message of an ASGI application."""
+        """Collect a message of an ASGI application."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message.get("headers", ()))
         else:
@@ -86,7 +86,7 @@ class PeerResponse:
 
 
 def encode_request(method: str, target: bytes, headers: Headers, body: bytes = b"") -> bytes:
-    """A request as it goes over a link."""
+    """Encode a request to a worker."""
     lines = [method.encode(), b" ", target, b" HTTP/1.1\r\n"]
     for name, value in headers:
         if name not in _DROPPED_REQUEST_HEADERS:
@@ -97,7 +97,7 @@ def encode_request(method: str, target: bytes, headers: Headers, body: bytes = b
 
 
 def encode_scope(scope: Scope, body: bytes) -> bytes:
-    """The request of a scope as it goes over a link; the answer to HEAD has its body cut off where it came from."""
+    """Encode the request of a scope; HEAD becomes GET, and the forwarding worker omits the body of the reply."""
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     target = scope["raw_path"]
     if scope["query_string"]:
@@ -109,10 +109,10 @@ def encode_scope(scope: Scope, body: bytes) -> bytes:
 
 
 class Peer:
-    """Peer worker; connections to it are kept for the next request.
+    """Peer worker; connections to it are reused.
 
     Args:
-        socket: where it listens for the others.
+        socket: path of its socket for peers.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -120,10 +120,10 @@ class Peer:
         self._idle: list[_PeerConnection] = []
 
     async def get(self, path: str) -> PeerResponse:
-        """The whole answer to a GET that is answered at once.
+        """Return the complete reply to a GET of an internal endpoint.
 
         Raises:
-            CutError: there was none, it did not come soon, or it is an error.
+            PeerConnectionError: the reply is missing, late, incomplete or an error.
         """
         answer = PeerResponse()
         request = encode_request("GET", path.encode(), [(b"host", b"worker")])
@@ -141,47 +141,49 @@ class Peer:
         return answer
 
     async def exchange(self, request: bytes, send: Send) -> None:
-        """Have a request answered.
+        """Send a request and forward the reply.
 
         Args:
-            request: as `encode` makes it.
-            send: given the answer while it comes.
+            request: request from `encode_request` or `encode_scope`.
+            send: function that receives the messages of the reply while it arrives.
 
         Raises:
-            CutError: nobody listens, or the answer was not whole.
+            PeerConnectionError: the worker does not listen, or its reply was incomplete.
         """
         while True:
-            messages = self._idle_connection()
-            link = messages or await self._connect()
+            reused = self._idle_connection()
+            connection = reused or await self._connect()
             try:
-                await link.exchange(request, send)
+                await connection.exchange(request, send)
             except PeerConnectionError as error:
-                if messages is None or error.reply_begun:
+                if reused is None or error.reply_begun:
                     raise
-                continue  # it was closed for having been idle, or its worker has died: the next is fresh, or refused
+                continue  # closed when idle, or its worker died: retry on a new connection
             finally:
-                link.release(self._idle)
+                connection.release(self._idle)
             return
 
     def _idle_connection(self) -> "_PeerConnection | None":
         while self._idle:
-            link = self._idle.pop()
-            if link.is_open:
-                return link
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
         return None
 
     async def _connect(self) -> "_PeerConnection":
         try:
-            _, link = await asyncio.get_running_loop().create_unix_connection(_PeerConnection, self._socket)
+            _, connection = await asyncio.get_running_loop().create_unix_connection(
+                _PeerConnection, self._socket
+            )
         except OSError as error:
             raise PeerConnectionError(
                 f"{self._socket}: {error.strerror or error}", reply_begun=False
             ) from None
-        return link
+        return connection
 
 
 class _PeerConnection(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """Connection to a peer, for one request at a time."""
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
@@ -199,7 +201,7 @@ class _PeerConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, request: bytes, send: Send) -> None:
-        """See `Sibling.exchange`."""
+        """Send a request and forward the reply; see `Peer.exchange`."""
         self._begun = self._complete = False
         if not self.is_open:
             raise PeerConnectionError("the connection was closed", reply_begun=False)
@@ -229,11 +231,11 @@ class _PeerConnection(asyncio.Protocol):
     # --- called by the event loop -----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received bytes."""
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
@@ -244,7 +246,7 @@ class _PeerConnection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the request under way."""
+        """Fail the running request."""
         self._transport = None
         self._problem = self._problem or f"the connection ended{f': {exc}' if exc else ''}"
         self._wake()
@@ -252,27 +254,27 @@ class _PeerConnection(asyncio.Protocol):
     # --- called by the parser -----------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep what is not of this connection alone."""
+        """Keep a header, unless it is specific to this connection."""
         name = name.lower()
         if name not in _DROPPED_RESPONSE_HEADERS:
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The answer begins."""
+        """Begin the reply."""
         self._begun = True
         headers, self._headers = self._headers, []
         status = self._parser.get_status_code()
         self._messages.append({"type": "http.response.start", "status": status, "headers": headers})
 
-    def on_body(self, piece: bytes) -> None:
-        """Receive a piece of the body."""
-        self._waiting_bytes += len(piece)
-        self._messages.append({"type": "http.response.body", "body": piece, "more_body": True})
+    def on_body(self, body: bytes) -> None:
+        """Receive a part of the body."""
+        self._waiting_bytes += len(body)
+        self._messages.append({"type": "http.response.body", "body": body, "more_body": True})
 
     def on_message_complete(self) -> None:
-        """Finish the message."""
+        """Finish the reply."""
         self._complete = True
-        self._keeps_alive = self._parser.should_keep_alive()  # it knows now only
+        self._keeps_alive = self._parser.should_keep_alive()  # known only at the end of a message
         last = self._messages[-1] if self._messages else None
         if last is not None and last["type"] == "http.response.body":
             last["more_body"] = False
@@ -285,10 +287,11 @@ class _PeerConnection(asyncio.Protocol):
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[bytes | None, Receive]:
-    """The body, and what an application that is to answer after all receives: the same, and then what comes.
+    """Read the body of a request.
 
     Returns:
-        None in place of a body that is too long, too slow, or cut off: the application finds out, and refuses it.
+        The body, or None if it is too long, too slow or incomplete, which the application then refuses; and a
+        `receive` for the application that replays the messages.
     """
     if content_length(scope) > max_bytes:
         return None, receive
@@ -307,19 +310,19 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[
     body = (
         messages[0].get("body", b"")
         if len(messages) == 1
-        else b"".join(one.get("body", b"") for one in messages)
+        else b"".join(message.get("body", b"") for message in messages)
     )
     return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
 
 def _replay(messages: list[Message], receive: Receive) -> Receive:
-    left = iter(messages)
+    remaining = iter(messages)
 
-    async def again() -> Message:
-        message = next(left, None)
+    async def receive_again() -> Message:
+        message = next(remaining, None)
         return await receive() if message is None else message
 
-    return again
+    return receive_again
 
 
 _USERS = "/v1/autocomplete/users/"
@@ -331,35 +334,35 @@ _PATHS = frozenset({_AUTOCOMPLETE, _OPEN_STATES, _RERANK}) | _WITH_HANDLES
 _AFFINITY_HEADER = b"x-gramophone-session"
 
 _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
-# a quotation mark inside a text of JSON is written with a backslash: these are keys
+# quotation marks inside JSON strings are escaped, so these patterns match only keys
 _USER = re.compile(rb'"user"\s*:\s*"([^"]*)"')
 _SESSION = re.compile(rb'"session"\s*:\s*"([^"]*)"')
 
 
 def has_affinity(path: str) -> bool:
-    """Return whether requests to a path may need the memory of one process."""
+    """Return whether requests to a path may need the state of one process."""
     return path in _PATHS or path.startswith(_USERS)
 
 
 class Affinity:
-    """Finds the worker for a request.
+    """Choice of the worker for a request.
 
     Args:
-        crew: the workers.
+        pool: pool of the workers.
     """
 
-    def __init__(self, crew: WorkerPool) -> None:
-        self._size = crew.size
-        self._by_name = {name.encode(): number for number, name in enumerate(crew.process_names)}
+    def __init__(self, pool: WorkerPool) -> None:
+        self._size = pool.size
+        self._by_name = {name.encode(): number for number, name in enumerate(pool.process_names)}
 
     def of(self, scope: Scope, body: bytes) -> int | None:
-        """The number of the worker that a request to a path that is remembering should go to; None if any will do."""
+        """Return the number of the worker for a request to a path with affinity; None for any worker."""
         path = scope["path"]
         if path.startswith(_USERS):
             return self._hash(path[len(_USERS) :].partition("/")[0].encode())
         if path == _AUTOCOMPLETE:
-            named = _USER.search(body) or _SESSION.search(body)
-            return None if named is None else self._hash(_unescape(named[1]))
+            match = _USER.search(body) or _SESSION.search(body)
+            return None if match is None else self._hash(_unescape(match[1]))
         if path == _OPEN_STATES:
             return self._worker_of_client(scope)
         owner = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
@@ -368,8 +371,8 @@ class Affinity:
         return owner
 
     def _state_owner(self, body: bytes) -> int | None:
-        """Return the worker with the first of the named states of this service."""
-        names = (found[1] for found in _HANDLE.finditer(body))
+        """Return the worker of the first handle of this service in a body."""
+        names = (match[1] for match in _HANDLE.finditer(body))
         return next((self._by_name[name] for name in names if name in self._by_name), None)
 
     def _worker_of_client(self, scope: Scope) -> int:
@@ -382,19 +385,19 @@ class Affinity:
 
 
 def _unescape(name: bytes) -> bytes:
-    """A name out of JSON as it stands in paths: some clients write `+` and others as numbers."""
+    """Unescape a name in JSON as it occurs in paths; some clients write `+` and others as numeric escapes."""
     if b"\\" not in name:
         return name
     try:
         return str(json.loads(b'"%b"' % name)).encode(errors="replace")
     except ValueError:
-        return name  # whoever answers will refuse it
+        return name  # the worker that answers will refuse it
 
 
 _log = structlog.get_logger(__name__)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 PEER_PREFIX = "/workers/"
-"""Where paths begin that workers ask of one another, and nobody else may."""
+"""Prefix of the paths of internal endpoints, open to workers only."""
 
 
 def is_from_peer(scope: Scope) -> bool:
@@ -404,18 +407,18 @@ def is_from_peer(scope: Scope) -> bool:
 
 
 class AffinityRelay:
-    """Passes requests on to the worker that they belong to, which does all there is to do: key, counts, log.
+    """Middleware that forwards requests to the worker they belong to, which checks the key, counts and logs.
 
-    The outermost of all. What comes from another worker is answered here.
+    It is the outermost middleware. Requests from other workers are answered here.
 
     Args:
-        app: what answers.
-        pool: the workers.
-        peers: the others, by number.
-        peer_endpoints: answers what workers ask of one another.
-        keys: of which one is asked for before a body is read.
-        metrics: where relays are counted.
-        max_body_bytes: a longer body is refused here.
+        app: application of this worker.
+        pool: pool of the workers.
+        peers: other workers, by number.
+        peer_endpoints: application of the internal endpoints.
+        keys: keys of the service; with any, a valid one is required before a body is read.
+        metrics: metrics that count relayed requests.
+        max_body_bytes: maximum size of a body; longer ones are refused here.
     """
 
     def __init__(
@@ -440,38 +443,38 @@ class AffinityRelay:
         self._affinity = Affinity(pool)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or have it answered."""
+        """Answer or forward one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif has_affinity(scope["path"]) and not is_from_peer(scope) and self._is_acceptable(scope):
-            await self._pass_on_to_owner(scope, receive, send)
+            await self._forward_to_owner(scope, receive, send)
         elif scope["path"].startswith(PEER_PREFIX) and is_from_peer(scope):
             await self._peer_endpoints(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     def _is_acceptable(self, scope: Scope) -> bool:
-        """Return whether a request is acceptable whatever its body; any other is refused here."""
+        """Return whether to read the body of a request; others are refused by this worker."""
         if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
             return False
         return not self._keys or self._keys.find(presented_key(scope)) is not None
 
-    async def _pass_on_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, receive = await read_body(scope, receive, max_bytes=self._max_body_bytes)
-        home = None if body is None else self._affinity.of(scope, body)
-        if body is None or home is None or home == self._number:
+        owner = None if body is None else self._affinity.of(scope, body)
+        if body is None or owner is None or owner == self._number:
             await self._app(scope, receive, send)
             return
         self._relayed.inc()
-        exchange = asyncio.ensure_future(self._peers[home].exchange(encode_scope(scope, body), send))
+        exchange = asyncio.ensure_future(self._peers[owner].exchange(encode_scope(scope, body), send))
         try:
             await while_connected(receive, exchange)
         except ClientDisconnect:
-            return  # the link is closed, and with it the other's work ends
+            return  # the connection is closed, which cancels the work of the other worker
         except PeerConnectionError as error:
-            _log.warning("a worker did not answer", other=home, reason=str(error))
-            if not error.reply_begun:  # else the server sees that the answer is not whole, and hangs up
-                await RequestLog(_peer_lost(home), metrics=self._metrics)(scope, receive, send)
+            _log.warning("a worker did not answer", other=owner, reason=str(error))
+            if not error.reply_begun:  # else the server closes the connection, as the reply is incomplete
+                await RequestLog(_peer_lost(owner), metrics=self._metrics)(scope, receive, send)
 
 
 def _peer_lost(number: int) -> ASGIApp:
@@ -488,17 +491,17 @@ REFRESH_PATH = PEER_PREFIX + "refresh"
 
 
 def served_addresses(services: Services) -> set[str]:
-    """The addresses that a worker serves or is to serve."""
+    """Return the addresses that a worker serves or will serve."""
     host = services.host
-    here = {address for model in host.models.values() for address in host.followed_addresses(model)}
-    return here | set(services.reloader.queued)
+    hosted = {address for model in host.models.values() for address in host.followed_addresses(model)}
+    return hosted | set(services.reloader.queued)
 
 
 class PeerEndpoints:
-    """Answers other workers.
+    """Application of the internal endpoints, for other workers.
 
     Args:
-        services: of this one.
+        services: services of this worker.
     """
 
     def __init__(self, services: Services) -> None:
@@ -521,9 +524,9 @@ class PeerEndpoints:
         await reply(scope, receive, send)
 
     async def _refresh(self, query: dict[str, list[str]]) -> Response:
-        following = self._services.reloader.refresh()
+        refreshed = self._services.reloader.refresh()
         if "wait" in query:
-            await asyncio.shield(following)
+            await asyncio.shield(refreshed)
         model = self._services.host.address_table.by_address.get(query["address"][0])
         serving = model.address if model is not None and model.loaded is not None else None
         return Response(json.dumps({"serving": serving}), media_type="application/json")

@@ -13,14 +13,14 @@ _CELL_BYTES = 8
 _NOT_LISTENING = -1
 
 HEARTBEAT_INTERVAL_S = 0.2
-"""How often a worker says that it is alive."""
+"""Interval of a worker's heartbeats."""
 
 
 class SharedStatus:
-    """Made before the workers are forked. Every cell has one writer at a time, so nobody waits for anybody.
+    """Status of all workers in shared memory, made before they are forked; each cell has one writer, so no locks.
 
     Args:
-        size: how many workers there are.
+        size: number of workers.
     """
 
     def __init__(self, size: int) -> None:
@@ -32,59 +32,59 @@ class SharedStatus:
         for worker in range(size):
             self.mark_stopped(worker)
 
-    # --- what a worker tells ------------------------------------------------------------------------
+    # --- written by workers --------------------------------------------------------------------------
 
     def mark_composed(self, worker: int) -> None:
-        """A worker could be put together as its settings say."""
+        """Record that a worker was composed from its settings."""
         self._composed[worker] = 1
 
     def mark_started(self, worker: int) -> None:
-        """A worker has loaded what is to be served, or has failed to."""
+        """Record that a worker has loaded its models, or failed to."""
         self._started[worker] = 1
 
     def set_connections(self, worker: int, connections: int) -> None:
-        """A worker listens, and has so many connections."""
+        """Record the number of connections of a listening worker."""
         self._connections[worker] = connections
 
     def mark_stopped(self, worker: int) -> None:
-        """A worker listens no more; its supervisor says so of one that has died."""
+        """Record that a worker stopped listening; the supervisor calls this for a dead one."""
         self._connections[worker] = _NOT_LISTENING
         self._beats[worker] = 0
 
     def heartbeat(self, worker: int) -> None:
-        """A worker is alive and at work, or has none."""
+        """Record that a worker is alive and makes progress, or is idle."""
         self._beats[worker] += 1
 
-    # --- what the supervisor tells ------------------------------------------------------------------
+    # --- written by the supervisor --------------------------------------------------------------------
 
     def mark_restarted(self, worker: int) -> None:
-        """A worker is started once more."""
+        """Count a restart of a worker."""
         self._restarts[worker] += 1
 
-    # --- what all may ask -----------------------------------------------------------------------------
+    # --- read by all ----------------------------------------------------------------------------------
 
     def was_composed(self, worker: int) -> bool:
-        """Return whether the pool was ever composed."""
+        """Return whether a worker was ever composed."""
         return bool(self._composed[worker])
 
     @property
     def all_started(self) -> bool:
-        """Return whether every worker has ever been ready; a later death changes nothing, as the others serve."""
+        """Return whether every worker has once been ready; a later death changes nothing, as the others serve."""
         return all(self._started)
 
     @property
     def connections(self) -> list[int | None]:
-        """Connections of each worker, None where it does not listen."""
+        """Number of connections of each worker; None for one that does not listen."""
         return [None if count == _NOT_LISTENING else count for count in self._connections]
 
     @property
     def heartbeats(self) -> list[int]:
-        """Count of heartbeats of each worker; 0 before its first."""
+        """Number of heartbeats of each worker; 0 before the first."""
         return list(self._beats)
 
     @property
     def restarts(self) -> list[int]:
-        """Count of restarts of each worker."""
+        """Number of restarts of each worker."""
         return list(self._restarts)
 
 
@@ -93,14 +93,14 @@ class WorkerPool:
     """Identity of a worker, and the means to find its peers.
 
     Attributes:
-        number: of this worker, from 0.
-        size: how many there are.
-        name: of the service in handles of states; a worker's is this and its number.
-        status: what all tell all.
-        folder: of the workers' own sockets; nobody else's user may enter it.
-        weights: where what models compute from their weights lies, for all workers.
-        lifeline: descriptor of a pipe that ends when the supervisor does.
-        is_restarted: whether it takes the place of one that has died.
+        number: number of this worker, from 0.
+        size: number of workers.
+        name: name of the service in handles of states; a worker's name adds its number.
+        status: status shared by all workers.
+        folder: folder of the workers' own sockets, closed to other users.
+        weights: folder of the arrays that models compute from their weights, shared by all workers.
+        lifeline: descriptor of a pipe that ends with the supervisor.
+        is_restarted: whether this worker replaces a dead one.
     """
 
     number: int
@@ -114,12 +114,12 @@ class WorkerPool:
 
     @property
     def process_name(self) -> str:
-        """This worker's name in handles of states."""
+        """Name of this worker in handles of states."""
         return self.process_names[self.number]
 
     @property
     def process_names(self) -> list[str]:
-        """Every worker's name in handles."""
+        """Names of all workers in handles of states."""
         return [f"{self.name}-{number}" for number in range(self.size)]
 
     def socket_of(self, number: int) -> Path:
@@ -128,16 +128,16 @@ class WorkerPool:
 
     @property
     def peer_numbers(self) -> list[int]:
-        """The numbers of all but this one."""
+        """Numbers of all other workers."""
         return [number for number in range(self.size) if number != self.number]
 
     @property
     def num_threads(self) -> int:
-        """A worker's share of the cores."""
+        """Threads of a worker, its share of the cores."""
         return max(1, len(_cores()) // self.size)
 
     def pin(self) -> None:
-        """Stay on one core: worker i on the i-th, round and round."""
+        """Pin this worker to one core: worker i to core i modulo the number of cores."""
         cores = _cores()
         os.sched_setaffinity(0, {cores[self.number % len(cores)]})
 

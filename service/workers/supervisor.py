@@ -1,12 +1,12 @@
 """Supervisor process: starts workers, restarts dead or hung ones, and stops all of them together.
 
 It serves nothing itself, starts no thread and runs no event loop, so that it can fork at any time.
-Models are inspected in a child process before, so that no thread of a library stays in this one,
-and modules are imported before the fork, so that their pages are shared.
+Models are inspected in a child process first, so that no thread of a library stays in this one, and
+modules are imported before the fork, so that their pages are shared.
 
-The watchdog counts its own checks, not seconds: when the whole machine was suspended, no worker is
-taken for hung. Shared folders are held by `flock`, which ends with the last process however it
-dies; folders that no process holds are removed at the next start.
+The watchdog counts its own checks, not seconds, so that no worker seems hung after the whole machine
+was suspended. Shared folders are locked by `flock`, which ends with the last process however it
+dies; unlocked folders are removed at the next start.
 """
 
 import contextlib
@@ -38,17 +38,17 @@ _PREFIX = "gramophone-"
 
 
 class LockedFolder:
-    """A new folder that nobody else's user may enter. The folders of its kind that were left over are removed first.
+    """New locked folder, closed to other users; unlocked folders of its kind are removed first.
 
     Args:
-        kind: what its name ends with, `gramophone-….kind`, so that nobody's own folder is taken for one.
-        parent: where it is to be; None for the folder of temporary files.
+        kind: suffix of its name, `gramophone-….kind`, which keeps it apart from other folders.
+        parent: parent of the folder; None for the folder of temporary files.
     """
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
         _remove_leftovers(parent, kind)
-        while True:  # until nobody has swept it before it was held
+        while True:  # until no other process has removed the folder before it was locked
             self.path = Path(tempfile.mkdtemp(f".{kind}", _PREFIX, parent))  # of mode 0700
             try:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -60,15 +60,15 @@ class LockedFolder:
             os.close(self._descriptor)
 
     def remove(self) -> None:
-        """Remove it, with all that is in it."""
+        """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
 
 
 def _remove_leftovers(parent: Path, kind: str) -> None:
-    """Remove the folders of a kind that are ours and that nobody holds."""
+    """Remove the unlocked folders of a kind that belong to this user."""
     for path in parent.glob(f"{_PREFIX}*.{kind}"):
-        with contextlib.suppress(OSError):  # held, or another user's, or gone by now
+        with contextlib.suppress(OSError):  # locked, of another user, or removed meanwhile
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(descriptor).st_uid == os.getuid():
@@ -80,10 +80,10 @@ def _remove_leftovers(parent: Path, kind: str) -> None:
 
 
 class SignalQueue:
-    """While it is open, signals of some kinds wait to be asked for.
+    """Queue of signals, which replaces their handlers while it is open.
 
     Args:
-        kinds: which.
+        kinds: signals to queue.
     """
 
     def __init__(self, kinds: Iterable[signal.Signals]) -> None:
@@ -95,7 +95,7 @@ class SignalQueue:
         signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
 
     def wait(self, timeout_s: float | None) -> list[int]:
-        """Signals that have come, in order; none if the time is over."""
+        """Return the signals received, in order; none after the timeout."""
         if not select.select([self._reading], [], [], timeout_s)[0]:
             return []
         with contextlib.suppress(BlockingIOError):
@@ -104,12 +104,12 @@ class SignalQueue:
 
     @contextlib.contextmanager
     def blocked(self) -> Iterator[None]:
-        """While the block runs, none arrives: a child that is forked there would write its own into our pipe."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, self._kinds)
+        """Block the signals in the context, since a child forked there would write its own signals to this queue."""
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, self._kinds)
         try:
             yield
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def close(self) -> None:
         """Restore the former signal handlers."""
@@ -124,49 +124,51 @@ _MAX_MISSED_HEARTBEATS = 5
 
 
 class Watchdog:
-    """Finds workers that have said nothing for some time.
+    """Detector of workers without recent heartbeats.
 
-    It counts its own looks, not seconds: when the whole machine was held up, or all processes of a container were, the
-    supervisor could not look either, and takes nobody's silence amiss.
+    It counts its own checks, not seconds: while the whole machine or container was suspended, the supervisor
+    made no checks either.
 
     Args:
-        board: where workers say that they are alive.
-        size: how many there are.
-        patience_s: how long one may be silent; 0 is for ever. Five beats it always may.
-        clock: seconds, monotonic.
+        status: status with the heartbeats of the workers.
+        size: number of workers.
+        patience_s: maximum time without a heartbeat, at least five intervals; 0 for no limit.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
-        self, board: SharedStatus, size: int, *, patience_s: float, clock: Callable[[], float]
+        self, status: SharedStatus, size: int, *, patience_s: float, clock: Callable[[], float]
     ) -> None:
-        self._status = board
-        self._every_s = max(patience_s / _MAX_MISSED_HEARTBEATS, HEARTBEAT_INTERVAL_S) if patience_s else 0.0
+        self._status = status
+        self._interval_s = (
+            max(patience_s / _MAX_MISSED_HEARTBEATS, HEARTBEAT_INTERVAL_S) if patience_s else 0.0
+        )
         self._clock = clock
         self._last_heartbeats = [0] * size
-        self._missed = [0] * size  # that found nothing new
-        self._due_s = clock() + self._every_s
+        self._missed = [0] * size  # checks in a row without a new heartbeat
+        self._due_s = clock() + self._interval_s
 
     @property
     def due_s(self) -> float | None:
         """Time of the next check; None if none is due."""
-        return self._due_s if self._every_s else None
+        return self._due_s if self._interval_s else None
 
     def hung_workers(self) -> list[int]:
-        """Look, if it is time to; the workers that have been silent for too long, each told once.
+        """Check the heartbeats if a check is due, and return the workers found hung, each once.
 
-        One that has never spoken is being started, which may take its time.
+        A worker without a first heartbeat is still starting and is never hung.
         """
-        if not self._every_s or self._clock() < self._due_s:
+        if not self._interval_s or self._clock() < self._due_s:
             return []
-        self._due_s = self._clock() + self._every_s
-        found = []
+        self._due_s = self._clock() + self._interval_s
+        hung = []
         for worker, count in enumerate(self._status.heartbeats):
             is_silent = count > 0 and count == self._last_heartbeats[worker]
             self._missed[worker] = self._missed[worker] + 1 if is_silent else 0
             self._last_heartbeats[worker] = count
             if self._missed[worker] == _MAX_MISSED_HEARTBEATS:
-                found.append(worker)
-        return found
+                hung.append(worker)
+        return hung
 
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -174,10 +176,10 @@ _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 _MAX_NAME_LENGTH = 59
 _MAX_FOLDER_BYTES = 98
-"""A socket's path has 107 bytes at most, nine of which its name may take."""
+"""Maximum of bytes of a folder's path: a socket's path may have 107, nine of which are for its name."""
 
 _STABLE_S = 60.0
-"""A worker that has lived so long is started again at once when it dies."""
+"""Lifetime after which a dead worker is restarted without delay."""
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of random name is made in it
 _MIN_SHARED_MEMORY_BYTES = 1 << 30
@@ -185,14 +187,14 @@ _MIN_SHARED_MEMORY_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class _WorkerSlot:
-    """A worker's place: who holds it, and since when.
+    """Slot of a worker and of its restarts.
 
     Attributes:
-        pid: of the worker, None between two.
-        since_s: when it was started.
-        due_s: when the next is to be started.
-        delay_s: how long that was put off last.
-        starts: how many there have been.
+        pid: process of the worker; None while none runs.
+        since_s: time of its start.
+        due_s: time of the next start; None if none is due.
+        delay_s: last delay of a restart.
+        starts: number of starts.
     """
 
     pid: int | None = None
@@ -203,16 +205,16 @@ class _WorkerSlot:
 
 
 class Supervisor:
-    """Keeps a number of workers alive.
+    """Supervisor of a number of workers, which restarts dead and hung ones.
 
     Args:
-        size: how many.
-        name: of the service in handles of states; None makes one up.
-        patience_s: how long workers may take to stop.
-        hang_timeout_s: after so long without a sign of life a worker is killed, and another started; 0 is never.
+        size: number of workers.
+        name: name of the service in handles of states; None for a random one.
+        patience_s: maximum time of workers to stop.
+        hang_timeout_s: time without a heartbeat after which a worker is killed and restarted; 0 for never.
 
     Raises:
-        InvalidInputError: the name leaves no room for a worker's number.
+        InvalidInputError: the name is too long for a worker's number after it.
     """
 
     def __init__(
@@ -235,18 +237,18 @@ class Supervisor:
         self._exit_code = 0
 
     def run(self, listening: socket.socket) -> WorkerPool:
-        """Start the workers and see to them.
+        """Start the workers and supervise them.
 
         Args:
-            listening: what they take connections from; closed here when they are to stop, as they close theirs, so
-                that whoever still comes is refused at once.
+            listening: socket of their connections; closed here when they are to stop, as they close theirs, so
+                that new clients are refused at once.
 
         Returns:
-            In every worker, which one it is. In the process that called it does not return: that ends when all
-            workers have, by the signal that stopped them, or with the exit code of one that could not be started.
+            The pool as seen by the worker, in each worker. In the calling process it does not return: that ends
+            after all workers, by the signal that stopped them, or with the exit code of one that failed to start.
 
         Raises:
-            InvalidInputError: the folder of temporary files has too long a path.
+            InvalidInputError: the path of the folder of temporary files is too long.
         """
         self._listening = listening
         self._folder = _socket_folder()
@@ -254,22 +256,22 @@ class Supervisor:
         self._lifeline, self._own_end = os.pipe()
         self._signals = SignalQueue((*_STOP, signal.SIGHUP, signal.SIGCHLD))
         for number in range(self._size):
-            if crew := self._start(number):
-                return crew
+            if pool := self._start(number):
+                return pool
         _log.info("workers started", pids=[slot.pid for slot in self._slots])
         while any(slot.pid is not None for slot in self._slots) or self._stopping is None:
             for number in self._signals.wait(self._next_s()):
                 self._on_signal(number)
             self._kill_hung()
             self._reap()
-            if crew := self._start_due():
-                return crew
-        raise SystemExit(self._tidy_up())
+            if pool := self._start_due():
+                return pool
+        raise SystemExit(self._clean_up())
 
     # --- starting -----------------------------------------------------------------------------------
 
     def _start(self, number: int) -> WorkerPool | None:
-        """Fork a worker; in that, which one it is."""
+        """Fork a worker; return its pool in the worker, None in this process."""
         slot = self._slots[number]
         with self._signals.blocked():
             pid = os.fork()
@@ -281,8 +283,8 @@ class Supervisor:
 
     def _as_worker(self, number: int) -> WorkerPool:
         self._signals.close()
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are keys to read again
-        # Ctrl-C reaches all of us, and the supervisor tells us to stop
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the handler that reloads the keys is installed
+        # Ctrl-C reaches all processes, and the supervisor then sends SIGTERM
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.close(self._own_end)
         return WorkerPool(
@@ -301,25 +303,25 @@ class Supervisor:
         for number, slot in enumerate(self._slots):
             if slot.due_s is not None and now_s >= slot.due_s and self._stopping is None:
                 try:
-                    crew = self._start(number)
-                except OSError as error:  # no memory or no process is left; the others go on
+                    pool = self._start(number)
+                except OSError as error:  # out of memory or processes; the other workers go on
                     slot.delay_s = _next_delay_s(slot.delay_s)
                     slot.due_s = now_s + slot.delay_s
                     _log.error(
                         "worker cannot be started", of=number, reason=str(error), again_in_s=slot.delay_s
                     )
                     continue
-                if crew is not None:
-                    return crew
+                if pool is not None:
+                    return pool
                 self._status.mark_restarted(number)
                 _log.info("worker started again", of=number, pid=slot.pid)
         return None
 
     def _next_s(self) -> float | None:
-        """Return the time until the next task; None if only a signal can bring about one."""
+        """Return the time until the next task; None if only a signal can cause one."""
         dues = [slot.due_s for slot in self._slots if slot.due_s is not None]
-        if (look_s := self._watchdog.due_s) is not None:
-            dues.append(look_s)
+        if (check_s := self._watchdog.due_s) is not None:
+            dues.append(check_s)
         if self._stopping is not None:
             dues = [] if self._kill_s is None else [self._kill_s]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
@@ -335,7 +337,7 @@ class Supervisor:
             self._signal_all(signal.SIGKILL)
 
     def _stop(self, number: int) -> None:
-        """Have all workers finish what is under way."""
+        """Have all workers finish their running work and stop."""
         self._stopping = number
         self._listening.close()
         self._kill_s = time.monotonic() + self._patience_s
@@ -348,7 +350,7 @@ class Supervisor:
                     os.kill(slot.pid, kind)
 
     def _kill_hung(self) -> None:
-        """Kill who is there and does nothing; the next one takes its place as that of any that has died."""
+        """Kill hung workers; they are then restarted like dead ones."""
         for number in self._watchdog.hung_workers():
             pid = self._slots[number].pid
             if self._stopping is None and pid is not None:
@@ -356,7 +358,7 @@ class Supervisor:
                 os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
 
     def _reap(self) -> None:
-        """See who has died; kill who should have."""
+        """Reap dead workers; kill those that did not stop in time."""
         for number, slot in enumerate(self._slots):
             if slot.pid is not None:
                 pid, status = os.waitpid(slot.pid, os.WNOHANG)
@@ -393,8 +395,8 @@ class Supervisor:
         )
         slot.delay_s = _next_delay_s(slot.delay_s)
 
-    def _tidy_up(self) -> int:
-        """End by the signal that stopped all, as a lone process would; else the exit code to end with."""
+    def _clean_up(self) -> int:
+        """Remove the folders, then end by the signal that stopped the service; without one, return the exit code."""
         for folder in (self._folder, self._weights):
             folder.remove()
         self._signals.close()
@@ -405,12 +407,12 @@ class Supervisor:
 
 
 def _next_delay_s(delay_s: float) -> float:
-    """The next delay after one that was not long enough."""
+    """Return the delay after a failed restart."""
     return min(_MAX_DELAY_S, max(_FIRST_DELAY_S, 2 * delay_s))
 
 
 def _socket_folder() -> LockedFolder:
-    """A folder that nobody else can enter, with a path that leaves room for sockets' names."""
+    """Make a folder closed to other users, with a path short enough for sockets in it."""
     folder = LockedFolder("sockets")
     if len(os.fsencode(folder.path)) > _MAX_FOLDER_BYTES:
         folder.remove()
@@ -423,13 +425,13 @@ def _socket_folder() -> LockedFolder:
 
 
 def _shared_memory_folder() -> Path | None:
-    """Memory, if there is a folder in it with room for weights; else None, for the folder of temporary files."""
+    """Return the folder of shared memory, or None if there is none with enough space for weights."""
     try:
         filesystem = os.statvfs(_SHARED_MEMORY)
     except OSError:
         return None
-    is_roomy = filesystem.f_bavail * filesystem.f_frsize >= _MIN_SHARED_MEMORY_BYTES
-    return _SHARED_MEMORY if is_roomy and os.access(_SHARED_MEMORY, os.W_OK) else None
+    is_large_enough = filesystem.f_bavail * filesystem.f_frsize >= _MIN_SHARED_MEMORY_BYTES
+    return _SHARED_MEMORY if is_large_enough and os.access(_SHARED_MEMORY, os.W_OK) else None
 
 
 _ALWAYS = ("models.ngram.model",)
@@ -438,37 +440,37 @@ _WEIGHTS = ".safetensors"
 
 
 def modules_for(host: ModelHost) -> list[str]:
-    """Names of the modules that the models of a host are made by; torch only where there is a network."""
+    """Return the names of the modules needed by the models of a host; those of networks only if there is one."""
     for model in host.models.values():
         if model.version is not None:
-            with contextlib.suppress(LanguageModelError, OSError):  # whoever loads it will tell
+            with contextlib.suppress(LanguageModelError, OSError):  # the loading of the model will report it
                 if any(name.endswith(_WEIGHTS) for name in host.registry.manifest(model.version).files):
                     return [*_ALWAYS, *_NEURAL]
     return [*_ALWAYS]
 
 
 def preload(modules: Iterable[str]) -> None:
-    """Import modules, and keep the collector's notes out of the pages that are to be shared."""
+    """Import modules, and exclude their objects from garbage collection, which would write to shared pages."""
     for name in modules:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
 
-def probe_in_child(look: Callable[[], list[str]]) -> list[str]:
-    """Run a probe in a child process, so that nothing of it stays in this process.
+def probe_in_child(probe: Callable[[], list[str]]) -> list[str]:
+    """Run a probe in a child process, so that it leaves no threads in this process.
 
-    Threads that it starts, of a library for remote files say, would not be there in workers that are forked later.
-    Should it raise, the child tells, as this process would, and this process ends with the same exit code.
+    Threads of a library for remote files, for instance, would be missing in workers forked later. If the probe
+    raises, the child reports the error, and this process ends with the same exit code.
     """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        found = look()
+        result = probe()
         with os.fdopen(writing, "w") as pipe:
-            json.dump(found, pipe)
-        os._exit(0)  # not by the ways out of a program that goes on in its parent
+            json.dump(result, pipe)
+        os._exit(0)  # skips exit handlers, which are the parent's
     os.close(writing)
     with os.fdopen(reading) as pipe:
         output = pipe.read()
@@ -476,5 +478,5 @@ def probe_in_child(look: Callable[[], list[str]]) -> list[str]:
     code = os.waitstatus_to_exitcode(status)
     if code:
         sys.exit(code if code > 0 else 1)
-    found_there: list[str] = json.loads(output)
-    return found_there
+    names: list[str] = json.loads(output)
+    return names

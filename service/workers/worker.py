@@ -1,12 +1,12 @@
 """Worker process: its server, fair acceptance of connections, and synchronisation with its peers.
 
-Clients keep connections open, so the worker that accepts a burst of them keeps its load. Left to
-the kernel, all of a burst of eight went to one of two workers now and then; with a socket each
+Clients keep connections open, so the worker that accepts a burst of them keeps its load. With the
+kernel's choice, all of a burst of eight sometimes went to one of two workers; with a socket each
 (`SO_REUSEPORT`) six did, and the queue of a worker's own socket is lost when it dies. So there is
 one queue, and a worker with more connections than another leaves the next one to it for some
 milliseconds.
 
-A restarted worker serves what its peers serve before it accepts connections.
+A restarted worker loads the models that its peers serve before it accepts connections.
 """
 
 import asyncio
@@ -37,22 +37,26 @@ _POLL_S = 0.05
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once it holds."""
-    while not condition():  # noqa: ASYNC110 - told from other threads and processes
+    """Return once a condition holds."""
+    while not condition():  # noqa: ASYNC110 - set by other threads and processes
         await asyncio.sleep(_POLL_S)
 
 
-async def sync_with_peers(services: Services, siblings: Mapping[int, Peer]) -> None:
-    """Load what was loaded by hand, unload what was unloaded, as the first sibling that answers says."""
-    for sibling in siblings.values():
+async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None:
+    """Apply the loads and unloads requested of the first peer that answers."""
+    for peer in peers.values():
         try:
-            theirs = json.loads((await sibling.get(SERVED_PATH)).body)
+            peer_models = json.loads((await peer.get(SERVED_PATH)).body)
         except PeerConnectionError:
-            continue  # it is being started again, too, or hangs
-        ours = served_addresses(services)
-        changes = [(services.reloader.load, address) for address in theirs["served"] if address not in ours]
-        # what ours has and theirs has not may be new in the registry: only what was unloaded goes
-        changes += [(services.reloader.unload, address) for address in theirs["unloaded"] if address in ours]
+            continue  # it is being restarted, too, or hangs
+        served = served_addresses(services)
+        changes = [
+            (services.reloader.load, address) for address in peer_models["served"] if address not in served
+        ]
+        # addresses that only this worker serves may be new in the registry: unload only those listed
+        changes += [
+            (services.reloader.unload, address) for address in peer_models["unloaded"] if address in served
+        ]
         for change, address in changes:
             try:
                 await change(address)
@@ -63,29 +67,29 @@ async def sync_with_peers(services: Services, siblings: Mapping[int, Peer]) -> N
 
 _DEFER_S = 0.001
 _MAX_DEFERRALS = 100
-"""After so many turns in which a less busy worker has taken nothing, it is not waited for until it takes something."""
+"""Deferrals after which a less busy worker is ignored until its number of connections changes."""
 
 
 class FairListener(SocketListener):
-    """Takes connections when it is this worker's turn. Belongs to the event loop.
+    """Listener that defers to workers with fewer connections; for the event loop only.
 
     Args:
-        listening: the shared socket.
-        crew: the workers, which see each other's number of connections.
-        connect: makes a connection of an accepted socket.
+        listening: socket shared by all workers.
+        pool: pool of the workers, with the number of connections of each.
+        connect: function that serves an accepted socket.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        crew: WorkerPool,
+        pool: WorkerPool,
         connect: Callable[[socket.socket], None],
     ) -> None:
-        self._number = crew.number
-        self._status = crew.status
+        self._number = pool.number
+        self._status = pool.status
         self._is_closed = False
         self._deferrals = 0
-        self._unresponsive: dict[int, int] = {}  # workers that were waited for, and their connections then
+        self._unresponsive: dict[int, int] = {}  # connections of ignored workers, by number
         self._connections = 0
         self._publish_count()
 
@@ -97,18 +101,18 @@ class FairListener(SocketListener):
         super().__init__(listening, counted)
 
     def connection_ended(self) -> None:
-        """One of the connections is no more."""
+        """Count the end of a connection."""
         self._connections -= 1
         self._publish_count()
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting connections."""
         if not self._is_closed:
             self._status.mark_stopped(self._number)
         super().close()
 
     def _on_readable(self) -> None:
-        """A connection waits for whoever takes it."""
+        """Accept a pending connection, unless another worker is to take it."""
         if self._is_deferred():
             self._pause(_DEFER_S)
             return
@@ -116,7 +120,7 @@ class FairListener(SocketListener):
         super()._on_readable()
 
     def _is_deferred(self) -> bool:
-        """Return whether a worker with fewer connections, not known to take none, is to accept it."""
+        """Return whether a worker with fewer connections, not ignored, is to accept the connection."""
         fewer = {
             worker: count
             for worker, count in enumerate(self._status.connections)
@@ -138,19 +142,19 @@ class FairListener(SocketListener):
 
 
 class WorkerServer(DrainingServer):
-    """Listens for the other workers, and, in fair shares, on the socket that all have.
+    """Server of a worker: a socket for its peers, and a fair share of the connections to the shared socket.
 
-    One that takes the place of a dead worker listens there once its models are loaded: until then the others answer.
+    A restarted worker uses the shared socket once its models are loaded; until then its peers answer.
 
     Args:
-        config: as uvicorn's.
-        on_signal: called when it is to stop.
-        drain: ends the work under way.
-        crew: the workers.
-        listening: the socket that all share.
-        is_loaded: whether all models are loaded that are to be.
-        hangs: whether what this worker does has not moved for too long.
-        sync_with_peers: makes what is served here what the others serve.
+        config: configuration of uvicorn.
+        on_signal: function called at a signal to stop.
+        drain: function that ends running work.
+        crew: pool of the workers.
+        listening: socket shared by all workers.
+        is_loaded: predicate of all initial models being loaded.
+        hangs: predicate of this worker having made no progress for too long.
+        sync_with_peers: function that applies the peers' loads and unloads.
     """
 
     def __init__(
@@ -174,10 +178,10 @@ class WorkerServer(DrainingServer):
         self._sync_with_peers = sync_with_peers
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop when the supervisor says so; Ctrl-C is for it, and it says so.
+        """Stop at a SIGTERM of the supervisor; Ctrl-C is ignored, as the supervisor then sends one.
 
-        A second SIGTERM is the first once more: whoever signals all processes of a group reaches workers twice. The
-        supervisor has another for those who are to end at once.
+        A second SIGTERM is ignored: a signal to the process group reaches workers twice. To end them at once, the
+        supervisor sends SIGKILL.
         """
         if sig != signal.SIGINT and not self.should_exit:
             super().handle_exit(sig, frame)
@@ -186,11 +190,13 @@ class WorkerServer(DrainingServer):
         """Start the application, then listen."""
         await super().startup(sockets=[])
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._pool.lifeline, self._orphaned)
-        own = self._pool.socket_of(self._pool.number)
-        own.unlink(missing_ok=True)  # of the worker whose place this one takes
+        loop.add_reader(self._pool.lifeline, self._on_supervisor_death)
+        peer_socket = self._pool.socket_of(self._pool.number)
+        peer_socket.unlink(missing_ok=True)  # of the dead worker before this one
         backlog = self.config.backlog
-        self.servers.append(await loop.create_unix_server(self._protocol, path=str(own), backlog=backlog))
+        self.servers.append(
+            await loop.create_unix_server(self._protocol, path=str(peer_socket), backlog=backlog)
+        )
         self._spawn(self._send_heartbeats())
         if self._pool.is_restarted and any(count is not None for count in self._pool.status.connections):
             await wait_until(lambda: self._is_loaded() or self.should_exit)
@@ -205,18 +211,18 @@ class WorkerServer(DrainingServer):
         kind = self.config.http_protocol_class
         listener: FairListener
 
-        def lost(connection: Any, exc: Exception | None) -> None:
+        def connection_lost(connection: Any, exc: Exception | None) -> None:
             listener.connection_ended()
             kind.connection_lost(connection, exc)
 
-        counted = type("Counted", (kind,), {"connection_lost": lost})
+        counted = type("Counted", (kind,), {"connection_lost": connection_lost})
 
         listener = FairListener(self._listening, self._pool, partial(self._connect, counted))
         _log.info("worker takes connections")
-        self.servers.append(listener)  # type: ignore[arg-type]  # it can be closed, and waited for
+        self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     async def _send_heartbeats(self) -> None:
-        """Say now and then that this worker is alive, for as long as it is; the supervisor kills one that is silent."""
+        """Send heartbeats while this worker makes progress; the supervisor kills workers without heartbeats."""
         while True:
             if not self._hangs():
                 self._pool.status.heartbeat(self._pool.number)
@@ -226,8 +232,8 @@ class WorkerServer(DrainingServer):
         await wait_until(self._is_loaded)
         self._pool.status.mark_started(self._pool.number)
 
-    def _orphaned(self) -> None:
-        """The supervisor has died, so that nobody would start, stop or tidy up anything any more."""
+    def _on_supervisor_death(self) -> None:
+        """End this worker after the supervisor's death, and remove the folders that it would remove."""
         asyncio.get_running_loop().remove_reader(self._pool.lifeline)
         _log.error("the supervisor has died; this worker ends")
         for folder in (self._pool.folder, self._pool.weights):
@@ -236,15 +242,15 @@ class WorkerServer(DrainingServer):
 
 
 def make_worker_server(
-    app: FastAPI, settings: Settings, crew: WorkerPool, listening: socket.socket
+    app: FastAPI, settings: Settings, pool: WorkerPool, listening: socket.socket
 ) -> WorkerServer:
-    """A server for a worker's application, with the settings' limits."""
+    """Make the server of a worker's application, with the settings' limits."""
     services: Services = app.state.services
     return WorkerServer(
         server_config(app, settings),
         on_signal=services.engine.scheduler.drain,
         drain=make_drain(app, settings),
-        crew=crew,
+        crew=pool,
         listening=listening,
         is_loaded=lambda: services.reloader.initial_load_done,
         hangs=lambda: services.engine.is_hung,
