@@ -11,15 +11,16 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from models.errors import FormatError, InvalidInputError
-from service.cli.lists import ListSource, with_list_options
 from service.cli.options import (
     DEFAULT_REGISTRY,
     DeviceOption,
     JsonOption,
+    ListSource,
     ModelArgument,
     PrecisionOption,
     RegistryOption,
     print_json,
+    with_list_options,
 )
 
 ask_app = typer.Typer()

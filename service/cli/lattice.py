@@ -7,8 +7,16 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.lists import ReferenceLayoutOption, ReferencesOption, valid_items
-from service.cli.options import DEFAULT_REGISTRY, DeviceOption, ModelArgument, PrecisionOption, RegistryOption
+from service.cli.options import (
+    DEFAULT_REGISTRY,
+    DeviceOption,
+    ModelArgument,
+    PrecisionOption,
+    ReferenceLayoutOption,
+    ReferencesOption,
+    RegistryOption,
+    valid_items,
+)
 from service.local.streams import binary_stream
 
 lattice_app = typer.Typer()

@@ -27,9 +27,8 @@ from service.cli.ask import ask_app, check_app, complete_app
 from service.cli.bench import bench_app
 from service.cli.evaluate import evaluate_app
 from service.cli.lattice import lattice_app
-from service.cli.lists import lists_app
 from service.cli.models import arpa_app, models_app
-from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED
+from service.cli.options import EXIT_BAD_INPUT, EXIT_FAILED, lists_app
 from service.cli.serve import keys_app, serve_app
 from service.cli.train import train_app
 from service.cli.tune import tune_app

@@ -1,9 +1,20 @@
-"""Shared options, exit codes and JSON output of the commands."""
+"""Options that commands share, lists of candidates as options give them, and JSON output."""
 
+import inspect
 import json
-from typing import Annotated, Any
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
+
+from models.errors import FormatError, InvalidInputError
+from models.reranking.candidates import CandidateList, ScoreRanges
+from models.reranking.formats.format import BadLine, ListOrBadLine, ReferenceLayout
+from models.reranking.formats.reader import FORMAT_NAMES, read_lists
+from service.local.streams import LineWarnings, binary_stream
 
 EXIT_BAD_INPUT = 2
 EXIT_FAILED = 1
@@ -29,3 +40,201 @@ DEFAULT_REGISTRY = "registry"
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+T = TypeVar("T")
+_FORMATS = ", ".join(FORMAT_NAMES)
+
+ListsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
+    ),
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
+]
+ReferencesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="References, found by id where lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), "
+        "else a line a list in order; may be repeated."
+    ),
+]
+ReferenceLayoutOption = Annotated[
+    ReferenceLayout | None, typer.Option(help="How references stand in their file. Default: as it looks.")
+]
+BeamSizeOption = Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")]
+ScoresOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."),
+]
+
+
+def read_items(
+    file: str,
+    *,
+    format_name: str | None,
+    references: Sequence[Path] | None,
+    reference_layout: ReferenceLayout | None,
+    beam_size: int | None,
+    scores: Sequence[str] | None,
+    reserved: Callable[[str], bool] | None = None,
+) -> Iterator[ListOrBadLine]:
+    """Read lists by the options; see `models.reranking.formats.reader.read_lists`.
+
+    Raises:
+        FormatError: a file is missing or damaged, of no known format, or references do not fit.
+        InvalidInputError: an option is wrong, or does not belong to the format.
+    """
+    return read_lists(
+        binary_stream(sys.stdin, "input") if file == "-" else Path(file),
+        format_name=format_name,
+        references=references or (),
+        reference_layout=reference_layout,
+        beam_size=beam_size,
+        scores=dict(_score_file(option) for option in scores or ()),
+        reserved=reserved,
+        source_name="<stdin>" if file == "-" else file,
+    )
+
+
+def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
+    """Yield lists or lattices; unreadable lines are reported on standard error, the first of them one by one.
+
+    Raises:
+        FormatError: there are such lines, but no list.
+    """
+    line_warnings, any_good = LineWarnings(), False
+    for item in items:
+        if isinstance(item, BadLine):
+            line_warnings.warn(str(item))
+        else:
+            any_good = True
+            yield item
+    line_warnings.warn_rest(file, "more bad lines")
+    if line_warnings.count and not any_good:
+        raise FormatError(file, "has no list that can be read", hint="is --format right?")
+
+
+class ListSource(NamedTuple):
+    """Source of a command's lists, by its options; see `with_list_options`."""
+
+    file: ListsArgument
+    format_name: FormatOption = None
+    references: ReferencesOption = None
+    reference_layout: ReferenceLayoutOption = None
+    beam_size: BeamSizeOption = None
+    scores: ScoresOption = None
+
+    def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
+        """Yield the readable lists; report unreadable ones, see `valid_items`, and suspicious scores.
+
+        Raises:
+            FormatError, InvalidInputError: see `read_items` and `valid_items`.
+        """
+        items = read_items(
+            self.file,
+            format_name=self.format_name,
+            references=self.references,
+            reference_layout=self.reference_layout,
+            beam_size=self.beam_size,
+            scores=self.scores,
+            reserved=reserved,
+        )
+        ranges = ScoreRanges()
+        yield from ranges.watch(valid_items(items, self.file))
+        for warning in ranges.warnings():
+            typer.echo(f"gramophone: {self.file}: {warning}", err=True)
+
+
+def with_list_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace a command's parameter `source` by the options of `ListSource`, from which it is made."""
+    hints = get_type_hints(ListSource, include_extras=True)
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=ListSource._field_defaults.get(name, inspect.Parameter.empty),
+            annotation=hints[name],
+        )
+        for name in ListSource._fields
+    ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        source = ListSource(**{name: values.pop(name) for name in ListSource._fields})
+        command(source=source, **values)
+
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        parameters += options if own.name == "source" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _score_file(option: str) -> tuple[str, Path]:
+    name, equals, path = option.partition("=")
+    if not (name and equals and path):
+        raise InvalidInputError(f"--scores takes NAME=FILE, given {option!r}", parameter="scores")
+    return name, Path(path)
+
+
+lists_app = typer.Typer(
+    help="Look at n-best lists, and convert them from one format to another.", no_args_is_help=True
+)
+
+
+@lists_app.command()
+@with_list_options
+def convert(
+    source: ListSource,
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="File to write (packed if it ends in .gz, .xz, .zst); a folder for SRILM's and Kaldi's; - prints."
+        ),
+    ],
+    output_format: Annotated[str, typer.Option(help="Any of the formats of --format.")] = "jsonl",
+) -> None:
+    """Write lists in another format; what that has no place for is left out and told.
+
+    Scores become natural logarithms, larger is better, whatever they were; am, old_lm and score are an acoustic
+    model's, an old language model's and the first pass's own total.
+    """
+    from models.reranking.formats.reader import format_by_name
+    from models.reranking.formats.writer import write_lists
+
+    form = format_by_name(output_format)
+    lost: set[str] = set()
+
+    def watched(lists: Iterable[CandidateList]) -> Iterator[CandidateList]:
+        for candidates in lists:
+            lost.update(form.dropped_fields(candidates, streamed=target == "-"))
+            yield candidates
+
+    destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
+    write_lists(watched(source.lists()), destination, output_format)
+    if lost:
+        typer.echo(f"note: format {output_format} has no place for {', '.join(sorted(lost))}", err=True)
+
+
+@lists_app.command()
+@with_list_options
+def show(
+    source: ListSource,
+    as_json: JsonOption = False,
+) -> None:
+    """Count lists, candidates, copies and features; with references, word error rates of the first and the best."""
+    from models.reranking.formats.summary import summarise_lists
+
+    figures = summarise_lists(source.lists()).figures()
+    if as_json:
+        print_json(figures)
+        return
+    from service.console.evaluation import show_figures
+
+    features = {f"candidates with {name}": count for name, count in figures.pop("features").items()}
+    show_figures({**figures, **features})

@@ -11,14 +11,15 @@ from typing import Annotated, Literal
 import typer
 
 from models.errors import InvalidInputError
-from service.cli.lists import ListSource, with_list_options
 from service.cli.options import (
     DEFAULT_REGISTRY,
     DeviceOption,
     JsonOption,
+    ListSource,
     PrecisionOption,
     RegistryOption,
     print_json,
+    with_list_options,
 )
 
 tune_app = typer.Typer()

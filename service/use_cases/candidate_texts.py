@@ -4,8 +4,7 @@ Equal candidates in equal surroundings are scored once.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -91,7 +90,7 @@ class RaggedTexts(NamedTuple):
 
 
 def find_distinct_texts(
-    lists: Seq[CandidateList], starts: Seq[int | None], prefix: Callable[[int], str]
+    lists: Sequence[CandidateList], starts: Sequence[int | None], prefix: Callable[[int], str]
 ) -> Work[Any, DistinctTexts]:
     """Find equal candidates; a use case.
 
@@ -133,7 +132,12 @@ def find_distinct_texts(
 
 
 def tokenise_texts(
-    loaded: LoadedModel, distinct: DistinctTexts, limits: Limits, *, eos: bool, starts: Seq[StoredState] = ()
+    loaded: LoadedModel,
+    distinct: DistinctTexts,
+    limits: Limits,
+    *,
+    eos: bool,
+    starts: Sequence[StoredState] = (),
 ) -> Work[Any, RaggedTexts]:
     """Tokenise texts; a use case.
 
@@ -208,7 +212,7 @@ def _character_runs(texts: list[str], most: int) -> Iterator[list[str]]:
 
 
 def _encode_each(
-    loaded: LoadedModel, distinct: DistinctTexts, starts: Seq[StoredState]
+    loaded: LoadedModel, distinct: DistinctTexts, starts: Sequence[StoredState]
 ) -> Work[Any, RaggedTexts]:
     interner = ContextInterner()
 
@@ -287,7 +291,7 @@ def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
 
 
 def _check_lengths(
-    texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Seq[StoredState]
+    texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Sequence[StoredState]
 ) -> None:
     before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
     lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]

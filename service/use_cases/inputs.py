@@ -5,7 +5,6 @@ see everything in text order, `</s>` last.
 """
 
 from collections.abc import Sequence
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -156,7 +155,7 @@ def encode_within(loaded: LoadedModel, given: TextOrIds, limits: Limits, *, para
 
 
 def encode_each(
-    loaded: LoadedModel, named: Seq[tuple[str, TextOrIds]], limits: Limits
+    loaded: LoadedModel, named: Sequence[tuple[str, TextOrIds]], limits: Limits
 ) -> Work[Any, list[TokenIds]]:
     """Encode texts, each with its name in the request; a use case.
 

@@ -11,7 +11,6 @@ padding.
 """
 
 from collections.abc import Sequence
-from collections.abc import Sequence as Seq
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,7 +117,7 @@ def _next_prefix_level(nodes: Indices, tokens: TokenIds, long_enough: npt.NDArra
 
 
 def score_sequence_list(
-    loaded: LoadedModel, sequences: Seq[EncodedText], *, bos: bool, scorer: Scorer = score_sequences
+    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, scorer: Scorer = score_sequences
 ) -> Work[Any, list[FloatArray]]:
     """Score each sequence's text given its context; a use case.
 
@@ -140,7 +139,7 @@ def score_sequence_list(
     return scores
 
 
-def _new_context_lengths(sequences: Seq[EncodedText]) -> list[int]:
+def _new_context_lengths(sequences: Sequence[EncodedText]) -> list[int]:
     """Return the length of each sequence's context; 0 where an earlier sequence has it too."""
     seen: set[int] = set()
     lengths = []
@@ -151,7 +150,7 @@ def _new_context_lengths(sequences: Seq[EncodedText]) -> list[int]:
 
 
 def _score_group(
-    loaded: LoadedModel, sequences: Seq[EncodedText], *, bos: bool, scorer: Scorer
+    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, scorer: Scorer
 ) -> Work[Any, list[FloatArray]]:
     row_of_context: dict[int, int] = {}
     rows = np.array([row_of_context.setdefault(id(context), len(row_of_context)) for context, _ in sequences])

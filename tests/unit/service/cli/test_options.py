@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from models.errors import FormatError, InvalidInputError
-from service.cli import lists
+from service.cli import options
 from service.cli.main import app
 from service.local import streams
 
@@ -160,7 +160,7 @@ def test_a_closed_stream_is_told(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InvalidInputError, match="standard input is closed"):
         list(
-            lists.read_items(
+            options.read_items(
                 "-", format_name=None, references=None, reference_layout=None, beam_size=None, scores=None
             )
         )
