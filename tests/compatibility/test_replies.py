@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compatibility.folders import REPLIES
 from tests.compatibility.questions import exact, in_float32, service_topics, topics_of
-from tests.compatibility.replies import Handles, ask, close, path_of, read, same
-from tests.compatibility.service import Service
+from tests.compatibility.replies import REPLIES, Handles, Service, ask, close, path_of, read, same
 
 pytestmark = pytest.mark.long
 
