@@ -18,7 +18,17 @@ from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import pad_sequences
 from models.reranking import features as reranking_features
 from models.reranking.candidates import CandidateList
-from models.reranking.features import ListFeatures, check_given, derived_in_steps, given_column, offsets_of
+from models.reranking.features import (
+    LM_SUM,
+    MODEL_FEATURES,
+    ListFeatures,
+    base_feature,
+    check_given,
+    derived_in_steps,
+    given_column,
+    needs_tokens,
+    offsets_of,
+)
 from models.reranking.mbr import (
     Utility,
     WordPosterior,
@@ -376,6 +386,17 @@ def _filter_columns(
     return {name: column[rows] for name, column in given.items()}
 
 
+def _check_needs_no_model(weights: Mapping[str, float]) -> None:
+    """Refuse weights of the main model's features: a profile can name no model and have such weights."""
+    computed = {*MODEL_FEATURES, LM_SUM}
+    for name in weights:
+        if name in computed or base_feature(name) in computed or needs_tokens(name):
+            raise InvalidInputError(
+                f"weights.{name} is given, but no model scores the candidates; name one in `model`",
+                parameter=f"weights.{name}",
+            )
+
+
 def _checked_columns(
     models: ScoringModels,
     lists: Sequence[CandidateList],
@@ -384,6 +405,8 @@ def _checked_columns(
 ) -> dict[str, Floats]:
     """Check weights and given features before scoring; return the columns of given features with weights."""
     options.weighting.check(models.extra)
+    if not models.parts:
+        _check_needs_no_model(options.weighting.weights)
     check_given(lists, models=models.extra, place=name)
     longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
     count = len(lists[longest].candidates)

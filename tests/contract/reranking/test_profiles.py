@@ -30,6 +30,7 @@ def profiles(reranking_registry):
         )
     )
     store.write(Profile(name="first-pass", weights={"rank": 1.0}, models=[], **about))
+    store.write(Profile(name="modelless", weights={"rank": 1.0, "lm": 0.5}, models=[], **about))
 
 
 def test_a_profile_gives_weights_exponent_scale_and_models(rerank, texts):
@@ -89,6 +90,13 @@ def admin(clients):
 @pytest.fixture(scope="module")
 def caller(clients):
     return clients[1]
+
+
+def test_a_profile_whose_weights_need_a_model_that_it_does_not_name_is_refused(rerank, refused, texts):
+    error = refused(texts("w3"), profile="modelless")
+    assert error["param"] == "weights.lm"
+    assert "name one in `model`" in error["message"]
+    assert rerank(texts("w3"), profile="modelless", model="old")["model"] == "old@1"
 
 
 def test_a_stored_profile_chooses_what_was_tuned(admin, caller):
