@@ -40,7 +40,6 @@ from service.middleware.limits import BodyLimit, ConnectionLimit
 from service.middleware.request_context import ModelUseMiddleware
 from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
 from service.routes import (
-    admin,
     autocomplete,
     check,
     completions,
@@ -54,7 +53,6 @@ from service.routes import (
     score,
     states,
     tokenize,
-    tune,
 )
 from service.routes.openapi import install_openapi
 from service.routes.request import AutocompleteSessions, Services
@@ -125,7 +123,6 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         next_token,
         score,
         rerank,
-        tune,
         generate,
         completions,
         autocomplete,
@@ -135,7 +132,6 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         tokenize,
         playground,
         models,
-        admin,
         health,
     ):
         app.include_router(module.router)

@@ -9,14 +9,8 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple
 
 from service.engine.batching import CallBatch, ModelCall
+from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job, SchedulerObserver
-
-_INITIAL_TOKEN_COST_S = 2e-5
-"""Assumed seconds per token before the first measurement."""
-
-_MAX_KINDS = 256
-_SMOOTHING = 0.8
-"""Weight of the previous estimate when a new measurement is added (exponential moving average)."""
 
 
 class CostModel:
@@ -27,7 +21,7 @@ class CostModel:
 
     def tokens(self, kind: Hashable, seconds: float) -> int:
         """Estimate the number of tokens that can be computed in a time."""
-        return int(seconds / self._seconds_per_token.get(kind, _INITIAL_TOKEN_COST_S))
+        return int(seconds / self._seconds_per_token.get(kind, INITIAL_TOKEN_COST_S))
 
     def update(self, kind: Hashable, tokens: int, seconds: float) -> None:
         """Update the per-token cost estimate from a measured slice."""
@@ -35,9 +29,9 @@ class CostModel:
             return
         measured = seconds / tokens
         previous = self._seconds_per_token.get(kind, measured)
-        if len(self._seconds_per_token) > _MAX_KINDS:  # mostly kinds of models unloaded since
+        if len(self._seconds_per_token) > MAX_CALL_KINDS:  # mostly kinds of models unloaded since
             self._seconds_per_token.clear()
-        self._seconds_per_token[kind] = _SMOOTHING * previous + (1 - _SMOOTHING) * measured
+        self._seconds_per_token[kind] = COST_SMOOTHING * previous + (1 - COST_SMOOTHING) * measured
 
 
 class SliceSize(NamedTuple):

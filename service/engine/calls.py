@@ -33,14 +33,12 @@ from service.engine.batching import (
     split_rows,
     view,
 )
+from service.engine.constants import MAX_ENTRIES
 from service.engine.prefill import Read, Scorer
 
 A = TypeVar("A")
 CallGenerator: TypeAlias = Generator[Any, Any, A]
 """Part of a use case: yields model calls and returns an answer of type A."""
-
-MAX_ENTRIES = 1 << 21
-"""Maximum number of values of distributions [B, V] computed at once (8 MiB of float32)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,8 @@ from service.engine.batching import (
     gather_states,
     view,
 )
-from service.engine.calls import MAX_ENTRIES, CallGenerator
+from service.engine.calls import CallGenerator
+from service.engine.constants import MAX_ENTRIES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

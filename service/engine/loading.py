@@ -25,6 +25,7 @@ from models.language_model import (
     supports,
 )
 from models.vocabulary import EOS
+from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
 from service.engine.loaded_model import LoadedModel
 from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes, measure_bytes
 from service.engine.prefix_cache import NextTokenCache, PrefixCache
@@ -126,9 +127,6 @@ def _tokens(count: int, vocab_size: int) -> Any:
         return np.full(count, EOS, dtype=np.int64)
     return EOS + 1 + np.arange(count, dtype=np.int64) * 7919 % ordinary
 
-
-_NEXT_TOKEN_CACHE_DIVISOR = 4
-"""The next-token cache gets this fraction (1/4) of the memory for caches, the prefix cache the rest."""
 
 LOAD_ERRORS = (
     LanguageModelError,
@@ -244,7 +242,7 @@ class Loader:
 
     def _with_caches(self, version: Version, checkpoint: Checkpoint) -> LoadedModel:
         """Return the model with empty prefix and next-token caches."""
-        next_token_bytes = self._prefix_cache_bytes // _NEXT_TOKEN_CACHE_DIVISOR
+        next_token_bytes = self._prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self._prefix_cache_bytes - next_token_bytes
         reads_fast = checkpoint.model.family == "ngram"  # reading again is faster than a cache lookup
         prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None

@@ -34,12 +34,10 @@ from service.engine.batching import (
     split_rows,
     view,
 )
+from service.engine.constants import SHORT_LOOKUP_TOKENS, SHORT_READ_TOKENS, STRIDE_TOKENS
 
 Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], FloatArray]
 """Log-probabilities [R, T] of tokens [R, T] with lengths [R] after a state, as `score_sequences`."""
-
-STRIDE_TOKENS = 8
-"""Approximate tokens of each text per slice: fewer would leave more texts half done than help the model."""
 
 
 class Segment(NamedTuple):
@@ -176,12 +174,6 @@ def _detached(segment: Segment, state: Any) -> Segment:
     )
 
 
-SHORT_READ_TOKENS = 8
-"""Maximum size of an urgent read of a network: about the tokens of a key stroke or a word."""
-_SHORT_LOOKUP_TOKENS = 4096
-"""Maximum size of an urgent read of an n-gram model, which scores so many in a few milliseconds."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Read(ModelCall):
     """Read tokens [R, T] with row lengths [R] for log-probabilities, the state after them, or both.
@@ -212,7 +204,7 @@ class Read(ModelCall):
     def urgent(self) -> bool:
         """Whether the call is short for its model, or two short rows, which take a network no longer than one."""
         if not self.merges:
-            return self.size <= _SHORT_LOOKUP_TOKENS
+            return self.size <= SHORT_LOOKUP_TOKENS
         rows, longest = len(self.lengths), int(self.lengths.max(initial=0))
         return self.size <= SHORT_READ_TOKENS or (rows == 2 and longest <= SHORT_READ_TOKENS)
 

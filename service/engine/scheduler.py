@@ -29,6 +29,12 @@ from models.errors import (
 )
 from service.engine.batching import ModelCall
 from service.engine.call_queues import CallQueue, CostModel, SliceSize
+from service.engine.constants import (
+    BULK_JOBS_AT_ONCE,
+    MIN_BULK_SLICE_TOKENS,
+    MIN_LATE_TOKENS,
+    MIN_SLICE_TOKENS,
+)
 from service.engine.job import Job, NullSchedulerObserver, SchedulerObserver
 
 
@@ -126,14 +132,6 @@ class Admission:
 
 
 _log = structlog.get_logger(__name__)
-_BULK_JOBS_AT_ONCE = 16
-"""Maximum number of bulk jobs with a pending call: enough to fill slices, few enough to bound memory."""
-
-_MIN_SLICE_TOKENS, _MIN_BULK_SLICE_TOKENS = 256, 16
-"""Minimum tokens of a slice; a network reads few tokens hardly faster than many."""
-
-_MIN_LATE_TOKENS = 1024
-"""Smaller bulk jobs count as this many tokens when their lateness is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +200,8 @@ class Scheduler:
         cost_model = CostModel()
         queues = (CallQueue(clock=clock, cost_model=cost_model, observer=self._observer) for _ in range(3))
         self._urgent, self._long, self._bulk = queues
-        self._slice = SliceSize(limits.slice_s, _MIN_SLICE_TOKENS)
-        self._idle_slice = SliceSize(limits.idle_slice_s, _MIN_SLICE_TOKENS)
+        self._slice = SliceSize(limits.slice_s, MIN_SLICE_TOKENS)
+        self._idle_slice = SliceSize(limits.idle_slice_s, MIN_SLICE_TOKENS)
         self._next_turn: list[Job] = []
         self._interactive_s = -math.inf
         self._bulk_next = False
@@ -331,7 +329,7 @@ class Scheduler:
     def _serve_bulk_jobs(self) -> bool:
         """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether there was any."""
         until_s = self._clock() + self._limits.bulk_slice_s / 2
-        jobs = self._pop(self._ready_bulk, _BULK_JOBS_AT_ONCE - len(self._bulk))
+        jobs = self._pop(self._ready_bulk, BULK_JOBS_AT_ONCE - len(self._bulk))
         for index, job in enumerate(jobs):
             if index and self._clock() >= until_s:
                 self._requeue_bulk(jobs[index:])
@@ -349,10 +347,10 @@ class Scheduler:
         if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
             return self._idle_slice
         slowness_s = max(
-            (now_s - job.submitted_s) / max(job.tokens, _MIN_LATE_TOKENS) for job in self._bulk.jobs
+            (now_s - job.submitted_s) / max(job.tokens, MIN_LATE_TOKENS) for job in self._bulk.jobs
         )
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
-        return SliceSize(min(seconds, limits.late_bulk_slice_s), _MIN_BULK_SLICE_TOKENS)
+        return SliceSize(min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS)
 
     def _pop(self, queue: deque[Job], max_count: int | None = None) -> list[Job]:
         with self._lock:

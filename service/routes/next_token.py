@@ -8,6 +8,7 @@ from starlette.responses import Response
 from service.routes.openapi import BINARY_TYPE, body_of, replies_of
 from service.routes.request import (
     ENTRIES_PER_TOKEN,
+    INLINE_CANDIDATES,
     WorkEstimate,
     accepts,
     json_pieces,
@@ -25,7 +26,6 @@ from service.schemas.wire import parse_json
 from service.use_cases.next_token import max_word_steps, next_distributions, rank_next_tokens, rank_next_words
 
 router = APIRouter()
-_INLINE_CANDIDATES = 256
 
 
 @router.post(
@@ -61,7 +61,7 @@ async def next_token(request: Request) -> Response:
     )
     if not accepts(request, BINARY_TYPE):
         work = rank_next_tokens(loaded, command, services.limits)
-        is_small = len(command.contexts) * command.top_k <= _INLINE_CANDIDATES and not command.entropy
+        is_small = len(command.contexts) * command.top_k <= INLINE_CANDIDATES and not command.entropy
         return await run_request(
             request,
             work,

@@ -81,6 +81,7 @@ T = TypeVar("T")
 _WATCH_DELAY_S = 0.02
 """Delay before a client is watched for a disconnect: most requests are done by then, and watching costs."""
 
+# bench_heavy_company, bench_rerank, bench_states: work above which a request is bulk, and small work done inline
 BULK_TOKENS = 1 << 12
 """Work in tokens read above which a request is bulk and gives way to others."""
 
@@ -92,6 +93,21 @@ ENTRIES_PER_TOKEN = 8
 
 BYTES_PER_TOKEN = 4
 """Approximate bytes of a body per token, for admission before the text is tokenised."""
+
+COMPARISONS_PER_TOKEN = 16
+"""Approximate number of pairs of candidates compared in the time of reading one token."""
+
+INLINE_CONTINUATIONS = 64
+"""Maximum of continuations that an n-gram model scores faster inline than on the model thread."""
+
+BULK_CONTINUATIONS = 512
+"""Maximum of continuations or states of a request that is not bulk."""
+
+HANDLE_BYTES = 128
+"""Approximate bytes of a body for each state with a word after it, which are little work."""
+
+INLINE_CANDIDATES = 256
+"""Maximum candidates of a reply written faster inline than on the model thread."""
 
 _FEW_SEQUENCES = 8
 """Maximum of sequences that may generate long texts without being bulk, since their steps are short."""

@@ -1,7 +1,8 @@
-"""POST /v1/rerank, as JSON, JSON lines or list formats of other programs."""
+"""POST /v1/rerank, as JSON, JSON lines or list formats of other programs, and POST /v1/rerank/tune."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -10,10 +11,12 @@ from models.reranking.features import is_reserved
 from models.reranking.formats.reader import format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
 from models.reranking.ranking import Profile
+from service.engine.job import Work
 from service.middleware.request_context import annotate
 from service.routes.openapi import LINES_TYPE, body_of, replies_of
 from service.routes.request import (
     BYTES_PER_TOKEN,
+    COMPARISONS_PER_TOKEN,
     ClosingStream,
     Services,
     WorkEstimate,
@@ -25,6 +28,7 @@ from service.routes.request import (
     runs_inline,
     services_of,
     start_stream,
+    to_json,
 )
 from service.routes.streaming import error_line, with_error_line
 from service.schemas.replies import RerankReply
@@ -38,6 +42,7 @@ from service.schemas.rerank import (
     rerank_items,
     rerank_reply_chunks,
 )
+from service.schemas.tune import TuneReply, TuneRequest, tune_reply
 from service.schemas.wire import parse_json
 from service.use_cases.candidate_features import ScoringModels
 from service.use_cases.rerank import (
@@ -49,11 +54,10 @@ from service.use_cases.rerank import (
     rerank_lines,
 )
 from service.use_cases.states import OwnedStateStore
+from service.use_cases.tune import tune
 
 router = APIRouter()
 _JSONL = "jsonl"
-_COMPARISONS_PER_TOKEN = 16
-"""Approximate number of pairs of candidates compared in the time of reading one token."""
 
 
 @router.post(
@@ -107,7 +111,7 @@ def _work_estimate(items: Sequence[RerankItem], options: RerankOptions) -> WorkE
     lists = [item.given for item in items]
     context_length = max((len(given.context) + len(given.continuation or "") for given in lists), default=0)
     longest = max((len(given.candidates) for given in lists), default=0)
-    comparison_work = longest // _COMPARISONS_PER_TOKEN if options.is_pairwise else 0
+    comparison_work = longest // COMPARISONS_PER_TOKEN if options.is_pairwise else 0
     return WorkEstimate(
         sum(len(given.candidates) for given in lists), context_length // BYTES_PER_TOKEN + comparison_work
     )
@@ -157,3 +161,25 @@ def _models(request: Request, settings: RerankSettings, profile: Profile | None)
     if models.parts:
         annotate(request, model=models.parts[0].address)
     return models
+
+
+@router.post("/v1/rerank/tune", responses=replies_of(TuneReply), openapi_extra=body_of(TuneRequest))
+async def tune_weights(request: Request) -> Response:
+    """Find weights for /v1/rerank from lists with references, and tell what they are worth on lists held out.
+
+    Where that is not better than the first pass by more than chance, the answer is to keep the first pass. Such a
+    request gives way to all others; it takes seconds to minutes, so mind `timeout_ms` and the service's own limit.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_json(TuneRequest, body)
+    models = wire.choice().resolve(lambda address: resolve_model(request, address))
+
+    def written() -> Work[None, bytes]:
+        command = wire.command((yield from wire.given()))
+        command.check_searches()
+        tuned = yield from tune(models, command, services.limits)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        return to_json(tune_reply(tuned, models, main=main_address(models), created=created))
+
+    return await run_request(request, written(), bytes, request_options(request, wire, body, bulk=True))

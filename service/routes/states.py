@@ -9,6 +9,9 @@ from service.engine.engine import RequestOptions
 from service.middleware.request_context import add_counts
 from service.routes.openapi import BINARY_TYPE, body_of, replies_of
 from service.routes.request import (
+    BULK_CONTINUATIONS,
+    HANDLE_BYTES,
+    INLINE_CONTINUATIONS,
     accepts,
     json_response,
     owner_of,
@@ -45,14 +48,6 @@ from service.use_cases.states import (
 )
 
 router = APIRouter()
-_INLINE_CONTINUATIONS = 64
-"""Maximum of continuations that an n-gram model scores faster inline than on the model thread."""
-
-_BULK_CONTINUATIONS = 512
-"""Maximum of continuations or states of a request that is not bulk."""
-
-_HANDLE_BYTES = 128
-"""Approximate bytes of a body for each state with a word after it, which are little work."""
 
 
 @router.post("/v1/states", responses=replies_of(OpenStatesReply), openapi_extra=body_of(OpenStatesRequest))
@@ -107,9 +102,7 @@ async def advance(request: Request) -> Response:
     work = advance_states(loaded, command, OwnedStateStore(services.states, owner), services.limits)
     count = len(stored_states)
     is_small = (
-        count <= _INLINE_CONTINUATIONS
-        and not wire.next_token_ids
-        and len(body) <= _INLINE_CONTINUATIONS * 256
+        count <= INLINE_CONTINUATIONS and not wire.next_token_ids and len(body) <= INLINE_CONTINUATIONS * 256
     )
     inline = is_small and loaded.model.family == "ngram"
     return await run_request(request, work, write, _states_options(request, wire, body, count), inline=inline)
@@ -160,5 +153,5 @@ def _states_options(request: Request, wire: TimedRequest, body: bytes, count: in
     """Return the options of the work of a request with `count` states."""
     terms = request_options(request, wire, body)
     return replace(
-        terms, bulk=count > _BULK_CONTINUATIONS or (terms.bulk and len(body) > _HANDLE_BYTES * count)
+        terms, bulk=count > BULK_CONTINUATIONS or (terms.bulk and len(body) > HANDLE_BYTES * count)
     )

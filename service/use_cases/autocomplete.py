@@ -42,6 +42,7 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.next_token import predict_next, run_completion_searches
 
@@ -401,8 +402,6 @@ def _word_runs(words: list[str]) -> Iterator[list[str]]:
 MAX_DICTIONARY_WORDS = 40_000
 """Words over all entries of a dictionary at most; entries may be phrases."""
 
-_ENTRIES_PER_STEP = 2048
-"""Entries of a dictionary read per step, before other requests run."""
 
 _MAX_CORRECTIONS = 8
 """Candidate prefixes for a mistyped one at most, the typed one included."""
@@ -590,7 +589,7 @@ def _personal_models(command: AutocompleteCommand, user: UserModel | None) -> Wo
                     f"{MAX_DICTIONARY_WORDS} together",
                     parameter="dictionary",
                 )
-            if not number % _ENTRIES_PER_STEP:
+            if not number % DICTIONARY_ENTRIES_PER_STEP:
                 yield None
         models.append(
             user_model_from_counts(words.items(), ((*pair, weight) for pair, weight in pairs.items()))

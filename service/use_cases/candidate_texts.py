@@ -19,6 +19,7 @@ from models.vocabulary import EOS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
+from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
 from service.use_cases.inputs import (
     ContextInterner,
     EncodedText,
@@ -30,9 +31,6 @@ from service.use_cases.inputs import (
 from service.use_cases.states import ids_after
 
 Indices = npt.NDArray[np.int64]
-_CANDIDATES_PER_STEP = 2048
-_CHARACTERS_PER_STEP = (1 << 13, 1 << 16)
-"""Characters tokenised per step, and the same for a compiled word tokenizer."""
 
 _NO_IDS: TokenIds = np.zeros(0, dtype=np.int64)
 
@@ -110,7 +108,7 @@ def find_distinct_texts(
         text_of_candidate += [seen.setdefault((setting, c.text), len(seen)) for c in item.candidates]
         list_of += [number] * (len(seen) - len(list_of))
         read += len(item.candidates)
-        if read > _CANDIDATES_PER_STEP:
+        if read > TOKENISED_PER_STEP:
             read = 0
             yield None
     text_of = np.array(text_of_candidate, dtype=np.int64)
@@ -188,7 +186,7 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
     context_texts = [s.context for s in settings if s.start is None]
     contexts = yield from map_in_steps(context_texts, partial(encode, loaded, parameter="context"), size=len)
     parts = []
-    for piece in _character_runs(distinct.texts, _CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]):
+    for piece in _character_runs(distinct.texts, CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]):
         parts.append(tokenizer.encode_ragged(piece))
         yield None
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])

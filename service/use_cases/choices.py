@@ -15,6 +15,7 @@ from models.tokenizers import Detokenizer
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.use_cases.constants import MAX_CHOICE_ENTRIES, MAX_CHOICE_ROWS
 from service.use_cases.prefill import prefill
 
 STOP, LENGTH = "stop", "length"
@@ -148,9 +149,6 @@ class ContinuationBuilder:
 
 
 T = TypeVar("T")
-_MAX_ROWS = 256
-_MAX_ENTRIES = 1 << 22
-"""Rows of one request decoded together, and entries of their distributions [R, V], at most."""
 
 
 class Prompt(NamedTuple):
@@ -189,7 +187,7 @@ class DecodeTask:
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
         """Split items of `rows` rows each into parts to decode together, to bound memory."""
-        max_rows = min(_MAX_ROWS, _MAX_ENTRIES // self.loaded.vocab_size)
+        max_rows = min(MAX_CHOICE_ROWS, MAX_CHOICE_ENTRIES // self.loaded.vocab_size)
         size = max(1, max_rows // rows)
         for first in range(0, len(items), size):
             yield items[first : first + size]

@@ -32,6 +32,7 @@ from service.engine.calls import consume, next_log_probs, score
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.use_cases.choices import LENGTH, Continuation, TokenEvent
+from service.use_cases.constants import BLOCK_ENTRIES, PROMPT_TOKENS_PER_STEP
 from service.use_cases.generate import continue_prompts
 from service.use_cases.inputs import (
     MAX_CHARACTERS_PER_TOKEN,
@@ -290,10 +291,6 @@ def num_generated(done: Continuation) -> int:
     return len(done.token_ids) + done.ended_by_eos
 
 
-BLOCK_ENTRIES = 1 << 20
-"""Numbers in a block of distributions (4 MiB)."""
-
-
 class PromptTokens(NamedTuple):
     """Tokens of a prompt to score.
 
@@ -438,10 +435,6 @@ def _initial_states(model: LanguageModel[Any], prompts: Sequence[PromptTokens]) 
     return both.select(np.array([0 if prompt.after_bos else 1 for prompt in prompts], dtype=np.int64))
 
 
-_ENTRIES_PER_STEP = 1024
-"""Tokens of a prompt converted to entries per step, before other requests run."""
-
-
 class CompletionResult(NamedTuple):
     """Result of a request.
 
@@ -526,7 +519,7 @@ def _prepare(
                 f'{parameter} is an empty list; "" or [{BOS}] is the start of a sentence', parameter=parameter
             )
         text = loaded.tokenizer.decode(ids.tolist())
-        spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-_ENTRIES_PER_STEP:].tolist())
+        spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-PROMPT_TOKENS_PER_STEP:].tolist())
         return EncodedPrompt(text, ids, after_bos=False, continues=spells)
 
     return (yield from map_in_steps(command.prompts, prepare, size=lambda named: len(named[1])))
@@ -575,7 +568,7 @@ def _score_prompts(
         builder = EntryBuilder(loaded, continues=False, as_ids=command.as_ids)
         logprobs = scored.log_probs.tolist()
         for index, token in enumerate(prompt.ids.tolist()):
-            if index % _ENTRIES_PER_STEP == _ENTRIES_PER_STEP - 1:
+            if index % PROMPT_TOKENS_PER_STEP == PROMPT_TOKENS_PER_STEP - 1:
                 yield None
             builder.add(prompt.entries, token, logprobs[index] if index else None, scored.at(index))
 

@@ -21,13 +21,9 @@ from service.engine.calls import next_log_probs, step, top_k
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, encode, encode_each
 from service.use_cases.prefill import context_groups, prefill
-
-_VALUES_PER_STEP = 1 << 17
-_ROWS_PER_STEP = (16, 256)
-"""Entries of [B, V] computed per step, about a millisecond, before other requests run; and the least and most rows
-of a step: fewer take a network nearly as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +143,8 @@ def _rank(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[An
 
 def _row_blocks(state: Any, values: int) -> Generator[Any, None, None]:
     """Split a state into blocks of rows, given the number of values computed per row."""
-    least, most = _ROWS_PER_STEP
-    rows = min(max(least, _VALUES_PER_STEP // values), most)
+    least, most = ROWS_PER_STEP
+    rows = min(max(least, VALUES_PER_STEP // values), most)
     if len(state) <= rows:
         yield state
         return
@@ -185,9 +181,6 @@ def run_completion_searches(loaded: LoadedModel, searches: Sequence[CompletionSe
 MAX_NEXT_WORDS = 100
 """Maximum number of words to rank."""
 
-_MAX_SEARCH_STEPS = 256
-"""Maximum number of rows read by the model to rank the words after one context."""
-
 
 @dataclass(frozen=True, slots=True)
 class NextWord:
@@ -216,7 +209,7 @@ class NextWords(NamedTuple):
 
 def max_word_steps(loaded: LoadedModel) -> int:
     """Return the maximum number of rows read after a context: none where tokens are words."""
-    return 0 if loaded.token_trie.whole_words else _MAX_SEARCH_STEPS
+    return 0 if loaded.token_trie.whole_words else MAX_SEARCH_STEPS
 
 
 def rank_next_words(
@@ -259,7 +252,7 @@ def _rank_words_after(
     entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
     limits.check_length(entry.num_tokens, parameter=parameter)
     search = CompletionSearch(
-        loaded.token_trie, typed.spelled, CompletionSettings(limit=count, max_steps=_MAX_SEARCH_STEPS)
+        loaded.token_trie, typed.spelled, CompletionSettings(limit=count, max_steps=MAX_SEARCH_STEPS)
     )
     search.update(view(entry.state), entry.log_probs)
     yield from run_completion_searches(loaded, [search])

@@ -15,19 +15,11 @@ from models.language_model import LanguageModel, pad_sequences
 from models.vocabulary import BOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.calls import consume
+from service.engine.constants import SHORT_READ_TOKENS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.prefill import SHORT_READ_TOKENS
 from service.engine.prefix_cache import PrefixCache
-
-MAX_CALL_TOKENS = 2048
-"""Padded tokens read by one call, or one sequence, to bound its memory."""
-
-MAX_GROUP_TOKENS = 1 << 16
-"""Tokens of contexts with states in memory at once: a state's cache of past tokens takes memory."""
-
-_MAX_CACHED_CONTEXTS = 8
-"""Contexts of a request above which no state is cached: they would evict those of interactive users."""
+from service.use_cases.constants import MAX_CACHED_CONTEXTS, MAX_CALL_TOKENS, MAX_GROUP_TOKENS
 
 
 def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
@@ -44,7 +36,7 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
         A state of B rows, in the order of the contexts.
     """
     cache = loaded.prefix_cache
-    if cache is None or len(contexts) > _MAX_CACHED_CONTEXTS:
+    if cache is None or len(contexts) > MAX_CACHED_CONTEXTS:
         return (yield from _prefill_all(loaded.model, contexts, bos=bos))
     states = []
     for context in contexts:

@@ -51,6 +51,12 @@ from service.use_cases.candidate_features import (
     TokenScores,
     score_candidates,
 )
+from service.use_cases.constants import (
+    BYTES_PER_PIECE,
+    CANDIDATES_PER_BATCH,
+    CANDIDATES_PER_STEP,
+    LINES_PER_BATCH,
+)
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.prefill import chunks_by_length
 from service.use_cases.score import Detail
@@ -213,8 +219,6 @@ def _read_commits(
 MAX_COMPARED = 1000
 """Candidates of a list at most where all pairs are compared, for risks, agreement and confidences."""
 
-CANDIDATES_PER_STEP = 256
-"""Candidates processed per step, before other requests run."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -499,10 +503,6 @@ RerankOutcome: TypeAlias = RankedList | LanguageModelError
 RerankLine: TypeAlias = RerankItem | InvalidInputError
 """A list, or the error of its line."""
 
-_CANDIDATES_PER_BATCH = 2048
-_LINES_PER_BATCH = 256
-_BYTES_PER_PIECE = 1 << 15
-
 
 def rerank_lines(
     models: ScoringModels,
@@ -531,7 +531,7 @@ def rerank_lines(
         for outcome in (yield from rerank_batch(models, batch, options, limits, states=states)):
             for piece in write(outcome):
                 written += piece
-                if len(written) >= _BYTES_PER_PIECE:
+                if len(written) >= BYTES_PER_PIECE:
                     yield bytes(written)
                     written.clear()
         yield bytes(written)
@@ -545,7 +545,7 @@ def read_batch(lines: Iterator[RerankLine]) -> Work[Any, list[RerankLine]]:
         batch.append(line)
         size = len(line.given.candidates) if isinstance(line, RerankItem) else 1
         count, read = count + size, read + size
-        if count >= _CANDIDATES_PER_BATCH or len(batch) >= _LINES_PER_BATCH:
+        if count >= CANDIDATES_PER_BATCH or len(batch) >= LINES_PER_BATCH:
             break
         if read >= CANDIDATES_PER_STEP:
             read = 0

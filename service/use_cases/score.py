@@ -18,6 +18,7 @@ from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.use_cases.constants import LINES_PER_BATCH
 from service.use_cases.inputs import (
     ContextInterner,
     EncodedText,
@@ -28,8 +29,6 @@ from service.use_cases.inputs import (
     to_text_order,
 )
 from service.use_cases.sequence_scoring import score_sequence_list
-
-_LINES_PER_BATCH = 256
 
 
 class Detail(StrEnum):
@@ -132,7 +131,7 @@ def score_lines(
         Events: outcomes of the next lines, in order; an error for an invalid line.
     """
     pending = iter(lines)
-    while batch := list(islice(pending, _LINES_PER_BATCH)):
+    while batch := list(islice(pending, LINES_PER_BATCH)):
         contexts = ContextInterner()
 
         def attempt(
@@ -287,7 +286,7 @@ def quality_lines(
     Yields:
         Events: outcomes of the next lines, in order; an error for an invalid line.
     """
-    while batch := list(islice(lines, _LINES_PER_BATCH)):
+    while batch := list(islice(lines, LINES_PER_BATCH)):
         scored = [line.score_item() if isinstance(line, QualityItem) else line for line in batch]
         own = yield from _score_batch(loaded, scored, limits)
         compared: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(own)

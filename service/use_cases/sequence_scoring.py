@@ -33,14 +33,17 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.prefill import Scorer
 from service.engine.state_store import StoredState
 from service.use_cases.candidate_texts import RaggedTexts
+from service.use_cases.constants import (
+    LEVEL_COST,
+    MAX_LOOKUP_TOKENS,
+    MAX_PREFIX_RATIO,
+    MAX_TREE_ROWS,
+    MAX_TREE_TOKENS,
+    MIN_SAVED_SHARE,
+    PREFIX_COST,
+)
 from service.use_cases.inputs import EncodedText
 from service.use_cases.prefill import chunks_by_length, context_groups, prefill
-
-_MAX_PREFIX_RATIO = 0.75
-"""Prefixes per text above which a level is not shared: each level costs one engine call."""
-
-_MIN_SAVED_SHARE = 0.15
-"""Least share of all tokens saved by shared prefixes."""
 
 Indices = npt.NDArray[np.int64]
 
@@ -72,11 +75,11 @@ def shared_prefix_levels(contexts: Indices, tokens: TokenIds, lengths: TokenIds)
     for depth in range(tokens.shape[1]):
         level = _next_prefix_level(levels[-1].nodes, tokens[:, depth], lengths > depth)
         unfinished = int(np.count_nonzero(lengths > depth))
-        if len(level.tokens) > _MAX_PREFIX_RATIO * unfinished:
+        if len(level.tokens) > MAX_PREFIX_RATIO * unfinished:
             break
         saved += unfinished - len(level.tokens)
         levels.append(level)
-    return levels if saved > _MIN_SAVED_SHARE * lengths.sum() else []
+    return levels if saved > MIN_SAVED_SHARE * lengths.sum() else []
 
 
 def score_shared_prefixes(
@@ -174,16 +177,6 @@ def _score_group(
     return scores
 
 
-MAX_TREE_ROWS = 256
-"""Prefixes read, or scored with their next tokens, in one call."""
-
-_PREFIX_COST, _LEVEL_COST = 1.75, 12
-"""Cost of a prefix and of a level in tree order, in tokens of texts read side by side.
-
-Measured on small int8 mixtures (1.9, 21) and on a float32 LSTM of 2x512 (1.6, 4).
-"""
-
-
 class TreeLevel(NamedTuple):
     """Choices: the distinct next tokens after the prefixes of one length.
 
@@ -223,7 +216,7 @@ def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[A
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
     """Return whether reading prefixes once, level by level, costs less than all texts side by side."""
     num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
-    return bool(_PREFIX_COST * num_prefixes + _LEVEL_COST * len(levels) <= lengths.sum())
+    return bool(PREFIX_COST * num_prefixes + LEVEL_COST * len(levels) <= lengths.sum())
 
 
 def score_tree(
@@ -338,13 +331,6 @@ def _score_pending(
         scores[texts, part.depth] = log_probs[begin + part.choices[texts]]
         begin += len(part.tokens)
     return remaining
-
-
-MAX_TREE_TOKENS = 1 << 15
-"""Padded tokens of texts searched together for shared prefixes."""
-
-MAX_LOOKUP_TOKENS = 8192
-"""Tokens looked up by one call of an n-gram model: about a millisecond."""
 
 
 def score_ragged_texts(

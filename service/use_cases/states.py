@@ -21,17 +21,14 @@ from service.engine.calls import consume, next_log_probs, read, score
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StateStore, StoredState
+from service.use_cases.constants import (
+    MAX_CALL_TOKENS,
+    MAX_STATE_ENTRIES,
+    MIN_SHARED_CONTINUATIONS,
+    SPARSE_RATIO,
+)
 from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, encode_each
-from service.use_cases.prefill import MAX_CALL_TOKENS, chunks_by_length, context_groups, prefill
-
-_MAX_ENTRIES = 1 << 20
-"""Entries of the distributions [R, V] of one call."""
-
-_MIN_SHARED_CONTINUATIONS = 8
-"""Continuations of one state from which on one distribution costs less than separate scores."""
-
-_SPARSE_RATIO = 64
-"""Vocabulary size per requested token from which on n-gram lookups cost less than a distribution."""
+from service.use_cases.prefill import chunks_by_length, context_groups, prefill
 
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
@@ -122,14 +119,14 @@ def _next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wo
 
 
 def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
-    return loaded.model.family == "ngram" and len(ids) * _SPARSE_RATIO <= loaded.vocab_size
+    return loaded.model.family == "ngram" and len(ids) * SPARSE_RATIO <= loaded.vocab_size
 
 
 def _row_ranges(loaded: LoadedModel, count: int, ids: TokenIds | None) -> Iterator[range]:
     """Split rows 0 … count − 1 into ranges of bounded work."""
     if ids is not None and _is_sparse(loaded, ids):
         return _ranges(count, max(1, MAX_CALL_TOKENS // len(ids)))
-    return _ranges(count, max(1, _MAX_ENTRIES // loaded.vocab_size))
+    return _ranges(count, max(1, MAX_STATE_ENTRIES // loaded.vocab_size))
 
 
 def _ranges(count: int, size: int) -> Iterator[range]:
@@ -149,7 +146,7 @@ def _score_and_advance(
     """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
     used, row_of_used = np.unique(rows, return_inverse=True)
     single = tokens.shape[1] == 1 and not keep  # scoring would needlessly advance the state
-    if model.family != "ngram" and (single or len(rows) >= _MIN_SHARED_CONTINUATIONS * len(used)):
+    if model.family != "ngram" and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
         return (
             yield from _score_by_distributions(
                 model, distinct.select(used), row_of_used, tokens=tokens, lengths=lengths, keep=keep
@@ -174,7 +171,7 @@ def _score_by_distributions(
 ) -> Work[Any, tuple[FloatArray, Any]]:
     """Score and advance as above, with first tokens looked up in the distribution of the state before."""
     scores = np.zeros(tokens.shape, dtype=np.float32)
-    for block in _ranges(len(before), max(1, _MAX_ENTRIES // len(model.vocabulary))):
+    for block in _ranges(len(before), max(1, MAX_STATE_ENTRIES // len(model.vocabulary))):
         log_probs = yield from next_log_probs(model, before.select(np.arange(block.start, block.stop)))
         indices = np.flatnonzero((rows >= block.start) & (rows < block.stop))
         scores[indices, 0] = log_probs[rows[indices] - block.start, tokens[indices, 0]]

@@ -20,6 +20,7 @@ from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.reranking.tuning.problem import Ints
 from service.engine.job import Work
 from service.use_cases.candidate_features import ScoringModels, compute_features
+from service.use_cases.constants import LISTS_AT_ONCE
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import MAX_COMPARED
 
@@ -28,8 +29,6 @@ MAX_CANDIDATES = 65_536
 
 MAX_SEARCHES = 4096
 """Searches of one request at most: (folds + 1) times exponents, times restarts and resamples."""
-
-_LISTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +138,8 @@ def _check(
     command: TuneCommand, lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
 ) -> Work[Any, None]:
     """Refuse lists unfit for tuning; `numbers` are their indices in the request, for messages."""
-    for begin in range(0, len(lists), _LISTS_AT_ONCE):
-        batch, batch_numbers = lists[begin : begin + _LISTS_AT_ONCE], numbers[begin : begin + _LISTS_AT_ONCE]
+    for begin in range(0, len(lists), LISTS_AT_ONCE):
+        batch, batch_numbers = lists[begin : begin + LISTS_AT_ONCE], numbers[begin : begin + LISTS_AT_ONCE]
         check_given(batch, models=models.extra, place=partial(_list_prefix, batch_numbers))
         yield None
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())

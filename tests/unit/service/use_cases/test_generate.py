@@ -75,7 +75,7 @@ def test_choices_are_numbered_by_prompt_then_sample(words):
 )
 def test_a_choice_is_the_same_however_many_rows_are_decoded_together(words, monkeypatch, rows, options):
     together = said(run(words, **options))
-    monkeypatch.setattr(prompts_module, "_MAX_ROWS", rows)
+    monkeypatch.setattr(prompts_module, "MAX_CHOICE_ROWS", rows)
     assert said(run(words, **options)) == together
 
 

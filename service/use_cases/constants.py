@@ -1,0 +1,100 @@
+"""Sizes of steps and batches of the use cases; above each group, the benchmark that shows what a change does.
+
+A step is the work done before other requests run, at most a few milliseconds: larger ones delay interactive requests,
+smaller ones cost throughput. Limits of what a request may ask stand with its use case.
+"""
+
+# bench_service and bench_completion
+VALUES_PER_STEP = 1 << 17
+"""Entries of distributions [B, V] computed per step, about a millisecond."""
+
+ROWS_PER_STEP = (16, 256)
+"""Fewest and most rows of a step of distributions: fewer take a network nearly as long."""
+
+MAX_SEARCH_STEPS = 256
+"""Maximum number of rows read by the model to rank the words after one context."""
+
+MAX_CHOICE_ROWS = 256
+"""Maximum rows of one request decoded together."""
+
+MAX_CHOICE_ENTRIES = 1 << 22
+"""Maximum entries of the distributions [R, V] of rows decoded together (16 MiB)."""
+
+BLOCK_ENTRIES = 1 << 20
+"""Numbers in a block of distributions (4 MiB)."""
+
+PROMPT_TOKENS_PER_STEP = 1024
+"""Tokens of a prompt converted to entries per step, before other requests run."""
+
+
+# bench_states
+MAX_STATE_ENTRIES = 1 << 20
+"""Entries of the distributions [R, V] of one call."""
+
+MIN_SHARED_CONTINUATIONS = 8
+"""Continuations of one state from which on one distribution costs less than separate scores."""
+
+SPARSE_RATIO = 64
+"""Vocabulary size per requested token from which on n-gram lookups cost less than a distribution."""
+
+
+# bench_rerank
+MAX_PREFIX_RATIO = 0.75
+"""Prefixes per text above which a level is not shared: each level costs one engine call."""
+
+MIN_SAVED_SHARE = 0.15
+"""Least share of all tokens saved by shared prefixes."""
+
+MAX_TREE_ROWS = 256
+"""Prefixes read, or scored with their next tokens, in one call."""
+
+PREFIX_COST, LEVEL_COST = 1.75, 12
+"""Cost of a prefix and of a level in tree order, in tokens of texts read side by side.
+
+Measured on small int8 mixtures (1.9, 21) and on a float32 LSTM of 2x512 (1.6, 4).
+"""
+
+MAX_TREE_TOKENS = 1 << 15
+"""Padded tokens of texts searched together for shared prefixes."""
+
+MAX_LOOKUP_TOKENS = 8192
+"""Tokens looked up by one call of an n-gram model: about a millisecond."""
+
+CANDIDATES_PER_STEP = 256
+"""Candidates processed per step, before other requests run."""
+
+CANDIDATES_PER_BATCH = 2048
+"""Candidates of consecutive lists of a stream re-ranked together."""
+
+LINES_PER_BATCH = 256
+"""Maximum lines of a stream, lists or texts, in one batch."""
+
+BYTES_PER_PIECE = 1 << 15
+"""Size of the pieces in which a streamed reply is written."""
+
+TOKENISED_PER_STEP = 2048
+"""Candidates tokenised per step."""
+
+CHARACTERS_PER_STEP = (1 << 13, 1 << 16)
+"""Characters tokenised per step, and the same for a compiled word tokenizer."""
+
+
+# bench_heavy_company
+MAX_CALL_TOKENS = 2048
+"""Padded tokens read by one call, or one sequence, to bound its memory."""
+
+MAX_GROUP_TOKENS = 1 << 16
+"""Tokens of contexts with states in memory at once: a state's cache of past tokens takes memory."""
+
+MAX_CACHED_CONTEXTS = 8
+"""Contexts of a request above which no state is cached: they would evict those of interactive users."""
+
+
+# bench_tuning
+LISTS_AT_ONCE = 64
+"""Lists of candidates whose features are computed together."""
+
+
+# bench_autocomplete
+DICTIONARY_ENTRIES_PER_STEP = 2048
+"""Entries of a dictionary read per step, before other requests run."""
