@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.errors import InvalidInputError
 from models.language_model import perplexity
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -83,10 +84,21 @@ _CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
-    """Return the type that the settings name; for `auto`, bfloat16 if the device has instructions for it."""
+    """Return the type that the settings name; for `auto`, bfloat16 if the device has instructions for it.
+
+    Raises:
+        InvalidInputError: bfloat16 on a CPU without AVX-512, where torch has no LSTM of it.
+    """
     if settings.precision == "auto":
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
-    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+    if settings.precision == "float32":
+        return torch.float32
+    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # noqa: SLF001 - torch has no public name of it
+        raise InvalidInputError(
+            "train.precision is bfloat16, which needs a CPU with AVX-512 and this one has none: use auto or float32",
+            parameter="train.precision",
+        )
+    return torch.bfloat16
 
 
 def _has_bfloat16(device: torch.device) -> bool:

@@ -229,7 +229,8 @@ def test_shared_files_count_as_much_as_own_memory(family_checkpoints, tmp_path, 
     )
     packed = sum(path.stat().st_size for path in laid(tmp_path))
     assert shared.mapped == own.mapped + packed
-    assert abs(shared.host - own.host) < 1000 * len(laid(tmp_path))  # headers, and objects around the maps
+    # headers, and objects around the maps; a CPU without AVX-512 packs no float32 matrix
+    assert abs(shared.host - own.host) < 1000 * (2 + len(laid(tmp_path)))
 
 
 def test_weights_in_single_precision_are_the_file_itself(family_checkpoints):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
 from training.neural.run import training_precision
 from training.neural.settings import TrainSettings
@@ -82,6 +83,14 @@ def test_auto_precision_follows_the_instructions_of_the_cpu(monkeypatch, instruc
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_a_named_precision_is_taken(name):
+def test_a_named_precision_is_taken(monkeypatch, name):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     settings = TrainSettings(precision=name)
     assert training_precision(settings, torch.device("cpu")) == getattr(torch, name)
+
+
+def test_bfloat16_is_refused_by_name_on_a_cpu_that_cannot_compute_in_it(monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    with pytest.raises(InvalidInputError, match="AVX-512") as caught:
+        training_precision(TrainSettings(precision="bfloat16"), torch.device("cpu"))
+    assert caught.value.parameter == "train.precision"
