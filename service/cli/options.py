@@ -3,7 +3,7 @@
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
@@ -12,7 +12,7 @@ import typer
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList, ScoreRanges
-from models.reranking.formats.format import BadLine, ListOrBadLine, ReferenceLayout
+from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import FORMAT_NAMES, read_lists
 from service.local.streams import LineWarnings, binary_stream
 
@@ -72,34 +72,6 @@ ScoresOption = Annotated[
 ]
 
 
-def read_items(
-    file: str,
-    *,
-    format_name: str | None,
-    references: Sequence[Path] | None,
-    reference_layout: ReferenceLayout | None,
-    beam_size: int | None,
-    scores: Sequence[str] | None,
-    reserved: Callable[[str], bool] | None = None,
-) -> Iterator[ListOrBadLine]:
-    """Read lists by the options; see `models.reranking.formats.reader.read_lists`.
-
-    Raises:
-        FormatError: a file is missing or damaged, of no known format, or references do not fit.
-        InvalidInputError: an option is wrong, or does not belong to the format.
-    """
-    return read_lists(
-        binary_stream(sys.stdin, "input") if file == "-" else Path(file),
-        format_name=format_name,
-        references=references or (),
-        reference_layout=reference_layout,
-        beam_size=beam_size,
-        scores=dict(_score_file(option) for option in scores or ()),
-        reserved=reserved,
-        source_name="<stdin>" if file == "-" else file,
-    )
-
-
 def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
     """Yield lists or lattices; unreadable lines are reported on standard error, the first of them one by one.
 
@@ -132,16 +104,18 @@ class ListSource(NamedTuple):
         """Yield the readable lists; report unreadable ones, see `valid_items`, and suspicious scores.
 
         Raises:
-            FormatError, InvalidInputError: see `read_items` and `valid_items`.
+            FormatError: a file is missing or damaged, of no known format, without lists, or references do not fit.
+            InvalidInputError: an option is wrong, or does not belong to the format.
         """
-        items = read_items(
-            self.file,
+        items = read_lists(
+            binary_stream(sys.stdin, "input") if self.file == "-" else Path(self.file),
             format_name=self.format_name,
-            references=self.references,
+            references=self.references or (),
             reference_layout=self.reference_layout,
             beam_size=self.beam_size,
-            scores=self.scores,
+            scores=dict(_score_file(option) for option in self.scores or ()),
             reserved=reserved,
+            source_name="<stdin>" if self.file == "-" else self.file,
         )
         ranges = ScoreRanges()
         yield from ranges.watch(valid_items(items, self.file))

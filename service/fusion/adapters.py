@@ -27,10 +27,10 @@ flashlight's own `LM` and `LMState` work as well.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 from service.client import Client
-from service.fusion.word_tree import TokenNode, TokenTree, WordNode, WordTree
+from service.fusion.word_tree import TokenTree, WordNode, WordTree
 
 _LN_10 = math.log(10)
 _USUAL_LENGTH = 6
@@ -147,18 +147,8 @@ class PyCTCDecodeLM:
         return index < len(self._sorted) and self._sorted[index].startswith(beginning)
 
 
-T = TypeVar("T")
 _END = -1
 """Index of the end of a text in flashlight's tree of states."""
-
-
-class _DecoderTexts(Protocol[T]):
-    """Tree of texts, extended by indices of the decoder."""
-
-    def start(self, *, bos: bool) -> T: ...
-    def extend(self, text: T, index: int) -> tuple[T, float]: ...
-    def end(self, text: T) -> float: ...
-    def close(self) -> None: ...
 
 
 class TorchaudioLM:
@@ -195,11 +185,12 @@ class TorchaudioLM:
         super().__init__()  # of the decoder's class, the other base of a subclass
         if bool(words) == bool(token_ids):
             raise ValueError("give either words or token_ids")
-        self._texts: _DecoderTexts[Any]
-        if words:
-            self._texts = _Words(client, words, model=model, context=context, companions=companions)
-        else:
-            self._texts = _Tokens(client, token_ids, model=model, context=context)
+        self._words = words
+        self._texts = (
+            WordTree(client, model=model, context=context, words=words, companions=companions)
+            if words
+            else TokenTree(client, token_ids, model=model, context=context)
+        )
         self._new_state = new_state
         self._scale = 1 / _LN_10 if log10 else 1.0
         self._reached: dict[Any, tuple[Any, float]] = {}
@@ -216,7 +207,7 @@ class TorchaudioLM:
         """Return the state after one more word or token, and its score."""
         next_state = state.child(usr_token_idx)
         if next_state not in self._reached:
-            self._reached[next_state] = self._texts.extend(self._reached[state][0], usr_token_idx)
+            self._reached[next_state] = self._extend(self._reached[state][0], usr_token_idx)
         return next_state, self._scale * self._reached[next_state][1]
 
     def finish(self, state: Any) -> tuple[Any, float]:
@@ -232,45 +223,10 @@ class TorchaudioLM:
         self._reached.clear()
         self._texts.close()
 
-
-class _Words:
-    """Texts of a decoder whose indices are words."""
-
-    def __init__(
-        self, client: Client, words: Sequence[str], *, model: str | None, context: str, companions: int
-    ) -> None:
-        self._words = words
-        self._tree = WordTree(client, model=model, context=context, words=words, companions=companions)
-
-    def start(self, *, bos: bool) -> WordNode:
-        return self._tree.start(bos=bos)
-
-    def extend(self, text: WordNode, index: int) -> tuple[WordNode, float]:
-        longer = self._tree.extend(text, self._words[index])
-        return longer, longer.said.logprob
-
-    def end(self, text: WordNode) -> float:
-        return self._tree.end(text)
-
-    def close(self) -> None:
-        self._tree.close()
-
-
-class _Tokens:
-    """Texts of a decoder whose indices are tokens of the model."""
-
-    def __init__(self, client: Client, token_ids: Sequence[int], *, model: str | None, context: str) -> None:
-        self._tree = TokenTree(client, token_ids, model=model, context=context)
-
-    def start(self, *, bos: bool) -> TokenNode:
-        return self._tree.start(bos=bos)
-
-    def extend(self, text: TokenNode, index: int) -> tuple[TokenNode, float]:
-        longer = self._tree.extend(text, index)
-        return longer, longer.logprob
-
-    def end(self, text: TokenNode) -> float:
-        return self._tree.end(text)
-
-    def close(self) -> None:
-        self._tree.close()
+    def _extend(self, text: Any, index: int) -> tuple[Any, float]:
+        """Return a text extended by the word or token of an index, and the logarithm of that one's probability."""
+        if isinstance(self._texts, WordTree):
+            after_word = self._texts.extend(text, self._words[index])
+            return after_word, after_word.said.logprob
+        after_token = self._texts.extend(text, index)
+        return after_token, after_token.logprob

@@ -64,6 +64,11 @@ class BadLine(NamedTuple):
 ListOrBadLine = CandidateList | BadLine
 
 
+def unpacked_name(path: PurePath) -> str:
+    """A file's name, without the ending of a packed one."""
+    return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
+
+
 class SourceLines:
     """The lines of one source, to be gone through once; blank ones are left out.
 
@@ -85,8 +90,7 @@ class SourceLines:
     @property
     def list_name(self) -> str:
         """Name of the list of a file that holds one: the file's name, without the ending of a packed one."""
-        path = PurePath(self.source)
-        return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
+        return unpacked_name(PurePath(self.source))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

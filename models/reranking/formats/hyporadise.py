@@ -56,9 +56,7 @@ def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  
 
 def _list(element: JsonElement) -> CandidateList:
     value = parse_json_object(element.text)
-    hypotheses = list_value(value.get("input"), "input")
-    if len(hypotheses) > MAX_LIST_CANDIDATES:
-        raise InvalidInputError(f"input has {len(hypotheses):,} members; {MAX_LIST_CANDIDATES:,} are allowed")
+    hypotheses = list_value(value.get("input"), "input", max_members=MAX_LIST_CANDIDATES)
     texts = [string_value(text, f"input[{i}]").strip(ASCII_WHITESPACE) for i, text in enumerate(hypotheses)]
     columns = _columns(value, len(texts))
     first: dict[str, Candidate] = {}

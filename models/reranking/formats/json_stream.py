@@ -78,14 +78,16 @@ def number_value(value: Any, field: str) -> float:
     return number
 
 
-def list_value(value: Any, field: str) -> list[Any]:
-    """A list with something in it.
+def list_value(value: Any, field: str, *, max_members: int | None = None) -> list[Any]:
+    """A list with something in it, and not more than so many members.
 
     Raises:
         InvalidInputError: it is none; the message begins with the field.
     """
     if not isinstance(value, list) or not value:
         raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a list with something in it")
+    if max_members is not None and len(value) > max_members:
+        raise InvalidInputError(f"{field} has {len(value):,} members; {max_members:,} are allowed")
     return value
 
 

@@ -42,11 +42,7 @@ def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  
 
 def _list(line: str) -> CandidateList:
     value = parse_json_object(line)
-    candidates = list_value(value.get("candidates"), "candidates")
-    if len(candidates) > MAX_LIST_CANDIDATES:
-        raise InvalidInputError(
-            f"candidates has {len(candidates):,} members; {MAX_LIST_CANDIDATES:,} are allowed"
-        )
+    candidates = list_value(value.get("candidates"), "candidates", max_members=MAX_LIST_CANDIDATES)
     continuation = value.get("continuation")
     return CandidateList(
         id_value(value.get("id"), "id"),

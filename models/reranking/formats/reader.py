@@ -25,7 +25,6 @@ from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
-from models.files import COMPRESSED_SUFFIXES
 from models.reranking.candidates import CandidateList
 from models.reranking.formats import hyporadise, jsonl, kaldi, mlm_scoring, moses, nemo, srilm
 from models.reranking.formats.format import (
@@ -41,6 +40,7 @@ from models.reranking.formats.format import (
     shorten,
     split_lines,
     split_words,
+    unpacked_name,
 )
 from models.reranking.formats.json_stream import id_value, parse_json_object, string_value
 
@@ -506,7 +506,7 @@ def _read_folder(folder: Path, form: Format, options: ReadOptions) -> Iterator[L
 
 
 def _kaldi_folder(folder: Path, form: Format, options: ReadOptions) -> tuple[SourceLines, ReadOptions]:
-    files = {_unpacked_name(path): path for path in sorted(folder.iterdir()) if path.is_file()}
+    files = {unpacked_name(path): path for path in sorted(folder.iterdir()) if path.is_file()}
     words = next((files[name] for name in kaldi.WORD_FILES if name in files), None)
     if words is None:
         raise FormatError(folder, f"has no file {' or '.join(kaldi.WORD_FILES)}")
@@ -516,10 +516,6 @@ def _kaldi_folder(folder: Path, form: Format, options: ReadOptions) -> tuple[Sou
         if (feature := kaldi.feature_of_file(name)) is not None
     }
     return _file_lines(words, form), replace(options, scores={**archives, **options.scores})
-
-
-def _unpacked_name(path: Path) -> str:
-    return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
 def _rename_reserved(

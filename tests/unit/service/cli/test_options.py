@@ -159,11 +159,7 @@ def test_wrong_options_are_refused(moses, options, message):
 def test_a_closed_stream_is_told(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(InvalidInputError, match="standard input is closed"):
-        list(
-            options.read_items(
-                "-", format_name=None, references=None, reference_layout=None, beam_size=None, scores=None
-            )
-        )
+        list(options.ListSource("-").lists())
 
 
 def test_names_of_features_are_no_markup(tmp_path):
