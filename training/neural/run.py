@@ -93,12 +93,18 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
     if settings.precision == "float32":
         return torch.float32
-    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # noqa: SLF001 - torch has no public name of it
+    if device.type == "cpu" and not _lstm_computes_in_bfloat16():
         raise InvalidInputError(
             "train.precision is bfloat16, which needs a CPU with AVX-512 and this one has none: use auto or float32",
             parameter="train.precision",
         )
     return torch.bfloat16
+
+
+def _lstm_computes_in_bfloat16() -> bool:
+    """Return whether oneDNN, if torch computes with it, has kernels in bfloat16 for this CPU."""
+    onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # absent in builds without oneDNN
+    return onednn is None or bool(onednn())
 
 
 def _has_bfloat16(device: torch.device) -> bool:
