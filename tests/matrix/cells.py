@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.matrix.zoo import BACKWARD, FAMILIES, TOKENIZERS, UNNORMALISED, networks_in
+from tests.matrix.zoo import BACKWARD, FAMILIES, PARTS, TOKENIZERS, UNNORMALISED, networks_in
 from tests.support.families import DEVICES
 
 FLOAT32, INT8 = "float32", "int8"
@@ -78,13 +78,34 @@ def precisions_of(device: str, family: str) -> tuple[str, ...]:
     return (FLOAT32, INT8) if rounds else (FLOAT32,)
 
 
-CELLS = tuple(
-    Cell(device, tokens, family, precision)
-    for device in DEVICES
-    for tokens in TOKENIZERS
-    for family in FAMILIES
-    for precision in precisions_of(device, family)
-)
+def kind_of(family: str) -> str:
+    """What makes a family another case than others of its tokenizer: how it is computed, and what it is made of."""
+    if family in BACKWARD:
+        return "backward"
+    if family in PARTS:
+        return "cache" if "cache" in family else "mixture"
+    return "network" if networks_in(family) else "n-gram"
+
+
+def chosen_cells(device: str) -> list[Cell]:
+    """The columns of a device: every family in each precision, and every tokenizer with each kind in each precision.
+
+    Chosen pairwise, as a tokenizer meets only what a kind's families have in common: the families take tokenizers in
+    turn.
+    """
+    members: dict[tuple[str, str], list[str]] = {}
+    for family in FAMILIES:
+        for precision in precisions_of(device, family):
+            members.setdefault((kind_of(family), precision), []).append(family)
+    tokenizers, cells = list(TOKENIZERS), {}
+    for start, ((_, precision), families) in enumerate(members.items()):
+        for turn in range(max(len(families), len(tokenizers))):
+            tokens = tokenizers[(start + turn) % len(tokenizers)]
+            cells[Cell(device, tokens, families[turn % len(families)], precision)] = None
+    return list(cells)
+
+
+CELLS = tuple(cell for device in DEVICES for cell in chosen_cells(device))
 """All columns; those of a CUDA device are there where there is one."""
 
 
