@@ -1,6 +1,7 @@
 """Fixtures that every test folder may use."""
 
 import functools
+import gc
 import logging
 import os
 from pathlib import Path
@@ -32,6 +33,11 @@ hypothesis.settings.load_profile("gramophone")
 def pytest_collection_modifyitems(items):
     """Long files first: one that is begun last keeps one process busy while the others have nothing left."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_collection_finish():
+    """Keep what stands now, thousands of tests, out of the garbage collections that loading a model asks for."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The product's modules: their number and size, who imports them, no cycles, and names made of the glossary's words."""
 
 import ast
+import functools
 import re
 import statistics
 from collections import defaultdict
@@ -40,15 +41,17 @@ class Source(NamedTuple):
         return self.path.endswith("__init__.py")
 
 
+@functools.cache
 def read_sources():
-    """All Python files of the product."""
+    """All Python files of the product, read when the first test needs them."""
     files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     texts = {path: path.read_text(encoding="utf-8") for path in files}
     return [Source(path.relative_to(ROOT).as_posix(), text, ast.parse(text)) for path, text in texts.items()]
 
 
-SOURCES = read_sources()
-MODULES = [source for source in SOURCES if not source.is_package]
+def read_modules():
+    """All but packages' `__init__`."""
+    return [source for source in read_sources() if not source.is_package]
 
 
 def imported_names(source):
@@ -92,27 +95,27 @@ def test_a_cycle_is_found():
 
 def test_no_modules_import_one_another():
     """Deferred imports, those for type checking and packages' `__init__` count."""
-    assert find_cycle(import_graph(SOURCES)) == []
+    assert find_cycle(import_graph(read_sources())) == []
 
 
 def test_modules_are_few_and_of_a_readable_size():
-    lines = [source.text.count("\n") for source in MODULES]
-    assert len(MODULES) <= MAX_MODULES
+    lines = [source.text.count("\n") for source in read_modules()]
+    assert len(read_modules()) <= MAX_MODULES
     assert statistics.median(lines) >= MIN_MEDIAN_LINES
-    assert {source.path for source in MODULES if source.text.count("\n") > MAX_LINES} == set()
+    assert {source.path for source in read_modules() if source.text.count("\n") > MAX_LINES} == set()
 
 
 def test_lines_are_not_squeezed():
-    size = sum(len(source.text.encode()) for source in SOURCES)
-    assert size / sum(source.text.count("\n") for source in SOURCES) <= MAX_BYTES_PER_LINE
+    size = sum(len(source.text.encode()) for source in read_sources())
+    assert size / sum(source.text.count("\n") for source in read_sources()) <= MAX_BYTES_PER_LINE
 
 
 def test_most_modules_are_shared():
     """One that a single other module imports is often a part of that one."""
-    graph = import_graph(MODULES)
+    graph = import_graph(read_modules())
     importers = {module: sum(module in imports for imports in graph.values()) for module in graph}
     lonely = [module for module, count in importers.items() if count <= 1]
-    assert len(lonely) / len(MODULES) <= MAX_LONELY_SHARE
+    assert len(lonely) / len(read_modules()) <= MAX_LONELY_SHARE
 
 
 def public_classes(source):
@@ -123,7 +126,7 @@ def public_classes(source):
 
 def test_a_class_name_means_one_thing():
     where = defaultdict(list)
-    for source in SOURCES:
+    for source in read_sources():
         if not source.path.startswith(CLIENT):
             for name in public_classes(source):
                 where[name].append(source.path)
@@ -185,7 +188,9 @@ def test_forms_of_a_word_are_known():
 
 
 def test_names_of_modules_and_classes_are_words_of_the_glossary():
-    names = {name for source in SOURCES for name in (source.module.split(".")[-1], *public_classes(source))}
+    names = {
+        name for source in read_sources() for name in (source.module.split(".")[-1], *public_classes(source))
+    }
     assert {
         name: unknown for name in names if (unknown := [w for w in words_of(name) if not is_known(w)])
     } == {}
@@ -193,16 +198,16 @@ def test_names_of_modules_and_classes_are_words_of_the_glossary():
 
 def test_public_names_avoid_private_vocabulary():
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    defined = {node.name for source in SOURCES for node in source.tree.body if isinstance(node, kinds)}
+    defined = {node.name for source in read_sources() for node in source.tree.body if isinstance(node, kinds)}
     names = {name for name in defined if not name.startswith("_")} | {
-        source.module.split(".")[-1] for source in SOURCES
+        source.module.split(".")[-1] for source in read_sources()
     }
     assert {name for name in names if AVOIDED & set(words_of(name))} == set()
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for source in SOURCES:
+    for source in read_sources():
         documented = [node for node in ast.walk(source.tree) if isinstance(node, kinds)]
         begun = [(ast.get_docstring(node) or "").partition("\n")[0] for node in documented]
         assert [line for line in begun if NO_BEGINNING.match(line)] == [], source.path
@@ -213,7 +218,7 @@ def test_everything_is_caught_in_few_places():
     everything = re.compile(r"except (Base)?Exception\b|except:")
     assert {
         source.path: len(everything.findall(source.text))
-        for source in SOURCES
+        for source in read_sources()
         if everything.search(source.text)
     } == {
         "models/checkpoint/load.py": 1,

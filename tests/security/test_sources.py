@@ -12,8 +12,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 
 from service import api_keys
@@ -151,6 +149,9 @@ def test_the_sbom_lists_just_what_is_pinned():
 
 
 def test_the_sbom_keeps_to_cyclonedx():
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(SBOM) is None
 
 
