@@ -2,8 +2,9 @@
 
 Decoders, endpoints and metrics are written against `LanguageModel` alone: three verbs over an
 immutable state. Optional capabilities are protocols of their own, found with `supports`, never by
-calling and catching. `score_sequences`, `prefill_sequences` and `read_sequences` use one pass where
-the model has one and step token by token otherwise.
+calling and catching. `read_sequences` reads whole sequences with any model, for scores, features,
+the state after them, or several of these: in one pass where the model has one (`SequenceReader`),
+else token by token.
 
 Log-probabilities are natural logarithms. A probability of zero is minus infinity inside, and
 `LOG_ZERO` where JSON is written.
@@ -96,20 +97,54 @@ class LanguageModel(Protocol[S]):
         ...
 
 
-@runtime_checkable
-class SequenceScorer(Protocol[S_contra]):
-    """Optional: score whole sequences in one pass."""
+class Want(NamedTuple):
+    """Results to compute while sequences are read.
 
-    def score(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities of given tokens, each given the state and the tokens before it.
+    Attributes:
+        scores: log-probabilities of the tokens.
+        state: the state after them.
+        features: the vector before each token; see `FeatureExtractor`.
+        normalised: False for logits as scores; see `is_self_normalised`.
+    """
+
+    scores: bool = False
+    state: bool = False
+    features: bool = False
+    normalised: bool = True
+
+
+SCORES, STATE = Want(scores=True), Want(state=True)
+
+
+class ReadResult(NamedTuple):
+    """Results of reading sequences; those that were not wanted are undefined.
+
+    Attributes:
+        log_probs: natural-log probabilities [B, T], float32; 0 past a row's length.
+        features: vectors [B, T, W], float32; 0 past a row's length.
+        state: B rows.
+    """
+
+    log_probs: FloatArray
+    features: FloatArray
+    state: Any
+
+
+@runtime_checkable
+class SequenceReader(Protocol[S_contra]):
+    """Optional: read whole sequences in one pass."""
+
+    def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Read tokens, each given the state and the tokens before it; memory is bounded, however many there are.
 
         Args:
             state: B rows, the context of each sequence; it is not changed.
             tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
+            lengths: [B], each in [0, T]; 0 leaves a row's state as it was.
+            want: results to compute.
 
-        Returns:
-            Natural-log probabilities [B, T]; 0 past a row's length.
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
         ...
 
@@ -141,42 +176,6 @@ class ChoiceScorer(Protocol[S_contra]):
             rows: of each token, never falling [C].
             tokens: ids [C], each in [0, V).
         """
-        ...
-
-
-@runtime_checkable
-class Prefiller(Protocol[S]):
-    """Optional: consume whole sequences in one pass."""
-
-    def prefill(self, state: S, tokens: TokenIds, lengths: TokenIds) -> S:
-        """The state after given tokens.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
-        """
-        ...
-
-
-class ReadScores(NamedTuple):
-    """Scores of given tokens, and the state after them.
-
-    Attributes:
-        log_probs: natural-log probabilities [B, T]; 0 past a row's length.
-        state: B rows.
-    """
-
-    log_probs: FloatArray
-    state: Any
-
-
-@runtime_checkable
-class SequenceReader(Protocol[S_contra]):
-    """Optional: score and consume whole sequences in one pass, for texts read in segments."""
-
-    def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """Do `SequenceScorer.score` and `Prefiller.prefill`, which describe the arguments."""
         ...
 
 
@@ -237,32 +236,6 @@ class BlockSampler(Protocol[S_contra]):
         ...
 
 
-class ScoresWithFeatures(NamedTuple):
-    """Scores of given tokens, and the features from which each was predicted; 0 past a row's length.
-
-    Attributes:
-        log_probs: natural-log probabilities [B, T].
-        features: `FeatureExtractor.features` of the state before each token [B, T, W], float32.
-    """
-
-    log_probs: FloatArray
-    features: FloatArray
-
-
-class ReadWithFeatures(NamedTuple):
-    """`ScoresWithFeatures`, and the state after the tokens.
-
-    Attributes:
-        log_probs: natural-log probabilities [B, T]; 0 past a row's length.
-        features: vectors [B, T, W], float32; 0 past a row's length.
-        state: B rows.
-    """
-
-    log_probs: FloatArray
-    features: FloatArray
-    state: Any
-
-
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
     """Optional: the vector from which the next token is predicted; similar futures have similar vectors.
@@ -279,39 +252,10 @@ class FeatureExtractor(Protocol[S_contra]):
         """The vector of each row [B, W]."""
         ...
 
-    def features_per_token(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vector before each of given tokens [B, T, W], float32; see `Prefiller.prefill` for the arguments."""
-        ...
-
-    def score_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ScoresWithFeatures:
-        """Do `SequenceScorer.score` and `features_per_token` in one pass."""
-        ...
-
-    def read_with_features(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
-        """Do `score_with_features` and `Prefiller.prefill`, in one pass where the model can."""
-        ...
-
-
-@runtime_checkable
-class UnnormalisedScorer(Protocol[S_contra]):
-    """Optional: score without summing over the vocabulary, after training with self-normalisation.
-
-    A model without such training has the method too: check `self_normalised`.
-    """
-
-    @property
-    def self_normalised(self) -> bool:
-        """Return whether unnormalised scores were trained to approximate log-probabilities."""
-        ...
-
-    def score_unnormalised(self, state: S_contra, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Logits: `SequenceScorer.score` plus the log-sum-exp of each unnormalised distribution."""
-        ...
-
 
 def is_self_normalised(model: LanguageModel[Any]) -> bool:
-    """Return whether a model's unnormalised scores can be used."""
-    return isinstance(model, UnnormalisedScorer) and model.self_normalised
+    """Return whether a model was trained so that its logits approximate log-probabilities."""
+    return bool(getattr(model, "self_normalised", False))
 
 
 def feature_size(model: LanguageModel[Any]) -> int:
@@ -385,26 +329,46 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
     return tokens, lengths
 
 
-def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-    """Log-probabilities [B, T] of given tokens with any model; see `SequenceScorer.score`.
+def read_sequences(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
+) -> ReadResult:
+    """Read tokens [B, T], of which row b has lengths[b], with any model; see `SequenceReader.read`.
 
-    In one pass if the model can, else step by step.
+    A model without `SequenceReader` reads token by token, and has no features.
     """
-    if supports(model, SequenceScorer):
-        return model.score(state, tokens, lengths)
-    batch, width = tokens.shape
-    out = np.zeros((batch, width), dtype=np.float32)
-    rows = np.arange(batch)
-    for t in range(width):
-        live = np.flatnonzero(lengths[rows] > t)
-        if live.size < rows.size:  # rows have different lengths; finished rows drop out
-            state, rows = state.select(live), rows[live]
+    if supports(model, SequenceReader):
+        return model.read(state, tokens, lengths, want)
+    scores = np.zeros(tokens.shape, dtype=np.float32)
+    rows = np.arange(len(lengths))
+    finished: list[tuple[TokenIds, Any]] = []
+    for column in range(tokens.shape[1]):
+        live = lengths[rows] > column
+        if not live.all():  # rows have different lengths; finished rows drop out
+            finished.append((rows[~live], state.select(np.flatnonzero(~live))))
+            state, rows = state.select(np.flatnonzero(live)), rows[live]
         if rows.size == 0:
             break
-        column = tokens[rows, t]
-        out[rows, t] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), column]
-        state = model.advance(state, column)
-    return out
+        ids = tokens[rows, column]
+        if want.scores:
+            scores[rows, column] = to_numpy(model.next_log_probs(state))[np.arange(rows.size), ids]
+        state = model.advance(state, ids)
+    if finished:
+        all_rows = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
+        order = np.concatenate([r for r, _ in finished] + [rows])
+        state = all_rows.select(np.argsort(order))
+    return ReadResult(scores, np.zeros((*tokens.shape, 0), dtype=np.float32), state)
+
+
+def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
+    """Log-probabilities [B, T] of given tokens with any model, 0 past a row's length; see `read_sequences`."""
+    return read_sequences(model, state, tokens, lengths, SCORES).log_probs
+
+
+def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
+    """The state after whole sequences, tokens [B, T], with any model; see `read_sequences`."""
+    if tokens.shape[1] == 1 and lengths.all():  # a step, which families have a faster way for
+        return model.advance(state, tokens[:, 0])
+    return read_sequences(model, state, tokens, lengths, STATE).state
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
@@ -414,38 +378,3 @@ def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens:
     single_lengths = np.ones(len(tokens), dtype=np.int64)
     scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], single_lengths)[:, 0]
     return scores
-
-
-def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
-    """The state after whole sequences: tokens [B, T], of which row b has lengths[b].
-
-    In one pass if the model can (`Prefiller`), else step by step; one token of every row is a step.
-    """
-    if tokens.shape[1] == 1 and lengths.all():
-        return model.advance(state, tokens[:, 0])
-    if supports(model, Prefiller):
-        return model.prefill(state, tokens, lengths)
-    rows = np.arange(len(lengths))
-    finished: list[tuple[TokenIds, Any]] = []
-    for t in range(tokens.shape[1]):
-        live = lengths[rows] > t
-        if not live.all():
-            finished.append((rows[~live], state.select(np.flatnonzero(~live))))
-            state, rows = state.select(np.flatnonzero(live)), rows[live]
-        if rows.size == 0:
-            break
-        state = model.advance(state, tokens[rows, t])
-    if not finished:
-        return state
-    all_rows = finished[0][1].concatenate([s for _, s in finished[1:]] + ([state] if rows.size else []))
-    order = np.concatenate([r for r, _ in finished] + [rows])
-    return all_rows.select(np.argsort(order))
-
-
-def read_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-    """Do `score_sequences` and `prefill_sequences`, in one pass if the model can."""
-    if supports(model, SequenceReader):
-        return model.read(state, tokens, lengths)
-    return ReadScores(
-        score_sequences(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
-    )

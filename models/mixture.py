@@ -14,14 +14,11 @@ from models.language_model import (
     ContextMatcher,
     FeatureExtractor,
     LanguageModel,
-    ReadScores,
-    ReadWithFeatures,
-    ScoresWithFeatures,
+    ReadResult,
+    Want,
     feature_size,
-    prefill_sequences,
     read_sequences,
     score_choices,
-    score_sequences,
 )
 from models.vocabulary import Vocabulary
 
@@ -138,12 +135,19 @@ class MixtureModel:
         lengths = self._matcher.context_lengths(state.parts[self._matching])
         return self._mix(log_probs, self._log_weights[lengths, None])
 
-    def score(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log of the weighted sum of the parts' scores [B, T]; 0 past a row's length."""
-        scores = [
-            score_sequences(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True)
+    def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Read in every part; scores are the log of their weighted sum, features the first part's that has some."""
+        results = [
+            read_sequences(
+                part, s, tokens, lengths, want._replace(features=want.features and number == self._featured)
+            )
+            for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
         ]
-        return self._mix_scores(scores, state, tokens, lengths)
+        log_probs = results[0].log_probs
+        if want.scores:
+            log_probs = self._mix_scores([result.log_probs for result in results], state, tokens, lengths)
+        after = MixtureState(tuple(result.state for result in results))
+        return ReadResult(log_probs, results[self._featured].features, after)
 
     def score_choices(self, state: MixtureState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         """Log of the weighted sum of the parts' probabilities [C] of tokens, each as the next of one row [C]."""
@@ -155,23 +159,6 @@ class MixtureModel:
             log_weights = log_weights[self._matcher.context_lengths(state.parts[self._matching])[rows]]
         return to_numpy(self._mix(scores, log_weights))
 
-    def prefill(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> MixtureState:
-        """Consume whole sequences, tokens [B, T] of which row b has lengths[b], in every part."""
-        return MixtureState(
-            tuple(
-                prefill_sequences(part, s, tokens, lengths)
-                for part, s in zip(self.parts, state.parts, strict=True)
-            )
-        )
-
-    def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """Do `score` and `prefill` in one pass over each part that supports it."""
-        read = [
-            read_sequences(part, s, tokens, lengths) for part, s in zip(self.parts, state.parts, strict=True)
-        ]
-        scores = self._mix_scores([part.log_probs for part in read], state, tokens, lengths)
-        return ReadScores(scores, MixtureState(tuple(part.state for part in read)))
-
     @property
     def feature_size(self) -> int:
         """Feature size of the first part that has features; 0 if none has."""
@@ -180,36 +167,6 @@ class MixtureModel:
     def features(self, state: MixtureState) -> Array:
         """The vectors [B, W] of the first part that has features."""
         return self._features.features(state.parts[self._featured])
-
-    def features_per_token(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vectors [B, T, W] of that part before each of given tokens."""
-        return self._features.features_per_token(state.parts[self._featured], tokens, lengths)
-
-    def score_with_features(
-        self, state: MixtureState, tokens: TokenIds, lengths: TokenIds
-    ) -> ScoresWithFeatures:
-        """Do `score` and `features_per_token` in one pass over each part."""
-        featured = self._features.score_with_features(state.parts[self._featured], tokens, lengths)
-        scores = [
-            featured.log_probs if number == self._featured else score_sequences(part, s, tokens, lengths)
-            for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
-        ]
-        return ScoresWithFeatures(self._mix_scores(scores, state, tokens, lengths), featured.features)
-
-    def read_with_features(
-        self, state: MixtureState, tokens: TokenIds, lengths: TokenIds
-    ) -> ReadWithFeatures:
-        """Do `score_with_features` and `prefill` in one pass over each part that supports it."""
-        featured = self._features.read_with_features(state.parts[self._featured], tokens, lengths)
-        read = [
-            ReadScores(featured.log_probs, featured.state)
-            if number == self._featured
-            else read_sequences(part, s, tokens, lengths)
-            for number, (part, s) in enumerate(zip(self.parts, state.parts, strict=True))
-        ]
-        scores = self._mix_scores([part.log_probs for part in read], state, tokens, lengths)
-        after = MixtureState(tuple(part.state for part in read))
-        return ReadWithFeatures(scores, featured.features, after)
 
     def save(self, directory: Path) -> None:
         """Write the weights; the parts are checkpoints of their own under `parts/`."""

@@ -16,9 +16,9 @@ from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
 from models.cache.model import CacheModel, score_with_history
 from models.errors import InvalidInputError
 from models.language_model import (
-    FeatureExtractor,
     LanguageModel,
-    ReadWithFeatures,
+    ReadResult,
+    Want,
     feature_size,
     perplexity,
     read_sequences,
@@ -271,13 +271,11 @@ def _try_cache(
     return _Trial(config, cached, float(cached.sum(dtype=np.float64)))
 
 
-def _read_chunk(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> ReadWithFeatures:
+def _read_chunk(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> ReadResult:
     """Score a chunk [T] as one row, with features if the model has them."""
-    tokens, lengths = chunk[None], np.asarray([len(chunk)])
-    if feature_size(model) and isinstance(model, FeatureExtractor):
-        return model.read_with_features(state, tokens, lengths)
-    scored = read_sequences(model, state, tokens, lengths)
-    return ReadWithFeatures(scored.log_probs, np.zeros((*tokens.shape, 0), dtype=np.float32), scored.state)
+    want = Want(scores=True, state=True, features=feature_size(model) > 0)
+    result = read_sequences(model, state, chunk[None], np.asarray([len(chunk)]), want)
+    return result if want.features else result._replace(features=np.zeros((1, len(chunk), 0), np.float32))
 
 
 def _search_grid(kind: CacheKind, window: int) -> CacheGrid:

@@ -20,12 +20,10 @@ from models.files import CONFIG_FILE, read_config, write_config
 from models.language_model import (
     FeatureExtractor,
     LanguageModel,
-    ReadWithFeatures,
-    ScoresWithFeatures,
+    ReadResult,
+    Want,
     feature_size,
-    prefill_sequences,
     read_sequences,
-    score_sequences,
 )
 from models.vocabulary import BOS, Vocabulary
 
@@ -218,32 +216,19 @@ class CacheModel:
             )
         return out
 
-    def score(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities [B, T] of given tokens; memory is bounded, however many and long the rows are.
+    def read(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Read tokens [B, T], of which row b has lengths[b]; memory is bounded, however many and long the rows are.
 
         Raises:
             InvalidInputError: an id is outside the vocabulary.
         """
-        self._check(tokens, lengths)
-        scores = np.zeros(tokens.shape, dtype=np.float32)
+        self.vocabulary.check_ids(tokens[np.arange(tokens.shape[1]) < lengths[:, None]], parameter="tokens")
+        scores, states = np.zeros(tokens.shape, dtype=np.float32), []
         for rows in self._groups(tokens.shape):
-            self._score_rows(
-                state.select(np.arange(len(state))[rows]), tokens[rows], lengths[rows], scores[rows]
-            )
-        return scores
-
-    def prefill(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
-        """The state after tokens [B, T], of which row b has lengths[b].
-
-        Raises:
-            InvalidInputError: an id is outside the vocabulary.
-        """
-        self._check(tokens, lengths)
-        groups = [
-            self._prefill_rows(state.select(np.arange(len(state))[rows]), tokens[rows], lengths[rows])
-            for rows in self._groups(tokens.shape)
-        ]
-        return groups[0].concatenate(groups[1:]) if groups else state
+            group = state.select(np.arange(len(state))[rows])
+            states.append(self._read_rows(group, tokens[rows], lengths[rows], want, scores[rows]))
+        after = states[0].concatenate(states[1:]) if states else state
+        return ReadResult(scores, np.zeros((*tokens.shape, 0), dtype=np.float32), after)
 
     def save(self, directory: Path) -> None:
         """Write the cache's configuration; the wrapped model is a separate checkpoint under `parts/`."""
@@ -274,10 +259,6 @@ class CacheModel:
             return np.zeros((len(inner), 0), dtype=np.float32)
         return to_unit_vectors(to_numpy(self._featured.features(inner)))
 
-    def _check(self, tokens: TokenIds, lengths: TokenIds) -> None:
-        inside = np.arange(tokens.shape[1]) < lengths[:, None]
-        self.vocabulary.check_ids(tokens[inside], parameter="tokens")
-
     def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
         """Slices of rows whose features fit into memory together."""
         rows, width = shape
@@ -285,63 +266,32 @@ class CacheModel:
         for start in range(0, rows, size):
             yield slice(start, start + size)
 
-    def _score_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, out: FloatArray) -> None:
+    def _read_rows(
+        self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want, out: FloatArray
+    ) -> CacheState:
+        """The state after tokens of a few rows; writes scores [B, T] if they are wanted."""
         inner, histories = state.inner, list(state.histories)
         for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
-            segment, counts = (
-                tokens[:, start : start + _SEGMENT_TOKENS],
-                np.clip(lengths - start, 0, _SEGMENT_TOKENS),
-            )
+            segment = tokens[:, start : start + _SEGMENT_TOKENS]
+            counts = np.clip(lengths - start, 0, _SEGMENT_TOKENS)
             last = start + _SEGMENT_TOKENS >= tokens.shape[1]
-            scored = (
-                self._inner_scores(inner, segment, counts)
-                if last
-                else self._inner_read(inner, segment, counts)
-            )
+            wanted = want._replace(state=want.state or not last, features=self._featured is not None)
+            result = read_sequences(self.inner, inner, segment, counts, wanted)
+            features = result.features if self._featured else np.zeros((*segment.shape, 0), np.float32)
             for row, count in enumerate(counts):
-                result = score_with_history(
-                    histories[row],
-                    segment[row, :count],
-                    to_unit_vectors(scored.features[row, :count]),
-                    decay=self._decay,
-                )
-                histories[row] = result.history
+                ids, vectors = segment[row, :count], to_unit_vectors(features[row, :count])
+                if not want.scores:
+                    histories[row] = extend_history(histories[row], ids, vectors)
+                    continue
+                scored = score_with_history(histories[row], ids, vectors, decay=self._decay)
+                histories[row] = scored.history
                 kernels.mix_targets(
-                    scored.log_probs[row, :count],
-                    result.shares[:, 0, 0].copy(),
-                    result.evidence[:, 0, 0].copy(),
+                    result.log_probs[row, :count],
+                    scored.shares[:, 0, 0].copy(),
+                    scored.evidence[:, 0, 0].copy(),
                     self.config.weight,
                     self.config.prior,
                     out[row, start : start + count],
                 )
-            if isinstance(scored, ReadWithFeatures):
-                inner = scored.state
-
-    def _inner_scores(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> ScoresWithFeatures:
-        if self._featured is not None:
-            return self._featured.score_with_features(state, tokens, lengths)
-        features = np.zeros((*tokens.shape, 0), dtype=np.float32)
-        return ScoresWithFeatures(score_sequences(self.inner, state, tokens, lengths), features)
-
-    def _inner_read(self, state: Any, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
-        if self._featured is not None:
-            return self._featured.read_with_features(state, tokens, lengths)
-        features = np.zeros((*tokens.shape, 0), dtype=np.float32)
-        read = read_sequences(self.inner, state, tokens, lengths)
-        return ReadWithFeatures(read.log_probs, features, read.state)
-
-    def _prefill_rows(self, state: CacheState, tokens: TokenIds, lengths: TokenIds) -> CacheState:
-        inner, histories = state.inner, list(state.histories)
-        for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
-            segment, counts = (
-                tokens[:, start : start + _SEGMENT_TOKENS],
-                np.clip(lengths - start, 0, _SEGMENT_TOKENS),
-            )
-            features = np.zeros((*segment.shape, 0), dtype=np.float32)
-            if self._featured is not None:
-                features = self._featured.features_per_token(inner, segment, counts)
-            for row, count in enumerate(counts):
-                vectors = to_unit_vectors(features[row, :count])
-                histories[row] = extend_history(histories[row], segment[row, :count], vectors)
-            inner = prefill_sequences(self.inner, inner, segment, counts)
+            inner = result.state
         return CacheState(inner, tuple(histories))

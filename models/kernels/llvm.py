@@ -82,15 +82,6 @@ def call_llvm(builder: Any, function: str, *arguments: Any) -> Any:
     return builder.call(named, arguments)
 
 
-def emit_prefetch(builder: Any, address: Any) -> None:
-    """Prefetch the cache line at an address into the second-level cache, without waiting."""
-    number = ir.IntType(32)
-    reading, second_cache, data = (ir.Constant(number, value) for value in (0, 2, 1))
-    declared = ir.FunctionType(ir.VoidType(), [BYTE_POINTER, number, number, number])
-    prefetch = codegen.get_or_insert_function(builder.module, declared, "llvm.prefetch.p0i8")
-    builder.call(prefetch, [address, reading, second_cache, data])
-
-
 _SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 
 

@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from models.neural.cells import Body, Hidden
 from models.neural.config import NetworkConfig
-
-_MAX_TANH_VALUES = 1 << 22  # values of tanh in memory at once (16 MiB)
+from models.neural.constants import MAX_TANH_VALUES
 
 
 class AdditiveScores(nn.Module):
@@ -38,7 +37,7 @@ class AdditiveScores(nn.Module):
         window = len(seen) - times + 1
         queries = self.queries(outputs)
         keys = self.keys(seen).unfold(0, window, 1).transpose(2, 3)  # [T, B, window, size], no copy
-        step = max(1, _MAX_TANH_VALUES // max(1, batch * window * queries.shape[2]))
+        step = max(1, MAX_TANH_VALUES // max(1, batch * window * queries.shape[2]))
         banded = torch.cat(
             [
                 self.reduction(torch.tanh(queries[t : t + step, :, None] + keys[t : t + step]))[..., 0]

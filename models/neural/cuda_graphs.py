@@ -14,9 +14,6 @@ from torch import Tensor
 from models.neural.cells import Hidden
 from models.neural.network import Network
 
-MAX_GRAPH_ROWS = 1024
-"""Largest batch that is captured; larger ones keep the device busy without a graph."""
-
 _WARM_UPS = 3  # what torch's documentation advises: libraries choose their kernels and take their memory at first calls
 
 CaptureGraph: TypeAlias = Callable[[Callable[[], Hidden]], "CapturedGraph"]

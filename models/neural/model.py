@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, cast
+from typing import Generic
 
 import numpy as np
 import torch
@@ -12,25 +12,13 @@ from typing_extensions import override
 
 from models.arrays import Array, FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import BlockSums, ReadScores, ReadWithFeatures, S, ScoresWithFeatures
+from models.language_model import BlockSums, ReadResult, S, Want
 from models.neural.config import NetworkConfig
-from models.neural.cuda_graphs import MAX_GRAPH_ROWS, CudaGraphSteps, capture_on_cuda
+from models.neural.constants import MAX_GRAPH_ROWS
+from models.neural.cuda_graphs import CudaGraphSteps, capture_on_cuda
 from models.neural.int8.network import Int8Network
 from models.neural.network import Network, read_network, resolve_device, write_network
-from models.neural.packed.matrix import BEST_PACKING
-from models.neural.packed.network import pack_network
-from models.neural.packed.softmax import PackedSoftmax
-from models.neural.sequences import (
-    Want,
-    advance_one,
-    features_of_batch,
-    prefill_batch,
-    read_batch,
-    read_int8_batch,
-    score_batch,
-    score_choices_after,
-)
-from models.neural.softmax import Softmax
+from models.neural.sequences import Int8Reader, TorchReader, advance_one, read_batch, score_choices_after
 from models.neural.state import Int8State, NeuralState
 from models.neural.threads import run_row_slices
 from models.tensor_files import PackedWeightCache, PrivateWeightCache
@@ -101,6 +89,10 @@ class NetworkModel(ABC, Generic[S]):
             The state after the tokens.
         """
 
+    @abstractmethod
+    def read(self, state: S, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Read whole sequences; see `SequenceReader`."""
+
     def initial_state(self, batch: int) -> S:
         """The state after `<s>`."""
         return self._start if batch == 1 else self._start.select(np.zeros(batch, dtype=np.int64))
@@ -121,8 +113,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         network: its parameters; moved to the device and switched to evaluation.
         vocabulary: the tokens that ids stand for.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
-        weight_cache: of packed weights; None for this process's memory, also if the network is trained
-            further.
+        weight_cache: for the weights rounded by an `Int8Model` of the same network; None for its process's memory.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size, or there is no such device.
@@ -148,13 +139,6 @@ class NeuralModel(NetworkModel[NeuralState]):
         """The network, in evaluation mode; only a trainer may change its parameters."""
         return self._network
 
-    @cached_property
-    def _served(self) -> Network:
-        """The network that predicts; packed at first use, so after any training."""
-        if BEST_PACKING is None or self._device.type != "cpu":
-            return self._network
-        return pack_network(self._network, BEST_PACKING, self.weight_cache)
-
     @override
     @torch.inference_mode()
     def empty_state(self, batch: int) -> NeuralState:
@@ -167,7 +151,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         if self._recorded is not None and 0 < len(ids) <= MAX_GRAPH_ROWS:
             with torch.cuda.device(self._device):
                 return NeuralState(self._recorded.step(ids, state.hidden))
-        return NeuralState(advance_one(self._served, ids, state.hidden))
+        return NeuralState(advance_one(self._network, ids, state.hidden))
 
     @torch.inference_mode()
     def next_log_probs(self, state: NeuralState) -> Array:
@@ -175,34 +159,18 @@ class NeuralModel(NetworkModel[NeuralState]):
 
         NumPy on a CPU, a torch tensor on a CUDA device.
         """
-        log_probs = self._served.log_probs(state.top)
+        log_probs = self._network.log_probs(state.top)
         return log_probs if log_probs.is_cuda else log_probs.numpy()
 
+    @override
     @torch.inference_mode()
-    def score(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities [B, T] of given tokens; memory is bounded, however many and long the rows are."""
-        return score_batch(self._served, state, tokens, lengths)
-
-    @torch.inference_mode()
-    def score_unnormalised(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Logits [B, T] of given tokens, at a cost independent of the vocabulary's size."""
-        return score_batch(self._served, state, tokens, lengths, normalised=False)
+    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        return read_batch(TorchReader(self._network, self._device), state, tokens, lengths, want)
 
     @torch.inference_mode()
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
-        return score_choices_after(self._served, state.top, rows, tokens)
-
-    @torch.inference_mode()
-    def prefill(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
-        """Consume the first lengths[b] tokens of each row b."""
-        return prefill_batch(self._served, state, tokens, lengths)
-
-    @torch.inference_mode()
-    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """Do `score` and `prefill` in one pass."""
-        scores = np.zeros(tokens.shape, dtype=np.float32)
-        return ReadScores(scores, read_batch(self._served, state, tokens, lengths, scores=scores))
+        return score_choices_after(self._network, state.top, rows, tokens)
 
     @property
     def feature_size(self) -> int:
@@ -212,31 +180,8 @@ class NeuralModel(NetworkModel[NeuralState]):
     @torch.inference_mode()
     def features(self, state: NeuralState) -> Array:
         """The vectors [B, E] that the output layer reads, to predict the next tokens."""
-        features = self._served.features(state.top)
+        features = self._network.features(state.top)
         return features if features.is_cuda else features.numpy()
-
-    @torch.inference_mode()
-    def features_per_token(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vector before each of given tokens [B, T, E]; float32."""
-        return features_of_batch(self._served, state, tokens, lengths)
-
-    @torch.inference_mode()
-    def score_with_features(
-        self, state: NeuralState, tokens: TokenIds, lengths: TokenIds
-    ) -> ScoresWithFeatures:
-        """Do `score` and `features_per_token` in one pass."""
-        scores = np.zeros(tokens.shape, dtype=np.float32)
-        return ScoresWithFeatures(
-            scores, features_of_batch(self._served, state, tokens, lengths, scores=scores)
-        )
-
-    @torch.inference_mode()
-    def read_with_features(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
-        """Do `score_with_features` and `prefill` in one pass."""
-        scores = np.zeros(tokens.shape, dtype=np.float32)
-        features = np.zeros((*tokens.shape, self.feature_size), dtype=np.float32)
-        after = read_batch(self._served, state, tokens, lengths, scores=scores, features=features)
-        return ReadWithFeatures(scores, features, after)
 
     def save(self, directory: Path) -> None:
         """Write `config.json` and `model.safetensors` into an existing directory."""
@@ -251,61 +196,23 @@ class NeuralModel(NetworkModel[NeuralState]):
         device: str = "cpu",
         weight_cache: PackedWeightCache | None = None,
     ) -> "NeuralModel":
-        """Rebuild from what `save` wrote: a `BlockSamplingModel` where the processor has a faster way to multiply.
+        """Rebuild from what `save` wrote.
 
         Args:
             directory: a checkpoint.
             vocabulary: the one it was saved with.
             device: see the class.
-            weight_cache: for what is packed from these very files.
+            weight_cache: see the class; for what is rounded from these very files.
 
         Raises:
             ManifestError: a file is not what `save` writes, or does not fit the vocabulary.
             InvalidInputError: there is no such device.
         """
         network = read_network(directory, vocab_size=len(vocabulary))
-        kind = BlockSamplingModel if _samples_blocks(network, device) else NeuralModel
-        return kind(network, vocabulary, device=device, weight_cache=weight_cache)
+        return cls(network, vocabulary, device=device, weight_cache=weight_cache)
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
-
-
-class BlockSamplingModel(NeuralModel):
-    """A neural model that samples without computing whole distributions; see `BlockSampler`.
-
-    Args:
-        network: with a softmax over the whole vocabulary.
-        vocabulary: see `NeuralModel`.
-        device: a processor for which there is a packing.
-        weight_cache: see `NeuralModel`.
-
-    Raises:
-        InvalidInputError: as `NeuralModel`.
-    """
-
-    @torch.inference_mode()
-    def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
-        """Sums for sampling the next token of each row; see `BlockSampler`."""
-        features = self._served.features(state.top)
-        return self._softmax.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
-
-    def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
-        return self._softmax.logits(sums.features, np.asarray(rows), np.asarray(blocks))
-
-    @property
-    def _softmax(self) -> PackedSoftmax:
-        return cast("PackedSoftmax", self._served.output)
-
-
-def _samples_blocks(network: Network, device: str) -> bool:
-    """Return whether the output layer is packed."""
-    return (
-        BEST_PACKING is not None
-        and resolve_device(device).type == "cpu"
-        and isinstance(network.output, Softmax)
-    )
 
 
 class Int8Model(NetworkModel[Int8State]):
@@ -359,17 +266,9 @@ class Int8Model(NetworkModel[Int8State]):
         """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
         return self._network.logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
-    def score(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities [B, T] of given tokens; memory is bounded, however many and long the rows are."""
-        scores = np.zeros(tokens.shape, np.float32)
-        self._read(state, tokens, lengths, Want(scores))
-        return scores
-
-    def score_unnormalised(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Logits [B, T] of given tokens, at a cost independent of the vocabulary's size."""
-        scores = np.zeros(tokens.shape, np.float32)
-        self._read(state, tokens, lengths, Want(scores, normalised=False))
-        return scores
+    @override
+    def read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        return read_batch(Int8Reader(self._network), state, tokens, lengths, want)
 
     def score_choices(self, state: Int8State, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
@@ -382,15 +281,6 @@ class Int8Model(NetworkModel[Int8State]):
         run_row_slices(score_part, len(top))
         return scores
 
-    def prefill(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> Int8State:
-        """Consume the first lengths[b] tokens of each row b."""
-        return self._read(state, tokens, lengths, Want())
-
-    def read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> ReadScores:
-        """Do `score` and `prefill` in one pass."""
-        scores = np.zeros(tokens.shape, np.float32)
-        return ReadScores(scores, self._read(state, tokens, lengths, Want(scores)))
-
     @property
     def feature_size(self) -> int:
         """Width of the output layer's input, E."""
@@ -399,28 +289,3 @@ class Int8Model(NetworkModel[Int8State]):
     def features(self, state: Int8State) -> FloatArray:
         """The vectors [B, E] that the output layer reads, to predict the next tokens."""
         return self._network.features(state.top)
-
-    def features_per_token(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """The vector before each of given tokens [B, T, E]; float32."""
-        features = np.zeros((*tokens.shape, self.feature_size), np.float32)
-        self._read(state, tokens, lengths, Want(features=features))
-        return features
-
-    def score_with_features(
-        self, state: Int8State, tokens: TokenIds, lengths: TokenIds
-    ) -> ScoresWithFeatures:
-        """Do `score` and `features_per_token` in one pass."""
-        reading = self.read_with_features(state, tokens, lengths)
-        return ScoresWithFeatures(reading.log_probs, reading.features)
-
-    def read_with_features(self, state: Int8State, tokens: TokenIds, lengths: TokenIds) -> ReadWithFeatures:
-        """Do `score_with_features` and `prefill` in one pass."""
-        scores = np.zeros(tokens.shape, np.float32)
-        features = np.zeros((*tokens.shape, self.feature_size), np.float32)
-        after = self._read(state, tokens, lengths, Want(scores, features=features))
-        return ReadWithFeatures(scores, features, after)
-
-    def _read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds, wanted: Want) -> Int8State:
-        """Read sequences, in as many threads as torch would use."""
-        threads = torch.get_num_threads()
-        return read_int8_batch(self._network, state, tokens, lengths, wanted=wanted, threads=threads)

@@ -73,14 +73,9 @@ class Network(nn.Module):
         config: the shape.
         vocab_size: V.
 
-    Attributes:
-        accepts_any_shape: whether new numbers of rows and tokens cost nothing extra.
-
     Raises:
         InvalidInputError: the configuration's cutoffs do not fit the vocabulary.
     """
-
-    accepts_any_shape = False
 
     def __init__(self, config: NetworkConfig, vocab_size: int) -> None:
         super().__init__()

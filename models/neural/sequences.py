@@ -1,33 +1,284 @@
-"""Score or read many sequences of different lengths, in bounded memory, with torch or int8 networks.
+"""Read many sequences of different lengths, in bounded memory, with torch or int8 networks.
 
-Sequences are sorted by length and computed in groups, the longest first; rows that have ended drop
-out.
+Sequences are sorted by length and read in groups, the longest first; rows that have ended drop out.
 
 oneDNN, which computes LSTM layers on CPUs, keeps a compiled primitive for every shape it has met
 (pytorch issue 41486), so memory would grow with every new batch size: rows are padded to one of a
-few counts, and ragged ends are read in segments of powers of two. oneDNN also repacks the weights
-at every call, which a single step of few rows does not repay: there the plain cell is two to five
-times faster. Networks with `accepts_any_shape` need none of this.
+few counts, and segments to few widths. oneDNN also repacks the weights at every call, which a single
+step of few rows does not repay: there the plain cell is two to five times faster.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
+from models.language_model import ReadResult, S, Want
 from models.neural.cells import Hidden
-from models.neural.int8.matrix import take_rows
+from models.neural.constants import (
+    GROUP_ROWS,
+    GROUP_ROWS_ON_CUDA,
+    INT8_ROWS_PER_THREAD,
+    INT8_SEGMENT_STEPS,
+    INT8_TOKENS_PER_THREAD,
+    MAX_CHOICE_LOGITS,
+    MAX_LOGITS,
+    MAX_LOGITS_ON_CUDA,
+    PLAIN_CELL_ROWS,
+    SEGMENT_STEPS,
+    STEPS_MULTIPLE,
+)
+from models.neural.int8.matrix import Int8Rows, take_rows
 from models.neural.int8.network import Int8Network
 from models.neural.network import Network
-from models.neural.state import HiddenArrays, Int8State, NeuralState
+from models.neural.state import HiddenArrays
 from models.neural.threads import run_parts
 from models.vocabulary import EOS
 
-PLAIN_CELL_ROWS = 32
-"""Rows up to which a step by the plain cell beats the layer's kernel on a CPU."""
+
+class TokenSegment(NamedTuple):
+    """The next tokens of some rows, of which none has ended before.
+
+    Attributes:
+        tokens: ids [T, B]; `</s>` past the end of a row.
+        is_read: which of them are read [T, B].
+        hidden: state of the rows before; it may be written over.
+        exact: whether the state after the tokens is wanted of rows that end in the segment.
+    """
+
+    tokens: TokenIds
+    is_read: Any
+    hidden: tuple[Any, ...]
+    exact: bool
+
+
+class SegmentOutputs(ABC):
+    """Outputs of a network for a segment.
+
+    Args:
+        hidden: state after it; undefined for rows that ended in it, unless the segment is exact.
+    """
+
+    def __init__(self, hidden: tuple[Any, ...]) -> None:
+        self.hidden = hidden
+
+    @abstractmethod
+    def scores(self, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool) -> FloatArray:
+        """Log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
+
+    @abstractmethod
+    def features(self, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        """Inputs of the output layer [N, E] before steps [N] of rows [N]."""
+
+
+class BatchReader(ABC):
+    """Interface of a network that reads segments.
+
+    Args:
+        group_rows: sequences of a group: few, so that their lengths are similar.
+        segment_steps: tokens of each sequence per pass of the body and the output layer.
+        feature_size: E.
+    """
+
+    def __init__(self, group_rows: int, segment_steps: int, feature_size: int) -> None:
+        self.group_rows, self.segment_steps, self.feature_size = group_rows, segment_steps, feature_size
+
+    @abstractmethod
+    def read(self, segment: TokenSegment) -> SegmentOutputs:
+        """Read a segment."""
+
+    @abstractmethod
+    def shares(self, lengths: TokenIds) -> int:
+        """Number of threads for sequences of given lengths [B]."""
+
+
+def read_batch(reader: BatchReader, state: S, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+    """Read tokens [B, T], of which row b has lengths[b]; see `SequenceReader.read`."""
+    log_probs = np.zeros(tokens.shape if want.scores else (0, 0), dtype=np.float32)
+    size = (*tokens.shape, reader.feature_size) if want.features else (0, 0, 0)
+    result = ReadResult(
+        log_probs,
+        np.zeros(size, dtype=np.float32),
+        state.select(np.arange(len(state))) if want.state else state,
+    )
+    num_shares = reader.shares(lengths)
+    groups = list(_length_groups(lengths, num_shares, reader.group_rows))
+
+    def read(assigned: Sequence[TokenIds]) -> None:
+        for rows in assigned:
+            _read_group(reader, state.select(rows), tokens, lengths, rows, want, result)
+
+    run_parts(read, [groups[number::num_shares] for number in range(num_shares)])
+    return result
+
+
+def _length_groups(lengths: TokenIds, num_shares: int, most: int) -> Iterator[TokenIds]:
+    """Groups of at most `most` non-empty rows, longest first, so that neighbours end together."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[: np.count_nonzero(lengths)]
+    size = max(1, min(most, -(-len(order) // num_shares)))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _read_group(
+    reader: BatchReader,
+    state: Any,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    group: TokenIds,
+    want: Want,
+    result: ReadResult,
+) -> None:
+    """Read non-empty rows, sorted by falling length, to their ends; `state` is written over."""
+    longest, lengths = int(lengths[group[0]]), lengths[group]
+    for start in range(0, longest, reader.segment_steps):
+        end = min(start + reader.segment_steps, longest)
+        rows = group[: np.count_nonzero(lengths > start)]
+        is_read = np.arange(start, end)[:, None] < lengths[: len(rows)]
+        ids = np.where(
+            is_read, tokens[rows, start:end].T, EOS
+        )  # entries past a row's length may be invalid ids
+        before = tuple(part[:, : len(rows)] for part in state.hidden)
+        outputs = reader.read(TokenSegment(ids, is_read, before, want.state))
+        for part, changed in zip(state.hidden, outputs.hidden, strict=True):
+            part[:, : len(rows)] = changed
+        step, row = np.nonzero(is_read)
+        if want.scores:
+            scores = outputs.scores(step, row, ids[step, row], normalised=want.normalised)
+            result.log_probs[rows[row], start + step] = scores
+        if want.features:
+            result.features[rows[row], start + step] = outputs.features(step, row)
+    if want.state:
+        for part, changed in zip(result.state.hidden, state.hidden, strict=True):
+            part[:, group] = changed
+
+
+class TorchReader(BatchReader):
+    """Reads segments with a torch network.
+
+    Args:
+        network: in evaluation mode.
+        device: where its parameters are.
+    """
+
+    def __init__(self, network: Network, device: torch.device) -> None:
+        group_rows = GROUP_ROWS_ON_CUDA if device.type == "cuda" else GROUP_ROWS
+        super().__init__(group_rows, SEGMENT_STEPS, network.feature_size)
+        self._network = network
+
+    @override
+    def read(self, segment: TokenSegment) -> SegmentOutputs:
+        device, steps = segment.hidden[0].device, len(segment.tokens)
+        if steps == 1 and not segment.exact:  # nothing follows the one token
+            return _TorchOutputs(self._network, segment.hidden[0], segment.hidden)
+        if segment.exact:
+            ids = torch.as_tensor(segment.tokens, device=device)
+            outputs, hidden = self._read_exactly(
+                ids, np.count_nonzero(segment.is_read, axis=1), segment.hidden
+            )
+        else:  # rows that go on have all of the segment's tokens, as only the last one is padded
+            padding = -steps % STEPS_MULTIPLE
+            ids = torch.as_tensor(
+                np.pad(segment.tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device
+            )
+            outputs, hidden = advance_many(self._network, ids, segment.hidden)
+        before = torch.cat([segment.hidden[0], outputs[: steps - 1]])
+        return _TorchOutputs(self._network, before, hidden)
+
+    @override
+    def shares(self, lengths: TokenIds) -> int:
+        return 1  # torch has threads of its own
+
+    def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """The outputs [T, B, W] after each token and the state after each row's last one."""
+        after = tuple(part.clone() for part in hidden)
+        outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
+        for start, end in ragged_segments(alive, any_width=ids.is_cuda):
+            count = int(alive[start])
+            before = tuple(part[:, :count] for part in after)
+            if end - start == 1:
+                changed = advance_one(self._network, ids[start, :count], before)
+                outputs[start, :count] = changed[0][0]
+            else:
+                outputs[start:end, :count], changed = advance_many(
+                    self._network, ids[start:end, :count], before
+                )
+            for part, new in zip(after, changed, strict=True):
+                part[:, :count] = new
+        return outputs, after
+
+
+class _TorchOutputs(SegmentOutputs):
+    def __init__(self, network: Network, before: Tensor, hidden: Hidden) -> None:
+        super().__init__(hidden)
+        self._network, self._before = network, before
+
+    def scores(self, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool) -> FloatArray:
+        network, outputs = self._network, self._taken(steps, rows)
+        given = torch.as_tensor(ids, device=outputs.device)
+        predict = network.target_log_probs if normalised else network.target_logits
+        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
+        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
+        parts = [
+            predict(*part) for part in zip(torch.split(outputs, size), torch.split(given, size), strict=True)
+        ]
+        scores: FloatArray = torch.cat(parts).cpu().numpy()
+        return scores
+
+    def features(self, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        features: FloatArray = self._network.features(self._taken(steps, rows)).cpu().numpy()
+        return features
+
+    def _taken(self, steps: TokenIds, rows: TokenIds) -> Tensor:
+        device = self._before.device
+        return self._before[torch.as_tensor(steps, device=device), torch.as_tensor(rows, device=device)]
+
+
+class Int8Reader(BatchReader):
+    """Reads segments with an int8 network.
+
+    Args:
+        network: in int8.
+    """
+
+    def __init__(self, network: Int8Network) -> None:
+        super().__init__(GROUP_ROWS, INT8_SEGMENT_STEPS, network.feature_size)
+        self._network = network
+
+    @override
+    def read(self, segment: TokenSegment) -> SegmentOutputs:
+        alive = np.count_nonzero(segment.is_read, axis=1)
+        before, rows, hidden = self._network.read(
+            segment.tokens, alive, tuple(map(np.ascontiguousarray, segment.hidden))
+        )
+        return _Int8Outputs(self._network, before, rows, hidden)
+
+    @override
+    def shares(self, lengths: TokenIds) -> int:
+        by_tokens = int(lengths.sum()) // INT8_TOKENS_PER_THREAD
+        by_rows = int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD
+        return max(1, min(torch.get_num_threads(), by_tokens, by_rows))
+
+
+class _Int8Outputs(SegmentOutputs):
+    def __init__(
+        self, network: Int8Network, before: FloatArray, rows: Int8Rows, hidden: HiddenArrays
+    ) -> None:
+        super().__init__(hidden)
+        self._network, self._before, self._rows = network, before, rows
+
+    def scores(self, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool) -> FloatArray:
+        predict = self._network.target_log_probs if normalised else self._network.target_logits
+        return predict(take_rows(self._rows, steps * self._before.shape[1] + rows), ids)
+
+    def features(self, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        return self._network.features(self._before[steps, rows])
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
@@ -41,7 +292,7 @@ def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
     Returns:
         The next state, of the same shapes.
     """
-    if tokens.is_cuda or (tokens.shape[0] > PLAIN_CELL_ROWS and not network.accepts_any_shape):
+    if tokens.is_cuda or tokens.shape[0] > PLAIN_CELL_ROWS:
         return advance_many(network, tokens[None], hidden)[1]
     return network.step(tokens, hidden)
 
@@ -59,7 +310,7 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     """
     hidden = tuple(part.contiguous() for part in hidden)  # as cuDNN requires
     rows = tokens.shape[1]
-    extra = 0 if tokens.is_cuda or network.accepts_any_shape else _padded_row_count(rows) - rows
+    extra = 0 if tokens.is_cuda else _padded_row_count(rows) - rows
     if extra:
         tokens = torch.cat([tokens, tokens.new_zeros(tokens.shape[0], extra)], dim=1)
         hidden = tuple(
@@ -71,51 +322,18 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
     return outputs, after
 
 
-def advance_ragged(network: Network, tokens: Tensor, lengths: Tensor, hidden: Hidden) -> Hidden:
-    """Consume the first lengths[b] tokens of each row b.
+def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, int]]:
+    """Parts of a segment, first step and end, within which no row ends.
 
     Args:
-        network: in evaluation mode.
-        tokens: ids [T, B].
-        lengths: [B], on the CPU, descending, each in [1, T].
-        hidden: the state; it is not changed.
-
-    Returns:
-        The next state, of the same shapes.
-    """
-    after = tuple(part.clone() for part in hidden)
-    any_width = tokens.is_cuda or network.accepts_any_shape
-    for start, end, alive in ragged_segments(lengths.numpy(), any_width=any_width, most=len(tokens)):
-        before = tuple(part[:, :alive] for part in after)
-        segment = tokens[start:end, :alive]
-        hidden_after = (
-            advance_one(network, segment[0], before)
-            if end - start == 1
-            else advance_many(network, segment, before)[1]
-        )
-        for part, changed in zip(after, hidden_after, strict=True):
-            part[:, :alive] = changed
-    return after
-
-
-def ragged_segments(lengths: TokenIds, *, any_width: bool, most: int) -> Iterator[tuple[int, int, int]]:
-    """Segments of rows, within which no row ends.
-
-    Args:
-        lengths: of the rows [B], descending, each in [1, T].
+        alive: rows in each step [T], descending.
         any_width: False for few different widths, powers of two.
-        most: tokens of a row in one segment.
-
-    Yields:
-        The first column, the one after the last, and the number of rows, from the first on, that have it.
     """
     start = 0
-    for end in np.unique(lengths).tolist():  # ascending: rows stop at each end
-        alive = int(np.count_nonzero(lengths >= end))
+    for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
         while start < end:
-            left = min(end - start, most)
-            width = left if any_width else 1 << (left.bit_length() - 1)
-            yield start, start + width, alive
+            width = end - start if any_width else 1 << ((end - start).bit_length() - 1)
+            yield start, start + width
             start += width
 
 
@@ -123,111 +341,6 @@ def _padded_row_count(rows: int) -> int:
     """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power
-
-
-GROUP_ROWS = 64
-"""Sequences of a group: few, so that their lengths are similar."""
-
-SEGMENT_STEPS = 128
-"""Tokens of each sequence per pass of the body and the output layer."""
-
-MAX_LOGITS = 1 << 21
-"""Logits in memory at once (8 MiB): the output layer's matrix product stays in a CPU's cache."""
-
-MAX_CHOICE_LOGITS = 1 << 22
-"""`MAX_LOGITS` for several candidates after one text, where a product of more rows is faster."""
-
-GROUP_ROWS_ON_CUDA = 256
-MAX_LOGITS_ON_CUDA = 1 << 27
-"""`MAX_LOGITS` on a CUDA device, which is faster with larger products (512 MiB of logits)."""
-
-_STEPS_MULTIPLE = 8  # segments are padded to it: each new length costs a compiled kernel
-
-_MAX_POSITIONS = 1024
-"""Tokens of all rows per pass, if the network accepts any shape: rows drop out soon after their ends."""
-
-_MAX_DISTRIBUTIONS = 8192
-"""Distributions per call of an output layer that streams logits: it reads its weights less often."""
-
-
-def score_batch(
-    network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds, *, normalised: bool = True
-) -> FloatArray:
-    """Natural-log probabilities [B, T] of given tokens, 0 past a row's length.
-
-    Args:
-        network: in evaluation mode.
-        state: before the tokens, B rows.
-        tokens: ids [B, T].
-        lengths: [B], each in [0, T].
-        normalised: False for logits instead.
-    """
-    scores = np.zeros(tokens.shape, dtype=np.float32)
-    for rows in _length_groups(lengths, _rows_at_once(state)):
-        _score_group(network, state.select(rows), tokens, lengths, rows, scores=scores, normalised=normalised)
-    return scores
-
-
-def features_of_batch(
-    network: Network,
-    state: NeuralState,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    *,
-    scores: FloatArray | None = None,
-) -> FloatArray:
-    """Inputs of the output layer before each of given tokens [B, T, E], 0 past a row's length.
-
-    Args:
-        network: in evaluation mode.
-        state: before the tokens, B rows.
-        tokens: ids [B, T].
-        lengths: [B], each in [0, T].
-        scores: [B, T]; if given, the tokens' natural-log probabilities are written into it.
-    """
-    features = np.zeros((*tokens.shape, network.feature_size), dtype=np.float32)
-    for rows in _length_groups(lengths, _rows_at_once(state)):
-        _score_group(network, state.select(rows), tokens, lengths, rows, scores=scores, features=features)
-    return features
-
-
-def read_batch(
-    network: Network,
-    state: NeuralState,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    *,
-    scores: FloatArray,
-    features: FloatArray | None = None,
-) -> NeuralState:
-    """Score given tokens and return the state after them, in one pass.
-
-    Args:
-        network: in evaluation mode.
-        state: before the tokens, B rows.
-        tokens: ids [B, T].
-        lengths: [B], each in [0, T].
-        scores: [B, T]; natural-log probabilities are written into it.
-        features: [B, T, E]; if given, the output layer's input before each token is written into it.
-    """
-    hidden = tuple(part.clone() for part in state.hidden)
-    for rows in _length_groups(lengths, _rows_at_once(state)):
-        index = torch.as_tensor(rows, device=state.top.device)
-        after = _read_group(network, state.select(rows), tokens, lengths, rows, scores, features)
-        for part, changed in zip(hidden, after, strict=True):
-            part[:, index] = changed
-    return NeuralState(hidden)
-
-
-def prefill_batch(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
-    """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was."""
-    hidden = tuple(part.clone() for part in state.hidden)
-    for rows in _length_groups(lengths, _rows_at_once(state)):
-        index = torch.as_tensor(rows, device=state.top.device)
-        after = _prefill_group(network, state.select(rows), tokens[rows], lengths[rows])
-        for part, changed in zip(hidden, after.hidden, strict=True):
-            part[:, index] = changed
-    return NeuralState(hidden)
 
 
 def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> FloatArray:
@@ -239,8 +352,7 @@ def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: 
         rows: text of each id, never falling [C].
         ids: candidates for the next token [C].
     """
-    held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS
-    size = _MAX_DISTRIBUTIONS if network.output.streams_logits else max(1, held // network.vocab_size)
+    size = max(1, (MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS) // network.vocab_size)
     scores = np.empty(len(ids), dtype=np.float32)
     for start in range(0, len(outputs), size):
         cut = slice(*np.searchsorted(rows, [start, start + size]))
@@ -252,246 +364,3 @@ def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: 
         log_probs = network.choice_log_probs(outputs[start : start + size], here, chosen)
         scores[cut] = log_probs.cpu().numpy()
     return scores
-
-
-def _rows_at_once(state: NeuralState) -> int:
-    return GROUP_ROWS_ON_CUDA if state.top.is_cuda else GROUP_ROWS
-
-
-def _length_groups(lengths: TokenIds, most: int) -> Iterator[TokenIds]:
-    """Groups of at most `most` non-empty rows, longest first, so that neighbours end together."""
-    order = np.argsort(-lengths, kind="stable")
-    order = order[: np.count_nonzero(lengths)]
-    for start in range(0, len(order), most):
-        yield order[start : start + most]
-
-
-def _score_group(
-    network: Network,
-    state: NeuralState,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    rows: TokenIds,
-    *,
-    scores: FloatArray | None = None,
-    features: FloatArray | None = None,
-    normalised: bool = True,
-) -> None:
-    """Write scores [B, T] and features [B, T, E] of non-empty rows, sorted by falling length."""
-    device = state.top.device
-    tokens, lengths = tokens[rows, : lengths[rows[0]]], lengths[rows]
-    batch, width = tokens.shape
-    padding = 0 if network.accepts_any_shape else -width % _STEPS_MULTIPLE
-    padded = np.full((batch, width + padding), EOS, dtype=np.int64)
-    is_given = np.arange(width) < lengths[:, None]
-    padded[:, :width][is_given] = tokens[is_given]  # entries past a row's length may be invalid ids
-    hidden, last = state.hidden, state.top
-    steps = _steps_at_once(network, batch)
-    for start in range(0, width, steps):
-        alive = int(np.count_nonzero(lengths > start))
-        segment = torch.as_tensor(padded[:alive, start : start + steps].T.copy(), device=device)  # [t, alive]
-        outputs, hidden = advance_many(network, segment, tuple(part[:, :alive] for part in hidden))
-        # contexts [t, alive, W]: the last output before the segment, then all outputs but the last
-        contexts = torch.cat([last[None, :alive], outputs[:-1]])
-        last = outputs[-1]
-        row, column = np.nonzero(np.arange(start, min(start + steps, width)) < lengths[:alive, None])
-        wanted = contexts[torch.as_tensor(column, device=device), torch.as_tensor(row, device=device)]
-        if features is not None:
-            features[rows[row], start + column] = network.features(wanted).cpu().numpy()
-        if scores is not None:
-            ids = torch.as_tensor(padded[row, start + column], device=device)
-            scores[rows[row], start + column] = _score_positions(network, wanted, ids, normalised=normalised)
-
-
-def _steps_at_once(network: Network, batch: int) -> int:
-    return max(1, min(SEGMENT_STEPS, _MAX_POSITIONS // batch)) if network.accepts_any_shape else SEGMENT_STEPS
-
-
-def _read_group(
-    network: Network,
-    state: NeuralState,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    rows: TokenIds,
-    scores: FloatArray,
-    features: FloatArray | None,
-) -> Hidden:
-    """The state after non-empty rows, sorted by falling length; also writes their scores and features."""
-    device, lengths = state.top.device, lengths[rows]
-    ids = torch.as_tensor(tokens[rows, : lengths[0]].T.astype(np.int64), device=device)
-    hidden = tuple(part.clone() for part in state.hidden)
-    any_width = ids.is_cuda or network.accepts_any_shape
-    held = _MAX_POSITIONS if network.accepts_any_shape else len(rows) * SEGMENT_STEPS
-    contexts: list[Tensor] = []
-    size = begin = 0
-    for start, end, alive in ragged_segments(lengths, any_width=any_width, most=SEGMENT_STEPS):
-        before = tuple(part[:, :alive] for part in hidden)
-        outputs, after = _read_segment(network, ids[start:end, :alive], before)
-        contexts.append(torch.cat([before[0], outputs]).flatten(0, 1))  # copied before they are overwritten
-        for part, changed in zip(hidden, after, strict=True):
-            part[:, :alive] = changed
-        size += alive * (end - start)
-        if size >= held or end == lengths[0]:
-            column, row = np.nonzero(np.arange(begin, end)[:, None] < lengths)
-            column += begin
-            _write_scores(
-                network, torch.cat(contexts), ids[column, row], (rows[row], column), scores, features
-            )
-            contexts, size, begin = [], 0, end
-    return hidden
-
-
-def _read_segment(network: Network, ids: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-    """The outputs after all but the last of ids [T, B], and the state after the last."""
-    if len(ids) == 1:
-        return hidden[0][:0], advance_one(network, ids[0], hidden)
-    outputs, after = advance_many(network, ids, hidden)
-    return outputs[:-1], after
-
-
-def _write_scores(
-    network: Network,
-    contexts: Tensor,
-    ids: Tensor,
-    positions: tuple[TokenIds, TokenIds],
-    scores: FloatArray,
-    features: FloatArray | None,
-) -> None:
-    """Write scores and features of ids [N] after outputs [N, W] at positions [N] of [B, T]."""
-    if features is not None:
-        features[positions] = network.features(contexts).cpu().numpy()
-    scores[positions] = _score_positions(network, contexts, ids, normalised=True)
-
-
-def _prefill_group(network: Network, state: NeuralState, tokens: TokenIds, lengths: TokenIds) -> NeuralState:
-    """The state after non-empty rows, sorted by falling length."""
-    hidden = tuple(part.clone() for part in state.hidden)
-    for start in range(0, int(lengths[0]), SEGMENT_STEPS):
-        alive = int(np.count_nonzero(lengths > start))
-        ids = tokens[:alive, start : start + SEGMENT_STEPS].T.astype(np.int64)
-        segment = torch.as_tensor(ids, device=state.top.device)
-        before = tuple(part[:, :alive] for part in hidden)
-        if lengths[alive - 1] >= start + SEGMENT_STEPS:  # no row ends in the segment
-            after = advance_many(network, segment, before)[1]
-        else:
-            left = torch.as_tensor(np.minimum(lengths[:alive] - start, SEGMENT_STEPS))
-            after = advance_ragged(network, segment, left, before)
-        for part, changed in zip(hidden, after, strict=True):
-            part[:, :alive] = changed
-    return NeuralState(hidden)
-
-
-def _score_positions(network: Network, outputs: Tensor, ids: Tensor, *, normalised: bool) -> FloatArray:
-    """Log-probabilities or logits [N] of ids [N], each after the text of an output [N, W]."""
-    of_targets = network.target_log_probs if normalised else network.target_logits
-    held = MAX_LOGITS_ON_CUDA if ids.is_cuda else MAX_LOGITS
-    size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
-    if normalised and network.output.streams_logits:
-        size = _MAX_DISTRIBUTIONS
-    scores = torch.empty(len(ids), device=ids.device)
-    for start in range(0, len(ids), size):
-        cut = slice(start, start + size)
-        scores[cut] = of_targets(outputs[cut], ids[cut])
-    return scores.cpu().numpy()
-
-
-INT8_GROUP_ROWS = 64
-"""Sequences of a group in int8: few, so that their lengths are similar."""
-
-INT8_SEGMENT_STEPS = 64
-"""Tokens of each sequence per pass of the body and the output layer, in int8."""
-
-INT8_TOKENS_PER_THREAD = 512
-"""Tokens at least for which a thread pays."""
-
-INT8_ROWS_PER_THREAD = 8
-"""Rows at least for which a thread pays, as each thread reads all weights."""
-
-
-class Want(NamedTuple):
-    """Results to write while sequences are read.
-
-    Attributes:
-        scores: natural-log probabilities of the tokens [B, T].
-        normalised: False for logits instead.
-        features: inputs of the output layer before each token [B, T, E].
-    """
-
-    scores: FloatArray | None = None
-    normalised: bool = True
-    features: FloatArray | None = None
-
-
-class _Int8Sequences(NamedTuple):
-    tokens: TokenIds
-    lengths: TokenIds
-    hidden: HiddenArrays
-    """States of all rows; written over."""
-
-
-def read_int8_batch(
-    network: Int8Network,
-    state: Int8State,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    *,
-    wanted: Want,
-    threads: int,
-) -> Int8State:
-    """The state after given tokens: row b has lengths[b] of tokens [B, T]; 0 leaves it as it was.
-
-    Args:
-        network: in int8.
-        state: before the tokens, B rows.
-        tokens: ids [B, T].
-        lengths: [B], each in [0, T].
-        wanted: arrays to write as well.
-        threads: number at most.
-    """
-    sequences = _Int8Sequences(tokens, lengths, tuple(part.copy() for part in state.hidden))
-    num_shares = max(
-        1,
-        min(
-            threads,
-            int(lengths.sum()) // INT8_TOKENS_PER_THREAD,
-            int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD,
-        ),
-    )
-    groups = list(_int8_length_groups(lengths, num_shares))
-
-    def read(assigned: Sequence[TokenIds]) -> None:
-        for group in assigned:
-            _read_int8_group(network, sequences, group, wanted)
-
-    run_parts(read, [groups[number::num_shares] for number in range(num_shares)])
-    return Int8State(sequences.hidden)
-
-
-def _int8_length_groups(lengths: TokenIds, num_shares: int) -> Iterator[TokenIds]:
-    """Groups of at most `INT8_GROUP_ROWS` non-empty rows, longest first, so that neighbours end together."""
-    order = np.argsort(-lengths, kind="stable")
-    order = order[: np.count_nonzero(lengths)]
-    size = max(1, min(INT8_GROUP_ROWS, -(-len(order) // num_shares)))
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
-
-
-def _read_int8_group(network: Int8Network, sequences: _Int8Sequences, group: TokenIds, wanted: Want) -> None:
-    """Read the rows of a group to their ends."""
-    lengths = sequences.lengths[group]
-    for start in range(0, int(lengths[0]), INT8_SEGMENT_STEPS):
-        rows = group[: np.count_nonzero(lengths > start)]
-        cut = slice(start, min(start + INT8_SEGMENT_STEPS, int(lengths[0])))
-        here = tuple(part[:, rows] for part in sequences.hidden)
-        is_read = np.arange(cut.start, cut.stop)[:, None] < sequences.lengths[rows]
-        segment = np.where(is_read, sequences.tokens[rows, cut].T, 0)
-        outputs = network.read(segment, np.count_nonzero(is_read, axis=1), here)
-        for part, changed in zip(sequences.hidden, outputs.hidden, strict=True):
-            part[:, rows] = changed
-        step, row = np.nonzero(is_read)
-        if wanted.scores is not None:
-            before = take_rows(outputs.rows, step * len(rows) + row)
-            predict = network.target_log_probs if wanted.normalised else network.target_logits
-            wanted.scores[rows[row], start + step] = predict(before, segment[step, row])
-        if wanted.features is not None:
-            wanted.features[rows[row], start + step] = network.features(outputs.before[step, row])

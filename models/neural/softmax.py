@@ -16,13 +16,11 @@ from torch.nn import functional
 
 from models.arrays import FloatArray
 from models.kernels.math import exp, greater
+from models.neural.constants import LOGITS_PER_THREAD
 from models.neural.threads import run_parts
 from models.vocabulary import BOS
 
 _LANES = 64
-_LOGITS_PER_THREAD = 1 << 20
-"""Logits at least for which a thread pays."""
-
 _LOWEST = np.float32(-3e38)
 
 
@@ -35,7 +33,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
         return torch.logsumexp(logits, dim=-1)
     sums = torch.empty(len(logits))
     values, out = logits.detach().numpy(), sums.numpy()
-    shares = max(1, min(torch.get_num_threads(), logits.numel() // _LOGITS_PER_THREAD))
+    shares = max(1, min(torch.get_num_threads(), logits.numel() // LOGITS_PER_THREAD))
     ends = np.linspace(0, len(out), shares + 1).astype(int).tolist()
     run_parts(
         lambda rows: _log_sum_exp_rows(values[rows], out[rows]), [slice(*pair) for pair in pairwise(ends)]
@@ -72,13 +70,7 @@ def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
 
 
 class OutputLayer(nn.Module, ABC):
-    """Vectors to distributions over the vocabulary of size V.
-
-    Attributes:
-        streams_logits: whether the logits of many vectors are never all in memory at once.
-    """
-
-    streams_logits = False
+    """Vectors to distributions over the vocabulary of size V."""
 
     @abstractmethod
     def log_probs(self, features: Tensor) -> Tensor:

@@ -12,17 +12,16 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-T = TypeVar("T")
+from models.neural.constants import STEP_ROWS_PER_THREAD
 
-MIN_ROWS_PER_THREAD = 32
-"""Rows at least for which a thread pays, as each reads all weights."""
+T = TypeVar("T")
 
 _ROW_MULTIPLE = 16  # rows of a tile
 
 
 def run_row_slices(work: Callable[[slice], None], count: int) -> None:
     """Call `work` for slices of the rows in as many threads as torch would use; they begin at multiples of 16."""
-    num_slices = max(1, min(torch.get_num_threads(), count // MIN_ROWS_PER_THREAD))
+    num_slices = max(1, min(torch.get_num_threads(), count // STEP_ROWS_PER_THREAD))
     if num_slices == 1:
         work(slice(0, count))
         return

@@ -14,7 +14,7 @@ from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.kernels.threads import run_balanced, run_slices
-from models.language_model import TopTokens
+from models.language_model import ReadResult, TopTokens, Want
 from models.ngram import scoring, top_k
 from models.ngram.access import readonly
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
@@ -253,27 +253,23 @@ class NGramModel:
         top_k.sample_words(self.automaton, state.ids, seeds, tokens)
         return tokens
 
-    def score(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities of given tokens, each given the state and the tokens before it.
-
-        Args:
-            state: B rows, the context of each sequence; it is not changed.
-            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
-
-        Returns:
-            Natural-log probabilities [B, T]; 0 past a row's length.
+    def read(self, state: NGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Score tokens [B, T], of which row b has lengths[b], or return the state after them; there are no features.
 
         Raises:
             InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
-        return self._score(state, tokens, lengths, detailed=False).log_probs
+        log_probs = _NO_BACKOFFS
+        if want.scores:
+            log_probs = self._score(state, tokens, lengths, detailed=False).log_probs
+        after = self._prefill(state, tokens, lengths) if want.state else state
+        return ReadResult(log_probs, _NO_BACKOFFS, after)
 
     def score_detailed(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """Score like `score`, and return the length of the n-gram behind each probability.
+        """Score tokens, and return the length of the n-gram behind each probability.
 
         Raises:
-            InvalidInputError: see `score`.
+            InvalidInputError: see `read`.
         """
         return self._score(state, tokens, lengths, detailed=True)
 
@@ -331,14 +327,8 @@ class NGramModel:
             raise unknown_id_error(spans.tokens, bad, len(self.vocabulary))
         return scores
 
-    def prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
-        """The state after tokens [B, T], of which row b has lengths[b].
-
-        Only the last order − 1 tokens of a row can matter, so that many steps do, however long it is.
-
-        Raises:
-            InvalidInputError: the shapes do not fit, or one of those ids is outside the vocabulary.
-        """
+    def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
+        """The state after tokens: only the last order − 1 of a row can matter, so that many steps do."""
         tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
@@ -366,7 +356,7 @@ class NGramModel:
         """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length.
 
         Raises:
-            InvalidInputError: see `score`.
+            InvalidInputError: see `read`.
         """
         spans = token_spans(tokens, lengths, len(state))
         out = np.zeros(tokens.shape, dtype=np.int64)

@@ -13,12 +13,14 @@ import numpy as np
 
 from models.arrays import FloatArray, TokenIds, to_numpy
 from models.language_model import (
+    SCORES,
+    STATE,
     LanguageModel,
     RaggedScorer,
-    ReadScores,
+    ReadResult,
     TopKPredictor,
     TopTokens,
-    score_sequences,
+    Want,
 )
 from models.language_model import score_choices as scored
 from service.engine.batching import (
@@ -34,7 +36,7 @@ from service.engine.batching import (
     view,
 )
 from service.engine.constants import MAX_ENTRIES
-from service.engine.prefill import Read, Scorer
+from service.engine.prefill import Read
 
 A = TypeVar("A")
 CallGenerator: TypeAlias = Generator[Any, Any, A]
@@ -165,7 +167,7 @@ def top_k(model: LanguageModel[Any], state: Any, count: int) -> CallGenerator[To
 
 def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> CallGenerator[Any]:
     """Read tokens [R, T], lengths[r] of them in row r, and return the state after them."""
-    return (yield Read(model, state, np.asarray(tokens), np.asarray(lengths)))
+    return (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), STATE))
 
 
 def score(
@@ -174,18 +176,19 @@ def score(
     tokens: TokenIds,
     lengths: TokenIds,
     *,
-    scorer: Scorer = score_sequences,
+    normalised: bool = True,
 ) -> CallGenerator[FloatArray]:
-    """Score tokens [R, T] with row lengths [R]: natural-log probabilities [R, T], 0 past a row's length."""
-    return cast("FloatArray", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), scorer)))
+    """Score tokens [R, T] with row lengths [R]: natural-log probabilities or logits [R, T], 0 past a row's length."""
+    want = SCORES._replace(normalised=normalised)
+    return cast("FloatArray", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), want)))
 
 
 def read(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
-) -> CallGenerator[ReadScores]:
+) -> CallGenerator[ReadResult]:
     """Score tokens as `score` and return the state as `consume`, in one pass if the model supports it."""
-    call = Read(model, state, np.asarray(tokens), np.asarray(lengths), score_sequences, keep=True)
-    return cast("ReadScores", (yield call))
+    want = Want(scores=True, state=True)
+    return cast("ReadResult", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), want)))
 
 
 def run_single(call: ModelCall) -> Any:

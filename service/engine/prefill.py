@@ -5,20 +5,18 @@ many columns that its token budget allows, and where not all texts can be finish
 than half of them need, so that one long text does not delay short ones.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
 from models.language_model import (
-    LanguageModel,
-    ReadScores,
-    prefill_sequences,
+    ReadResult,
+    Want,
     read_sequences,
-    score_sequences,
 )
 from models.vocabulary import EOS
 from service.engine.batching import (
@@ -35,9 +33,6 @@ from service.engine.batching import (
     view,
 )
 from service.engine.constants import SHORT_LOOKUP_TOKENS, SHORT_READ_TOKENS, STRIDE_TOKENS
-
-Scorer: TypeAlias = Callable[[LanguageModel[Any], Any, TokenIds, TokenIds], FloatArray]
-"""Log-probabilities [R, T] of tokens [R, T] with lengths [R] after a state, as `score_sequences`."""
 
 
 class Segment(NamedTuple):
@@ -67,8 +62,7 @@ class PrefillProgress:
         state: R rows.
         tokens: ids of the texts [R, T].
         lengths: of the texts [R].
-        scored: whether log-probabilities are wanted.
-        keep: whether the state after the texts is wanted.
+        want: log-probabilities, the state after the texts, or both.
 
     Attributes:
         tokens: ids of the texts [R, T].
@@ -77,11 +71,11 @@ class PrefillProgress:
         scores: log-probabilities [R, T], 0 where not read yet; None if they are not wanted.
     """
 
-    def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, *, scored: bool, keep: bool) -> None:
+    def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> None:
         self.tokens, self.lengths = tokens, lengths
         self.left = int(lengths.sum())
-        self.scores = np.zeros(tokens.shape, dtype=np.float32) if scored else None
-        self._keep = keep
+        self.scores = np.zeros(tokens.shape, dtype=np.float32) if want.scores else None
+        self._keep = want.state
         rows = state if isinstance(state, StateView) else view(state)
         order = np.argsort(lengths, kind="stable")
         texts = Segment(order, lengths[order], rows.select(order), 0)
@@ -147,7 +141,7 @@ class PrefillProgress:
         self._read = [_detached(segment, state) for segment in self._read]
 
     def state(self) -> StateView:
-        """Return the state after all texts, rows in the call's order; requires `done` and `keep`."""
+        """Return the state after all texts, rows in the call's order; requires `done`, and that it is wanted."""
         segments = [segment for segment in self._read if len(segment.rows)] or self._read
         rows = np.concatenate([segment.rows for segment in segments])
         state = concatenate_states([segment.state for segment in segments])
@@ -181,19 +175,17 @@ class Read(ModelCall):
     Attributes:
         tokens: ids [R, T].
         lengths: of the rows [R].
-        scorer: computes log-probabilities; None if only the state is wanted.
-        keep: whether the state is wanted beside log-probabilities.
+        want: log-probabilities, the state, or both.
     """
 
     tokens: TokenIds
     lengths: TokenIds
-    scorer: Scorer | None = None
-    keep: bool = False
+    want: Want
 
     @property
     def kind(self) -> Hashable:
-        """Batch key: calls with the same scorer and `keep`."""
-        return type(self), id(self.model), self.scorer, self.keep
+        """Batch key: calls that want the same results."""
+        return type(self), id(self.model), self.want
 
     @property
     def size(self) -> int:
@@ -223,8 +215,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         self._joint: Any = None
 
     def _start(self, call: Read) -> PrefillProgress:
-        scored, keep = call.scorer is not None, call.keep or call.scorer is None
-        return PrefillProgress(call.state, call.tokens, call.lengths, scored=scored, keep=keep)
+        return PrefillProgress(call.state, call.tokens, call.lengths, call.want)
 
     def _run(self, under_way: Mapping[Read, PrefillProgress], count: int) -> SliceResult:
         readings = list(under_way.values())
@@ -248,7 +239,10 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         lengths = np.minimum(left, width)
         tokens = _stack_tokens(chosen, width, len(left))
         state = gather_states([segment.state for segment in segments])
-        scores, after = _compute(like, state, tokens, lengths, last=width >= left.max())
+        # rows that have more to read need a state
+        keeps = like.want.state or width < left.max()
+        result = read_sequences(like.model, state, tokens, lengths, like.want._replace(state=keeps))
+        scores, after = result.log_probs if like.want.scores else None, result.state if keeps else None
         if scores is not None:
             check_no_nan(scores)
         counts = [len(segment.rows) for segment in segments]
@@ -301,30 +295,10 @@ def _stack_tokens(
     return tokens
 
 
-def _compute(
-    like: Read, state: Any, tokens: TokenIds, lengths: TokenIds, *, last: bool
-) -> tuple[FloatArray | None, Any]:
-    """Compute log-probabilities of tokens [R, T] and the state after them, each if the calls want it.
-
-    Args:
-        like: any call of the kind.
-        state: R rows.
-        tokens: ids [R, T].
-        lengths: of the rows [R].
-        last: whether no row has more to read.
-    """
-    if like.scorer is None:
-        return None, prefill_sequences(like.model, state, tokens, lengths)
-    if last and not like.keep:
-        return like.scorer(like.model, state, tokens, lengths), None
-    if like.scorer is score_sequences:
-        return tuple(read_sequences(like.model, state, tokens, lengths))
-    scores = like.scorer(like.model, state, tokens, lengths)
-    return scores, prefill_sequences(like.model, state, tokens, lengths)
-
-
 def _result_of(call: Read, reading: PrefillProgress) -> Any:
-    """Return the answer to a call: log-probabilities [R, T], a state of R rows, or both."""
+    """Return the answer to a call: log-probabilities [R, T], a state of R rows, or both in a `ReadResult`."""
     if reading.scores is None:
         return reading.state()
-    return ReadScores(reading.scores, reading.state()) if call.keep else reading.scores
+    if not call.want.state:
+        return reading.scores
+    return ReadResult(reading.scores, np.empty((0, 0, 0), dtype=np.float32), reading.state())

@@ -7,20 +7,17 @@ direction. Each further model has its own features, such as `lm:old`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import TokenIds
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import (
     LOG_ZERO,
-    LanguageModel,
-    UnnormalisedScorer,
     count_words,
     is_self_normalised,
-    score_sequences,
 )
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
@@ -36,7 +33,6 @@ from models.reranking.features import (
 from models.vocabulary import UNK as UNKNOWN
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.prefill import Scorer
 from service.engine.state_store import StoredState
 from service.use_cases.candidate_texts import DistinctTexts, RaggedTexts, find_distinct_texts, tokenise_texts
 from service.use_cases.inputs import Limits, to_text_order
@@ -338,18 +334,11 @@ def _score_model(
     options: ScoringOptions,
     starts: Sequence[StoredState],
 ) -> Work[Any, _TextScores]:
-    scorer: Scorer = score_sequences if options.score_mode == "normalised" else _unnormalised_scorer
+    normalised = options.score_mode == "normalised"
     scores = yield from score_ragged_texts(
-        loaded, texts, distinct.list_of, bos=options.bos, starts=starts, scorer=scorer
+        loaded, texts, distinct.list_of, bos=options.bos, starts=starts, normalised=normalised
     )
     return _TextScores(texts, scores.astype(np.float64))
-
-
-def _unnormalised_scorer(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
-) -> FloatArray:
-    scores: FloatArray = cast("UnnormalisedScorer[Any]", model).score_unnormalised(state, tokens, lengths)
-    return scores
 
 
 def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:

@@ -22,7 +22,6 @@ from models.language_model import (
     LanguageModel,
     RaggedScorer,
     pad_sequences,
-    score_sequences,
     supports,
 )
 from models.vocabulary import EOS
@@ -30,7 +29,6 @@ from service.engine.batching import concatenate_states
 from service.engine.calls import consume, read, score, score_choices, score_ragged
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.prefill import Scorer
 from service.engine.state_store import StoredState
 from service.use_cases.candidate_texts import RaggedTexts
 from service.use_cases.constants import (
@@ -97,7 +95,9 @@ def score_shared_prefixes(
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for depth, level in enumerate(levels[1:]):
         one_each = np.ones(len(level.tokens), dtype=np.int64)
-        scored, state = yield from read(model, state.select(level.parents), level.tokens[:, None], one_each)
+        scored, _, state = yield from read(
+            model, state.select(level.parents), level.tokens[:, None], one_each
+        )
         rows = np.flatnonzero(level.nodes >= 0)
         scores[rows, depth] = scored[level.nodes[rows], 0]
     depth = len(levels) - 1
@@ -120,7 +120,7 @@ def _next_prefix_level(nodes: Indices, tokens: TokenIds, long_enough: npt.NDArra
 
 
 def score_sequence_list(
-    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, scorer: Scorer = score_sequences
+    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, normalised: bool = True
 ) -> Work[Any, list[FloatArray]]:
     """Score each sequence's text given its context; a use case.
 
@@ -131,14 +131,14 @@ def score_sequence_list(
         loaded: any.
         sequences: texts with their contexts; equal contexts are one array (`ContextInterner`).
         bos: whether `<s>` precedes the context.
-        scorer: scores rows of text after a state.
+        normalised: False for logits instead of log-probabilities.
 
     Returns:
         One array of natural-log probabilities [T] per text, in order.
     """
     scores: list[FloatArray] = []
     for group in context_groups(_new_context_lengths(sequences)):
-        scores += yield from _score_group(loaded, sequences[group], bos=bos, scorer=scorer)
+        scores += yield from _score_group(loaded, sequences[group], bos=bos, normalised=normalised)
     return scores
 
 
@@ -153,14 +153,14 @@ def _new_context_lengths(sequences: Sequence[EncodedText]) -> list[int]:
 
 
 def _score_group(
-    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, scorer: Scorer
+    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, normalised: bool
 ) -> Work[Any, list[FloatArray]]:
     row_of_context: dict[int, int] = {}
     rows = np.array([row_of_context.setdefault(id(context), len(row_of_context)) for context, _ in sequences])
     contexts = list({id(context): context for context, _ in sequences}.values())
     states = yield from prefill(loaded, contexts, bos=bos)
     scores: list[FloatArray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
-    shares = scorer is score_sequences and loaded.model.family != "ngram"
+    shares = normalised and loaded.model.family != "ngram"
     for chunk in chunks_by_length(np.array([len(text) for _, text in sequences], dtype=np.int64)):
         tokens, lengths = pad_sequences([sequences[i].text for i in chunk])
         used, numbers = np.unique(rows[chunk], return_inverse=True)
@@ -171,7 +171,7 @@ def _score_group(
             )
         else:
             state = states.select(rows[chunk])
-            scored = yield from score(loaded.model, state, tokens, lengths, scorer=scorer)
+            scored = yield from score(loaded.model, state, tokens, lengths, normalised=normalised)
         for row, i in enumerate(chunk):
             scores[i] = scored[row, : lengths[row]]
     return scores
@@ -340,7 +340,7 @@ def score_ragged_texts(
     *,
     bos: bool,
     starts: Sequence[StoredState] = (),
-    scorer: Scorer = score_sequences,
+    normalised: bool = True,
 ) -> Work[Any, FloatArray]:
     """Score each text given its context or start state; a use case.
 
@@ -353,16 +353,14 @@ def score_ragged_texts(
         list_of: list of each text, in ascending order [U].
         bos: whether `<s>` precedes the contexts.
         starts: the model's stored states, for texts without a context.
-        scorer: scores rows of text after a state.
+        normalised: False for logits instead of log-probabilities.
 
     Returns:
         Natural-log probabilities of all ids [T].
     """
     lengths = np.diff(texts.offsets)
     ragged = (
-        supports(loaded.model, RaggedScorer)
-        and scorer is score_sequences
-        and lengths.max(initial=0) <= MAX_LOOKUP_TOKENS
+        supports(loaded.model, RaggedScorer) and normalised and lengths.max(initial=0) <= MAX_LOOKUP_TOKENS
     )
     order = np.arange(len(lengths)) if ragged else _lists_by_length(lengths, list_of)
     out = np.zeros(len(texts.ids), dtype=np.float32)
@@ -373,7 +371,7 @@ def score_ragged_texts(
         if ragged:
             yield from _score_by_lookup(loaded, texts, rows, states, numbers, out)
         else:
-            yield from _score_by_reading(loaded, texts, rows, states, numbers, out, scorer)
+            yield from _score_by_reading(loaded, texts, rows, states, numbers, out, normalised=normalised)
     return out
 
 
@@ -431,7 +429,8 @@ def _score_by_reading(
     states: Any,
     numbers: Indices,
     out: FloatArray,
-    scorer: Scorer,
+    *,
+    normalised: bool,
 ) -> Work[Any, None]:
     """Score texts side by side, in chunks of bounded size."""
     for chunk in _padded_chunks(np.diff(texts.offsets)[rows]):
@@ -440,7 +439,7 @@ def _score_by_reading(
             continue
         used, contexts = np.unique(numbers[chunk], return_inverse=True)
         scored = yield from _score_padded(
-            loaded.model, states.select(used), contexts, tokens, lengths, scorer
+            loaded.model, states.select(used), contexts, tokens, lengths, normalised=normalised
         )
         within = positions >= 0
         out[positions[within]] = scored[within]
@@ -452,10 +451,11 @@ def _score_padded(
     contexts: Indices,
     tokens: TokenIds,
     lengths: TokenIds,
-    scorer: Scorer,
+    *,
+    normalised: bool,
 ) -> Work[Any, FloatArray]:
     """Score texts [N, T] after contexts [N] of K, shared prefixes once if that saves work."""
-    shares = scorer is score_sequences and len(lengths) > 1 and model.family != "ngram"
+    shares = normalised and len(lengths) > 1 and model.family != "ngram"
     if shares and supports(model, ChoiceScorer):
         levels = yield from build_tree(contexts, tokens, lengths)
         if tree_is_cheaper(levels, len(state), lengths):
@@ -468,7 +468,7 @@ def _score_padded(
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())
         before = state.select(contexts[chunk])
-        scored = yield from score(model, before, tokens[chunk, :width], lengths[chunk], scorer=scorer)
+        scored = yield from score(model, before, tokens[chunk, :width], lengths[chunk], normalised=normalised)
         scores[chunk, :width] = scored
     return scores
 

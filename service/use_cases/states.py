@@ -154,7 +154,7 @@ def _score_and_advance(
         )
     state = distinct.select(rows)
     if keep:
-        scored, state = yield from read(model, state, tokens, lengths)
+        scored, _, state = yield from read(model, state, tokens, lengths)
     else:
         scored = yield from score(model, state, tokens, lengths)
     return scored, state
@@ -181,7 +181,7 @@ def _score_by_distributions(
     state = yield from consume(model, state, tokens[:, :1], np.ones(len(tokens), dtype=np.int64))
     if tokens.shape[1] > 1:
         if keep:
-            scores[:, 1:], state = yield from read(model, state, tokens[:, 1:], lengths - 1)
+            scores[:, 1:], _, state = yield from read(model, state, tokens[:, 1:], lengths - 1)
         else:
             scores[:, 1:] = yield from score(model, state, tokens[:, 1:], lengths - 1)
     return scores, state

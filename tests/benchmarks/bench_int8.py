@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
@@ -93,8 +93,8 @@ def compare_scoring(model, quantized, bare, count):
         f"{count} sentences of 20 tokens",
         {
             "bare": lambda: bare(ids, None)[0].gather(-1, ids[..., None]),
-            "float32": lambda: model.score(model.initial_state(count), tokens, lengths),
-            "int8": lambda: quantized.score(quantized.initial_state(count), tokens, lengths),
+            "float32": lambda: score_sequences(model, model.initial_state(count), tokens, lengths),
+            "int8": lambda: score_sequences(quantized, quantized.initial_state(count), tokens, lengths),
         },
         repeats=3,
     )

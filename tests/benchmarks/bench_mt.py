@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from preparation import needed_data, read_lines
 
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, score_sequences
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.features import ListFeatures, offsets_of
 from models.reranking.metrics import make_metric
@@ -59,7 +59,7 @@ def model_features(corpus: Sequence[str], texts: Sequence[str]) -> np.ndarray:
     for begin in range(0, len(texts), BATCH):
         some = texts[begin : begin + BATCH]
         tokens, lengths = pad_sequences([[*ids, EOS] for ids in tokenizer.encode_all(some)])
-        scores = model.score(model.initial_state(len(some)), tokens, lengths)
+        scores = score_sequences(model, model.initial_state(len(some)), tokens, lengths)
         inside = np.arange(tokens.shape[1]) < lengths[:, None]
         rows.append(
             np.column_stack(

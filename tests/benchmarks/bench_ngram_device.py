@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from preparation import data_folder, leave_out, novels_or_documentation
 
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
 from models.vocabulary import EOS, Vocabulary
@@ -63,8 +63,8 @@ def bench(cpu: NGramModel, device: TensorNGramModel, texts: list[list[int]], bat
     start, device_start = cpu.initial_state(batch), device.initial_state(batch)
     middle = lengths // 2
     state, device_state = (
-        cpu.prefill(start, tokens, middle),
-        device.prefill(device_start, tokens, middle),
+        prefill_sequences(cpu, start, tokens, middle),
+        prefill_sequences(device, device_start, tokens, middle),
     )
     assert np.array_equal(device_state.ids.cpu(), state.ids)
     seconds = median_seconds(
@@ -72,8 +72,8 @@ def bench(cpu: NGramModel, device: TensorNGramModel, texts: list[list[int]], bat
             "log-probs cpu": lambda: cpu.next_log_probs(state),
             "log-probs device": lambda: device.next_log_probs(device_state),
             "states device": lambda: device.next_states(device_state),
-            "score cpu": lambda: cpu.score(start, tokens, lengths),
-            "score device": lambda: device.score(device_start, tokens, lengths),
+            "score cpu": lambda: score_sequences(cpu, start, tokens, lengths),
+            "score device": lambda: score_sequences(device, device_start, tokens, lengths),
         }
     )
     rows = {name: batch / value for name, value in seconds.items()}

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -107,11 +107,13 @@ def compare_scoring(model, bare):
     size = len(model.vocabulary)
     sentences = [generator.integers(3, size, n) for n in generator.integers(5, 40, 128)]
     tokens, lengths = pad_sequences(sentences)
-    batched = len(sentences) / median_seconds(lambda: model.score(model.initial_state(128), tokens, lengths))
+    batched = len(sentences) / median_seconds(
+        lambda: score_sequences(model, model.initial_state(128), tokens, lengths)
+    )
 
     def one_by_one():
         for sentence in sentences[:16]:
-            model.score(model.initial_state(1), sentence[None], np.array([len(sentence)]))
+            score_sequences(model, model.initial_state(1), sentence[None], np.array([len(sentence)]))
 
     def bare_loop():
         with torch.inference_mode():

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from preparation import needed_data, peer
 
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, score_sequences
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.build import list_ngrams
 from models.ngram.model import NGramModel
@@ -67,7 +67,7 @@ def own_features(tokenizer: WordTokenizer, model: NGramModel, texts: Sequence[st
     for begin in range(0, len(texts), BATCH):
         some = texts[begin : begin + BATCH]
         tokens, lengths = pad_sequences([[*ids, EOS] for ids in tokenizer.encode_all(some)])
-        scores = model.score(model.initial_state(len(some)), tokens, lengths)
+        scores = score_sequences(model, model.initial_state(len(some)), tokens, lengths)
         inside = np.arange(tokens.shape[1]) < lengths[:, None]
         unknown = ((tokens == UNK) & inside).sum(axis=1)
         words = [len(text.split()) for text in some]

@@ -7,6 +7,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.language_model import score_sequences
 from models.vocabulary import EOS
 from service.client import Client
 from service.settings import Settings
@@ -63,7 +64,9 @@ def test_a_backward_model_scores_the_reversed_text_in_reading_order(ngram_http):
     reply = ask(ngram_http, "/v1/score", texts=[TEXT], detail="token", model="backward")
     ids = families.tokenizer().encode(TEXT)
     model = backward_model()
-    scores = model.score(model.initial_state(1), np.array([[*ids[::-1], EOS]]), np.array([len(ids) + 1]))[0]
+    scores = score_sequences(
+        model, model.initial_state(1), np.array([[*ids[::-1], EOS]]), np.array([len(ids) + 1])
+    )[0]
     tokens = reply["results"][0]["tokens"]
     assert [token["id"] for token in tokens] == [*ids, EOS]
     assert [token["logprob"] for token in tokens] == pytest.approx([*scores[-2::-1], scores[-1]], abs=1e-6)

@@ -8,7 +8,7 @@ import torch
 
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.language_model import pad_sequences
+from models.language_model import SCORES, pad_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -137,7 +137,8 @@ def told(http, mode, model="pulled"):
 def test_unnormalised_scores_are_sums_of_logits(score_mode_http):
     model = small_model(self_normalised=True)
     ids = [[*map(model.vocabulary.id_of, text.split()), EOS] for text in TEXTS]
-    want = model.score_unnormalised(model.initial_state(3), *pad_sequences(ids)).sum(1)
+    unnormalised = SCORES._replace(normalised=False)
+    want = model.read(model.initial_state(3), *pad_sequences(ids), unnormalised).log_probs.sum(1)
     assert told(score_mode_http, "unnormalised") == pytest.approx(want.tolist(), rel=0.02)
     assert told(score_mode_http, "normalised") != pytest.approx(want.tolist(), rel=0.02)
 

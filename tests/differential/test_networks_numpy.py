@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.language_model import score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -148,7 +149,7 @@ def test_model_computes_the_equations(cell, options):
     tokens = np.random.default_rng(5).integers(2, len(VOCABULARY), 45)
     expected = reference_log_probs(network, tokens)
     state = model.initial_state(1)
-    scores = model.score(state, tokens[None], np.array([45]))[0]
+    scores = score_sequences(model, state, tokens[None], np.array([45]))[0]
     np.testing.assert_allclose(scores, expected[np.arange(45), tokens], atol=1e-5)
     for t, token in enumerate(tokens):
         np.testing.assert_allclose(model.next_log_probs(state)[0], expected[t], atol=1e-5)

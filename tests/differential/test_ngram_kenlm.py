@@ -9,7 +9,7 @@ import kenlm
 import numpy as np
 import pytest
 
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, score_sequences
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
@@ -46,7 +46,7 @@ def scores_of(model: Estimated, lines: list[str]) -> np.ndarray:
     for begin in range(0, len(lines), BATCH):
         encoded = [[*ids, EOS] for ids in model.tokenizer.encode_all(lines[begin : begin + BATCH])]
         tokens, lengths = pad_sequences(encoded)
-        scores = ngram.score(ngram.initial_state(len(encoded)), tokens, lengths)
+        scores = score_sequences(ngram, ngram.initial_state(len(encoded)), tokens, lengths)
         answer.append(scores[np.arange(tokens.shape[1]) < lengths[:, None]])
     return np.concatenate(answer)
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from models.arrays import to_numpy
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.ngram.build import list_ngrams
 from models.vocabulary import EOS
 
@@ -206,7 +206,7 @@ def ask_ngram(model):
     size, rows = len(model.vocabulary), 6
     tokens = np.random.default_rng(2).integers(0, size, (rows, 5))
     lengths = np.full(rows, 5)
-    states = model.prefill(model.empty_state(rows), tokens, lengths)
+    states = prefill_sequences(model, model.empty_state(rows), tokens, lengths)
     detailed = model.score_detailed(states, tokens, lengths)
     _check_log_probs(detailed.log_probs)
     assert (detailed.orders >= 1).all()

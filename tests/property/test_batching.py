@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.language_model import pad_sequences, score_sequences
+from models.language_model import SCORES, STATE, Want, pad_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import Int8Model
@@ -144,10 +144,10 @@ moves = st.lists(
 )
 
 
-def read_of(scorer, keep):
+def read_of(want):
     def made(some):
         tokens, lengths = pad_sequences(some)
-        return Read(MODEL, MODEL.initial_state(len(some)), tokens, lengths, scorer, keep)
+        return Read(MODEL, MODEL.initial_state(len(some)), tokens, lengths, want)
 
     return made
 
@@ -159,9 +159,9 @@ def choices_of(some):
 
 
 KINDS = {
-    "scores": read_of(score_sequences, keep=False),
-    "both": read_of(score_sequences, keep=True),
-    "states": read_of(None, keep=True),
+    "scores": read_of(SCORES),
+    "both": read_of(Want(scores=True, state=True)),
+    "states": read_of(STATE),
     "choices": choices_of,
 }
 

@@ -65,7 +65,7 @@ relaxed = settings(max_examples=25, deadline=None)
 @given(models, sentence)
 def test_rows_sum_to_one_without_bos(model, ids):
     tokens, lengths = pad_sequences([ids])
-    log_probs = model.next_log_probs(model.prefill(model.initial_state(1), tokens, lengths))
+    log_probs = model.next_log_probs(prefill_sequences(model, model.initial_state(1), tokens, lengths))
     assert abs(np.exp(log_probs, dtype=np.float64).sum() - 1) < TOLERANCE
     assert log_probs[0, BOS] == -np.inf
 
@@ -75,7 +75,7 @@ def test_rows_sum_to_one_without_bos(model, ids):
 def test_whole_score_equals_step_by_step(model, batch):
     state = model.initial_state(len(batch[1]))
     stepwise = score_sequences(StepByStep(model), state, *batch)
-    np.testing.assert_allclose(model.score(state, *batch), stepwise, atol=TOLERANCE)
+    np.testing.assert_allclose(score_sequences(model, state, *batch), stepwise, atol=TOLERANCE)
 
 
 @relaxed
@@ -83,7 +83,7 @@ def test_whole_score_equals_step_by_step(model, batch):
 def test_prefill_equals_step_by_step(model, batch):
     state = model.initial_state(len(batch[1]))
     stepwise = prefill_sequences(StepByStep(model), state, *batch)
-    for got, want in zip(model.prefill(state, *batch).hidden, stepwise.hidden, strict=True):
+    for got, want in zip(prefill_sequences(model, state, *batch).hidden, stepwise.hidden, strict=True):
         np.testing.assert_allclose(got, want, atol=TOLERANCE)
 
 
@@ -91,9 +91,11 @@ def test_prefill_equals_step_by_step(model, batch):
 @given(models, batches)
 def test_score_of_a_row_ignores_the_other_rows(model, batch):
     tokens, lengths = batch
-    together = model.score(model.initial_state(len(lengths)), tokens, lengths)
+    together = score_sequences(model, model.initial_state(len(lengths)), tokens, lengths)
     for row, length in enumerate(lengths):
-        alone = model.score(model.initial_state(1), tokens[row : row + 1, :length], lengths[row : row + 1])
+        alone = score_sequences(
+            model, model.initial_state(1), tokens[row : row + 1, :length], lengths[row : row + 1]
+        )
         np.testing.assert_allclose(together[row, :length], alone[0], atol=TOLERANCE)
         assert not together[row, length:].any()
 
@@ -103,9 +105,12 @@ def test_score_of_a_row_ignores_the_other_rows(model, batch):
 def test_score_of_a_whole_is_the_sum_of_its_parts(model, first, second):
     start = model.initial_state(1)
     tokens, lengths = pad_sequences([first])
-    middle = model.prefill(start, tokens, lengths)
-    parts = model.score(start, tokens, lengths).sum() + model.score(middle, *pad_sequences([second])).sum()
-    assert abs(model.score(start, *pad_sequences([first + second])).sum() - parts) < TOLERANCE * (
+    middle = prefill_sequences(model, start, tokens, lengths)
+    parts = (
+        score_sequences(model, start, tokens, lengths).sum()
+        + score_sequences(model, middle, *pad_sequences([second])).sum()
+    )
+    assert abs(score_sequences(model, start, *pad_sequences([first + second])).sum() - parts) < TOLERANCE * (
         1 + len(first) + len(second)
     )
 
@@ -113,7 +118,7 @@ def test_score_of_a_whole_is_the_sum_of_its_parts(model, first, second):
 @relaxed
 @given(models, batches, st.data())
 def test_selected_and_joined_rows_predict_as_before(model, batch, data):
-    state = model.prefill(model.initial_state(len(batch[1])), *batch)
+    state = prefill_sequences(model, model.initial_state(len(batch[1])), *batch)
     rows = np.array(data.draw(st.lists(st.integers(0, len(state) - 1), min_size=1, max_size=8)))
     before = model.next_log_probs(state)
     joined = state.select(rows).concatenate([state])
@@ -163,7 +168,7 @@ def sentences(count, seed=0):
 
 def scores_of(model, texts):
     """Each text's scores, from one batch."""
-    scores = model.score(model.initial_state(len(texts)), *pad_sequences(texts))
+    scores = score_sequences(model, model.initial_state(len(texts)), *pad_sequences(texts))
     return [row[: len(text)].tolist() for row, text in zip(scores, texts, strict=True)]
 
 
@@ -183,21 +188,23 @@ def test_whole_sequences_score_as_step_by_step(quantised_model, size, start):
     batch = pad_sequences([text[:12] for text in sentences(size, seed=2)])
     state = getattr(quantised_model, start)(size)
     stepwise = score_sequences(StepByStep(quantised_model), state, *batch)
-    assert (quantised_model.score(state, *batch) == stepwise).all()
+    assert (score_sequences(quantised_model, state, *batch) == stepwise).all()
 
 
 @pytest.mark.parametrize("size", [1, 3, 64])
 def test_reading_at_once_leaves_the_state_of_reading_step_by_step(quantised_model, size):
     batch = pad_sequences([text[:12] for text in sentences(size, seed=3)])
-    whole = quantised_model.prefill(quantised_model.initial_state(size), *batch)
+    whole = prefill_sequences(quantised_model, quantised_model.initial_state(size), *batch)
     stepwise = prefill_sequences(StepByStep(quantised_model), quantised_model.initial_state(size), *batch)
     for got, want in zip(whole.hidden, stepwise.hidden, strict=True):
         assert (got == want).all()
 
 
 def test_distributions_are_the_same_alone_and_in_a_batch(quantised_model):
-    state = quantised_model.prefill(
-        quantised_model.initial_state(17), *pad_sequences([text[:9] for text in sentences(17, seed=4)])
+    state = prefill_sequences(
+        quantised_model,
+        quantised_model.initial_state(17),
+        *pad_sequences([text[:9] for text in sentences(17, seed=4)]),
     )
     together = quantised_model.next_log_probs(state)
     for row in range(17):
@@ -227,14 +234,16 @@ def test_a_text_scores_the_same_in_pieces(quantised_model):
     pieces = []
     for start in range(0, len(text), 7):
         piece = pad_sequences([text[start : start + 7]])
-        pieces += quantised_model.score(state, *piece)[0].tolist()
-        state = quantised_model.prefill(state, *piece)
+        pieces += score_sequences(quantised_model, state, *piece)[0].tolist()
+        state = prefill_sequences(quantised_model, state, *piece)
     assert pieces == whole
 
 
 def test_rows_sum_to_one_without_the_start(quantised_model):
     log_probs = quantised_model.next_log_probs(
-        quantised_model.prefill(quantised_model.initial_state(3), *pad_sequences([[4, 5], [], [9]]))
+        prefill_sequences(
+            quantised_model, quantised_model.initial_state(3), *pad_sequences([[4, 5], [], [9]])
+        )
     )
     assert np.exp(log_probs, dtype=np.float64).sum(axis=1) == pytest.approx(1, abs=1e-5)
     assert (log_probs[:, BOS] == -np.inf).all()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from models.kernels import threads
+from models.language_model import prefill_sequences
 from models.ngram.build import (
     MAX_UNRANKED_ARCS,
     NGrams,
@@ -156,7 +157,7 @@ def test_walks(odd, monkeypatch):
     assert np.array_equal(detail.log_probs, log_probs)
     assert np.array_equal(detail.orders, orders)
     assert np.array_equal(detail.log_backoffs, log_backoffs)
-    assert odd.model.prefill(odd.state, tokens, lengths).ids.tolist() == after or odd.order == 1
+    assert prefill_sequences(odd.model, odd.state, tokens, lengths).ids.tolist() == after or odd.order == 1
     inside = np.arange(9) < lengths[:, None]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     monkeypatch.setattr(threads, "MIN_TOKENS_PER_THREAD", 1)

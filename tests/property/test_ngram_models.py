@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, score_sequences
 from models.ngram.arpa_reader import read_arpa
 from models.ngram.arpa_writer import write_arpa
 from models.ngram.automaton import Automaton
@@ -53,14 +53,16 @@ def test_one_token_scores_as_the_distribution_says(model):
     rows = model.next_log_probs(state)
     for word in range(len(VOCABULARY)):
         column = np.full((len(state), 1), word)
-        assert np.array_equal(model.score(state, column, np.ones(len(state), np.int64))[:, 0], rows[:, word])
+        assert np.array_equal(
+            score_sequences(model, state, column, np.ones(len(state), np.int64))[:, 0], rows[:, word]
+        )
 
 
 @given(models(), sequences)
 @settings(max_examples=50, deadline=None)
 def test_whole_sequence_equals_step_by_step(model, sequence):
     state = model.initial_state(1)
-    whole = model.score(state, np.array([sequence], dtype=np.int64), np.array([len(sequence)]))[0]
+    whole = score_sequences(model, state, np.array([sequence], dtype=np.int64), np.array([len(sequence)]))[0]
     steps = []
     for word in sequence:
         steps.append(model.next_log_probs(state)[0, word])
@@ -72,9 +74,9 @@ def test_whole_sequence_equals_step_by_step(model, sequence):
 @settings(max_examples=50, deadline=None)
 def test_a_batch_scores_as_its_rows_alone(model, batch):
     tokens, lengths = pad_sequences(batch)
-    together = model.score(model.initial_state(len(batch)), tokens, lengths)
+    together = score_sequences(model, model.initial_state(len(batch)), tokens, lengths)
     start = model.initial_state(1)
-    alone = [model.score(start, tokens[[i]], lengths[[i]])[0] for i in range(len(batch))]
+    alone = [score_sequences(model, start, tokens[[i]], lengths[[i]])[0] for i in range(len(batch))]
     assert np.array_equal(together, alone)
 
 
@@ -82,11 +84,11 @@ def test_a_batch_scores_as_its_rows_alone(model, batch):
 @settings(max_examples=50, deadline=None)
 def test_a_state_carries_all_of_the_past(model, first, second):
     joined = np.array([first + second], dtype=np.int64)
-    whole = model.score(model.initial_state(1), joined, np.array([joined.shape[1]]))[0]
+    whole = score_sequences(model, model.initial_state(1), joined, np.array([joined.shape[1]]))[0]
     state = model.initial_state(1)
     for word in first:
         state = model.advance(state, np.array([word]))
-    rest = model.score(state, np.array([second], dtype=np.int64), np.array([len(second)]))[0]
+    rest = score_sequences(model, state, np.array([second], dtype=np.int64), np.array([len(second)]))[0]
     assert whole[len(first) :].tolist() == rest.tolist()
 
 

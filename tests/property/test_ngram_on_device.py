@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.language_model import prefill_sequences, score_sequences
 from models.ngram.build import NGramWeights, build_automaton, quantise_automaton
 from models.ngram.cuda import kernels
 from models.ngram.cuda.model import TensorNGramModel, TensorNGramState
@@ -92,7 +93,7 @@ def test_sequences_score_the_same_and_by_the_same_ngrams(seed, device):
     assert np.array_equal(got.orders, expected.orders)
     np.testing.assert_allclose(got.log_probs, expected.log_probs, atol=TOLERANCE)
     np.testing.assert_allclose(got.log_backoffs, expected.log_backoffs, atol=TOLERANCE)
-    assert np.array_equal(pair.device.score(pair.device_state, tokens, lengths), got.log_probs)
+    assert np.array_equal(score_sequences(pair.device, pair.device_state, tokens, lengths), got.log_probs)
 
 
 @relaxed
@@ -100,8 +101,10 @@ def test_sequences_score_the_same_and_by_the_same_ngrams(seed, device):
 def test_a_context_leads_to_the_same_state(seed, device):
     pair = Pair(seed, device)
     tokens, lengths = pair.sequences()
-    expected = pair.cpu.prefill(pair.state, tokens, lengths).ids
-    assert np.array_equal(ids_of(pair.device.prefill(pair.device_state, tokens, lengths)), expected)
+    expected = prefill_sequences(pair.cpu, pair.state, tokens, lengths).ids
+    assert np.array_equal(
+        ids_of(prefill_sequences(pair.device, pair.device_state, tokens, lengths)), expected
+    )
 
 
 @relaxed
@@ -132,9 +135,9 @@ def test_stretches_of_rows_change_nothing(device, entries, monkeypatch):
 def test_stretches_of_tokens_change_nothing(device, positions, monkeypatch):
     pair = Pair(8, device, order=4)
     tokens, lengths = pair.sequences()
-    whole = pair.device.score(pair.device_state, tokens, lengths)
+    whole = score_sequences(pair.device, pair.device_state, tokens, lengths)
     monkeypatch.setattr(kernels, "MAX_TOKENS_AT_ONCE", positions)
-    assert np.array_equal(pair.device.score(pair.device_state, tokens, lengths), whole)
+    assert np.array_equal(score_sequences(pair.device, pair.device_state, tokens, lengths), whole)
 
 
 def test_no_rows_are_no_trouble(device):
@@ -144,6 +147,6 @@ def test_no_rows_are_no_trouble(device):
     assert pair.device.next_log_probs(state).shape == (0, pair.vocab_size)
     assert pair.device.next_states(state).shape == (0, pair.vocab_size)
     assert pair.device.top_k(state, 2).ids.shape == (0, 2)
-    assert pair.device.score(state, none, no_lengths).shape == (0, 4)
-    assert len(pair.device.prefill(state, none, no_lengths)) == 0
+    assert score_sequences(pair.device, state, none, no_lengths).shape == (0, 4)
+    assert len(prefill_sequences(pair.device, state, none, no_lengths)) == 0
     assert len(pair.device.advance(state, no_lengths)) == 0

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.language_model import score_sequences
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
@@ -145,7 +146,9 @@ def test_larger_texts_whose_counts_allow_estimates(name, prune):
 @settings(max_examples=50, deadline=None)
 def test_a_text_is_scored_by_definition(texts, order, text):
     model, definition = both("modified-kneser-ney", texts, order=order)
-    scores = model.score(model.initial_state(1), np.array([[*text, EOS]]), np.array([len(text) + 1]))
+    scores = score_sequences(
+        model, model.initial_state(1), np.array([[*text, EOS]]), np.array([len(text) + 1])
+    )
     history = (BOS, *text, EOS)
     expected = [definition.p(history[i], history[:i]) for i in range(1, len(history))]
     assert np.exp(scores[0], dtype=np.float64) == pytest.approx(expected, rel=2e-6, abs=1e-12)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.arrays import to_numpy
-from models.language_model import ReadWithFeatures, ScoresWithFeatures, prefill_sequences, score_sequences
+from models.language_model import ReadResult
 from models.vocabulary import BOS, EOS, Vocabulary
 
 WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran", "of", "house")
@@ -115,9 +114,9 @@ class NumberModel:
         self._look_at(state, len(state))
         return np.repeat(state.numbers[:, None], 7, axis=1)
 
-    def prefill(self, state, _tokens, lengths):
+    def read(self, state, tokens, lengths, want):  # noqa: ARG002 - only the state is asked for
         self._look_at(state, (len(state), int(lengths.max())))
-        return state
+        return ReadResult(np.zeros(0), np.zeros(0), state)
 
     def _look_at(self, state, batch):
         self.batches.append(batch)
@@ -274,18 +273,14 @@ class FeaturedModel:
     def features(self, state):
         return state.vectors
 
-    def features_per_token(self, state, tokens, lengths):
+    def read(self, state, tokens, lengths, want):  # noqa: ARG002 - all are computed
+        scores = np.zeros(tokens.shape, np.float32)
         along = np.zeros((*tokens.shape, self.feature_size), np.float32)
-        for t in range(tokens.shape[1]):
-            along[:, t] = state.vectors
-            state = self.advance(state, tokens[:, t])
-        along[np.arange(tokens.shape[1]) >= lengths[:, None]] = 0
-        return along
-
-    def score_with_features(self, state, tokens, lengths):
-        log_probs = to_numpy(score_sequences(self, state, tokens, lengths))
-        return ScoresWithFeatures(log_probs, self.features_per_token(state, tokens, lengths))
-
-    def read_with_features(self, state, tokens, lengths):
-        scored = self.score_with_features(state, tokens, lengths)
-        return ReadWithFeatures(*scored, prefill_sequences(self, state, tokens, lengths))
+        after = state.vectors.copy()
+        for column in range(tokens.shape[1]):
+            live = np.flatnonzero(lengths > column)
+            here, ids = FeaturedState(after[live]), tokens[live, column]
+            along[live, column] = here.vectors
+            scores[live, column] = self.next_log_probs(here)[np.arange(len(live)), ids]
+            after[live] = self.advance(here, ids).vectors
+        return ReadResult(scores, along, FeaturedState(after))

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from models.arrays import FloatArray, TokenIds
 from models.language_model import (
     LanguageModel,
+    Want,
     bits_per_unit,
     pad_sequences,
     perplexity,
@@ -115,7 +116,7 @@ def _score_and_advance(
     """Return the results of `_score` and the state after the tokens."""
     if as_ngram(model) is not None:
         return *_score(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
-    read = read_sequences(model, state, tokens, lengths)
+    read = read_sequences(model, state, tokens, lengths, Want(scores=True, state=True))
     return read.log_probs, None, read.state
 
 

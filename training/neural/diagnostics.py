@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
-from models.language_model import pad_sequences
+from models.language_model import SCORES, pad_sequences, read_sequences, score_sequences
 from models.neural.cells import GRU, LSTM, Cell, CellState, Elman, MinGRU, TorchCell
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -298,7 +298,9 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> LogNormalisers
         sentences = [[*corpus.sentence(i).tolist(), EOS] for i in indices[start : start + _SENTENCES]]
         tokens, lengths = pad_sequences(sentences)
         state = model.initial_state(len(sentences))
-        error = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
+        error = read_sequences(
+            model, state, tokens, lengths, SCORES._replace(normalised=False)
+        ).log_probs - score_sequences(model, state, tokens, lengths)
         errors.append(error[np.arange(tokens.shape[1]) < lengths[:, None]])
     values = np.concatenate(errors).astype(np.float64)
     return LogNormalisers(float(values.mean()), float(values.std()))

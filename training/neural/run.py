@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.errors import InvalidInputError
-from models.language_model import perplexity
+from models.language_model import perplexity, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -147,7 +147,7 @@ class Validation:
             state = model.advance(model.empty_state(len(self._rows)), self._rows[:, 0])
             tokens = self._rows[:, 1:]
             lengths = np.full(len(tokens), tokens.shape[1])
-            scores = model.score(state, tokens, lengths)[tokens != BOS]
+            scores = score_sequences(model, state, tokens, lengths)[tokens != BOS]
             measured = perplexity(float(scores.sum(dtype="float64")), len(scores)) or math.inf
         return measured if math.isfinite(measured) else math.inf
 

@@ -10,6 +10,7 @@ from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
 from models.language_model import BLOCK_TOKENS, BlockSums
 from models.neural.config import NetworkConfig
+from models.neural.constants import ROWS_PER_PRODUCT
 from models.neural.int8.layers import Int8Body, Int8FeedForward, Int8Recurrent, row_lengths
 from models.neural.int8.matrix import (
     INT8_LAYOUT,
@@ -83,10 +84,6 @@ def unsupported_reason(config: NetworkConfig) -> str | None:
     if width > MAX_INT8_WIDTH:
         return f"int8 knows no layer that reads more than {MAX_INT8_WIDTH} numbers, given {width}"
     return None
-
-
-ROWS_PER_PRODUCT = 64
-"""Rows of one product of the output layer, which reads its weights once for all."""
 
 
 class NetworkOutputs(NamedTuple):

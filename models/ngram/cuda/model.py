@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.arrays import FloatArray, TokenIds
-from models.language_model import TopTokens
+from models.arrays import TokenIds
+from models.language_model import ReadResult, TopTokens, Want
 from models.ngram.cuda import kernels
 from models.ngram.cuda.kernels import Ids, check_token_per_row, to_device, to_tensors, unpad
 from models.ngram.model import NGramModel, NGramScores, NGramState, check_k, check_shapes
@@ -145,28 +145,23 @@ class TensorNGramModel:
         words, log_probs = kernels.top_k_of_states(self._automaton, state.ids, k)
         return TopTokens(words.cpu().numpy(), log_probs.cpu().numpy())
 
-    def score(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-        """Log-probabilities of given tokens, each given the state and the tokens before it.
-
-        Args:
-            state: B rows, the context of each sequence; it is not changed.
-            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
-            lengths: [B], each in [0, T].
-
-        Returns:
-            Natural-log probabilities [B, T]; 0 past a row's length.
+    def read(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+        """Score tokens [B, T], of which row b has lengths[b], or return the state after them; there are no features.
 
         Raises:
             InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
-        return self.score_detailed(state, tokens, lengths).log_probs
+        none = np.empty((0, 0), dtype=np.float32)
+        log_probs = self.score_detailed(state, tokens, lengths).log_probs if want.scores else none
+        after = self._prefill(state, tokens, lengths) if want.state else state
+        return ReadResult(log_probs, none, after)
 
     @torch.inference_mode()
     def score_detailed(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """Score like `score`, and return the length of the n-gram behind each probability.
+        """Score tokens, and return the length of the n-gram behind each probability.
 
         Raises:
-            InvalidInputError: see `score`.
+            InvalidInputError: see `read`.
         """
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
@@ -184,14 +179,8 @@ class TensorNGramModel:
         return scores
 
     @torch.inference_mode()
-    def prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
-        """The state after tokens [B, T], of which row b has lengths[b].
-
-        Only the last order − 1 tokens of a row can matter, and only they are looked at.
-
-        Raises:
-            InvalidInputError: the shapes do not fit, or one of those ids is outside the vocabulary.
-        """
+    def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
+        """The state after tokens: only the last order − 1 of a row can matter, and only they are looked at."""
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
         left = lengths[:, None] - np.arange(tokens.shape[1])  # of each row's tokens, from each on

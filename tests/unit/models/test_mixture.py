@@ -8,7 +8,7 @@ import torch
 
 from models.arrays import on_one_device, to_numpy
 from models.errors import InvalidInputError, VocabularyMismatchError
-from models.language_model import feature_size, pad_sequences, prefill_sequences, score_sequences
+from models.language_model import Want, feature_size, pad_sequences, prefill_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.model import NeuralModel
 from models.ngram.cuda.model import TensorNGramModel
@@ -175,9 +175,9 @@ def test_a_mixture_has_the_features_of_its_first_part_that_has_any():
 def test_features_along_a_text_are_those_of_the_states_and_come_with_the_scores(name):
     model, batch = families.model(name), pad_sequences([[5, 9, 7, 2, 1, 4], [], [6, 7]])
     start = model.initial_state(3)
-    both = model.score_with_features(start, *batch)
-    assert both.log_probs == pytest.approx(model.score(start, *batch), abs=1e-6)
-    assert (both.features == model.features_per_token(start, *batch)).all()
+    both = model.read(start, *batch, Want(scores=True, features=True))
+    assert both.log_probs == pytest.approx(score_sequences(model, start, *batch), abs=1e-6)
+    assert (both.features == model.read(start, *batch, Want(features=True)).features).all()
     assert (both.features[1] == 0).all()
     state = model.initial_state(1)
     for t, token in enumerate([5, 9, 7, 2, 1, 4]):

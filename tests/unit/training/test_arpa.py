@@ -9,6 +9,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
 from models.errors import FormatError, InvalidInputError, UnsupportedParameterError
+from models.language_model import score_sequences
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
@@ -45,7 +46,7 @@ def test_an_imported_model_answers_as_its_file_says(registry, small):
     checkpoint = imported(registry, small)
     start = checkpoint.model.initial_state(1)
     tokens = np.array([checkpoint.tokenizer.encode("a b unheard-of a")])
-    log10 = checkpoint.model.score(start, tokens, np.array([4]))[0] / np.log(10)
+    log10 = score_sequences(checkpoint.model, start, tokens, np.array([4]))[0] / np.log(10)
     assert log10.tolist() == pytest.approx([-0.2, -0.1, -0.25 - 0.1 - 1.5, -0.6], abs=1e-6)
 
 

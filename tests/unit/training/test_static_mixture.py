@@ -7,6 +7,7 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.errors import InvalidInputError
+from models.language_model import score_sequences
 from models.mixture import MixtureModel
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -219,7 +220,7 @@ def test_what_is_listed_has_the_dynamic_mixtures_probability():
     tokens = held_out.sentence(int(np.diff(held_out.offsets).argmax())).astype(np.int64)[None]
     lengths = np.array([tokens.shape[1]])
     scores = static.model.score_detailed(static.model.initial_state(1), tokens, lengths)
-    expected = dynamic.score(dynamic.initial_state(1), tokens, lengths)
+    expected = score_sequences(dynamic, dynamic.initial_state(1), tokens, lengths)
     charged_nothing = scores.log_backoffs[0] == 0
     assert charged_nothing.any()
     assert scores.log_probs[0, charged_nothing] == pytest.approx(expected[0, charged_nothing], abs=2e-6)

@@ -17,7 +17,7 @@ from models.cache.kernels import (
 )
 from models.cache.model import CacheModel, score_with_history
 from models.errors import InvalidInputError, ManifestError
-from models.language_model import pad_sequences, prefill_sequences
+from models.language_model import SCORES, STATE, pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, EOS
 from tests.support.fake_models import FakeModel, FeaturedModel, fake_vocabulary
 
@@ -92,21 +92,21 @@ def test_scores_are_what_the_definition_says_far_beyond_window_and_blocks(config
     model, inner = wrapped(config)
     ids = text(700)
     expected = slow_distributions(inner, config, ids)[np.arange(700), ids]
-    scores = model.score(model.initial_state(1), *pad_sequences([ids]))
+    scores = score_sequences(model, model.initial_state(1), *pad_sequences([ids]))
     assert np.exp(scores[0]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_scores_are_the_same_bits_step_by_step_whole_and_in_pieces(config, monkeypatch):
     model, _ = wrapped(config)
     ids = text(90)
-    whole = model.score(model.initial_state(1), *pad_sequences([ids]))[0]
+    whole = score_sequences(model, model.initial_state(1), *pad_sequences([ids]))[0]
     state, stepwise = model.initial_state(1), []
     for token in ids:
         stepwise.append(model.next_log_probs(state)[0, token])
         state = model.advance(state, np.array([token]))
     monkeypatch.setattr("models.cache.model._SEGMENT_TOKENS", 17)
     monkeypatch.setattr("models.cache.model._MAX_FEATURE_VALUES", 1)
-    in_pieces = model.score(model.initial_state(2), *pad_sequences([ids, ids[:7]]))
+    in_pieces = score_sequences(model, model.initial_state(2), *pad_sequences([ids, ids[:7]]))
     assert (whole == stepwise).all()
     assert (whole == in_pieces[0]).all()
 
@@ -118,7 +118,7 @@ def test_a_long_context_is_read_at_once_as_it_is_step_by_step(config, monkeypatc
     for token in ids:
         expected = model.advance(expected, np.array([token]))
     monkeypatch.setattr("models.cache.model._SEGMENT_TOKENS", 16)
-    state = model.prefill(model.initial_state(3), *pad_sequences([ids[:9], ids, []]))
+    state = prefill_sequences(model, model.initial_state(3), *pad_sequences([ids[:9], ids, []]))
     assert (state.histories[1].tokens == expected.histories[0].tokens).all()
     assert (state.histories[1].features == expected.histories[0].features).all()
     assert (model.next_log_probs(state)[1] == model.next_log_probs(expected)[0]).all()
@@ -180,7 +180,7 @@ def test_features_without_length_are_like_nothing():
     model = CacheModel(inner, CONFIGS[0])
     ids = text(12)
     expected = slow_distributions(model.inner, CONFIGS[0], ids)[np.arange(12), ids]
-    assert np.exp(model.score(model.initial_state(1), *pad_sequences([ids]))[0]) == pytest.approx(
+    assert np.exp(score_sequences(model, model.initial_state(1), *pad_sequences([ids]))[0]) == pytest.approx(
         expected, abs=1e-6
     )
 
@@ -194,9 +194,9 @@ def test_a_continuous_cache_needs_features():
 def test_tokens_outside_the_vocabulary_are_refused(token):
     model, _ = wrapped(CONFIGS[2])
     batch = pad_sequences([[5, token]])
-    for consumer in (model.score, model.prefill):
+    for want in (SCORES, STATE):
         with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
-            consumer(model.initial_state(1), *batch)
+            model.read(model.initial_state(1), *batch, want)
     with pytest.raises(InvalidInputError, match="token ids are 0 to 12"):
         model.advance(model.initial_state(1), np.array([token]))
 

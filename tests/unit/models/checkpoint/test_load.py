@@ -17,13 +17,12 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import MAX_INT8_COST, int8_problems, is_int8_recommended, to_int8
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import IntegrityError, InvalidInputError
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, prefill_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural import network as device_names
 from models.neural.config import NetworkConfig
 from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
-from models.neural.packed.matrix import BEST_PACKING
 from models.ngram.cuda import model as cuda_model
 from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
@@ -146,9 +145,9 @@ def answers(model):
     tokens, lengths = pad_sequences(
         [[3 + (7 * row + place) % 37 for place in range(row % 9)] for row in range(40)]
     )
-    after = model.prefill(model.initial_state(40), tokens, lengths)
+    after = prefill_sequences(model, model.initial_state(40), tokens, lengths)
     alone = model.advance(model.initial_state(1), np.array([5]))
-    scores = model.score(model.initial_state(40), tokens, lengths)
+    scores = score_sequences(model, model.initial_state(40), tokens, lengths)
     return [scores, *(to_numpy(model.next_log_probs(state)) for state in (after, alone))]
 
 
@@ -167,8 +166,7 @@ def test_answers_are_the_same_bits_whoever_packed_the_weights(family_checkpoints
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(one, another)
     in_integers = precision == "int8" and name in IN_INTEGERS
-    has_network = name not in {"ngram", "unigram cache"}
-    assert bool(laid(tmp_path)) == (in_integers or (has_network and BEST_PACKING is not None))
+    assert bool(laid(tmp_path)) == in_integers
 
 
 def test_a_part_shares_with_the_same_model_alone(family_checkpoints, tmp_path):

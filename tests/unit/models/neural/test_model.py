@@ -8,31 +8,30 @@ from models.errors import InvalidInputError
 from models.language_model import (
     BLOCK_TOKENS,
     BlockSampler,
-    Prefiller,
-    SequenceScorer,
+    SequenceReader,
+    Want,
     pad_sequences,
+    prefill_sequences,
+    score_sequences,
     supports,
 )
 from models.neural import sequences
 from models.neural.config import NetworkConfig
 from models.neural.int8.network import unsupported_reason
-from models.neural.model import BlockSamplingModel, Int8Model, NeuralModel
+from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
-from models.neural.packed.matrix import FLOAT_PACKING, SPLIT_FLOAT_PACKING
-from models.neural.packed.network import pack_network
 from models.vocabulary import BOS, Vocabulary
 from tests.support import families
 
 
 def test_model_has_the_optional_capabilities(model):
-    assert isinstance(model, SequenceScorer)
-    assert isinstance(model, Prefiller)
+    assert isinstance(model, SequenceReader)
 
 
 def test_results_are_float32_numpy_on_a_cpu(model):
     state = model.initial_state(2)
     tokens, lengths = pad_sequences([[3, 4], [5]])
-    for array in (model.next_log_probs(state), model.score(state, tokens, lengths)):
+    for array in (model.next_log_probs(state), score_sequences(model, state, tokens, lengths)):
         assert isinstance(array, np.ndarray)
         assert array.dtype == np.float32
 
@@ -49,14 +48,14 @@ def test_advancing_leaves_the_state_as_it_was(model):
     before = model.next_log_probs(state).copy()
     tokens = np.full((40, 5), 4)
     model.advance(state, tokens[:, 0])
-    model.score(state, tokens, np.arange(40) % 6)
-    model.prefill(state, tokens, np.arange(40) % 6)
+    score_sequences(model, state, tokens, np.arange(40) % 6)
+    prefill_sequences(model, state, tokens, np.arange(40) % 6)
     np.testing.assert_array_equal(model.next_log_probs(state), before)
 
 
 def test_sequences_of_no_tokens_score_nothing(model):
-    scores = model.score(
-        model.initial_state(2), np.zeros((2, 0), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    scores = score_sequences(
+        model, model.initial_state(2), np.zeros((2, 0), dtype=np.int64), np.zeros(2, dtype=np.int64)
     )
     assert scores.shape == (2, 0)
 
@@ -64,24 +63,26 @@ def test_sequences_of_no_tokens_score_nothing(model):
 def test_ids_past_the_lengths_are_ignored(model):
     state = model.initial_state(2)
     lengths = np.array([2, 0])
-    first = model.score(state, np.array([[3, 4, 5], [6, 7, 8]]), lengths)
-    second = model.score(state, np.array([[3, 4, 9], [9, 9, 9]]), lengths)
+    first = score_sequences(model, state, np.array([[3, 4, 5], [6, 7, 8]]), lengths)
+    second = score_sequences(model, state, np.array([[3, 4, 9], [9, 9, 9]]), lengths)
     np.testing.assert_array_equal(first, second)
     assert not first[1].any()
 
 
 def test_what_lies_past_the_lengths_may_be_no_ids(model):
     state, lengths = model.initial_state(2), np.array([3, 1])
-    want = model.score(state, np.array([[3, 4, 5], [6, 7, 8]]), lengths)
-    got = model.score(state, np.array([[3, 4, 5], [6, -1, 10**6]]), lengths)
+    want = score_sequences(model, state, np.array([[3, 4, 5], [6, 7, 8]]), lengths)
+    got = score_sequences(model, state, np.array([[3, 4, 5], [6, -1, 10**6]]), lengths)
     np.testing.assert_array_equal(got, want)
 
 
 def test_slices_of_the_vocabulary_projection_change_nothing(model, monkeypatch):
     tokens, lengths = pad_sequences([[3, 4, 5, 6, 7], [8, 9], [10]])
-    whole = model.score(model.initial_state(3), tokens, lengths)
+    whole = score_sequences(model, model.initial_state(3), tokens, lengths)
     monkeypatch.setattr(sequences, "MAX_LOGITS", 2 * len(model.vocabulary))  # two positions at a time
-    np.testing.assert_allclose(model.score(model.initial_state(3), tokens, lengths), whole, atol=1e-6)
+    np.testing.assert_allclose(
+        score_sequences(model, model.initial_state(3), tokens, lengths), whole, atol=1e-6
+    )
 
 
 def test_groups_and_stretches_change_nothing(model, monkeypatch):
@@ -90,10 +91,10 @@ def test_groups_and_stretches_change_nothing(model, monkeypatch):
         [generator.integers(2, 15, size) for size in generator.integers(0, 40, 20)]
     )
     state = model.initial_state(20)
-    whole = model.score(state, tokens, lengths)
+    whole = score_sequences(model, state, tokens, lengths)
     monkeypatch.setattr(sequences, "GROUP_ROWS", 3)
     monkeypatch.setattr(sequences, "SEGMENT_STEPS", 8)
-    np.testing.assert_allclose(model.score(state, tokens, lengths), whole, atol=1e-6)
+    np.testing.assert_allclose(score_sequences(model, state, tokens, lengths), whole, atol=1e-6)
 
 
 def test_both_kernels_of_a_step_agree(model, monkeypatch):
@@ -145,7 +146,7 @@ IN_INTEGERS = [name for name in families.NEURAL if unsupported_reason(families.m
 @pytest.mark.parametrize("name", families.NEURAL)
 def test_the_output_layer_makes_the_distribution_of_the_features(name):
     model = families.model(name)
-    state = model.prefill(model.initial_state(2), *BATCH)
+    state = prefill_sequences(model, model.initial_state(2), *BATCH)
     features = model.features(state)
     assert features.shape == (2, model.feature_size)
     with torch.inference_mode():
@@ -156,9 +157,10 @@ def test_the_output_layer_makes_the_distribution_of_the_features(name):
 @pytest.mark.parametrize("name", families.NEURAL)
 def test_features_along_a_text_are_those_of_its_states(name):
     model = families.model(name)
-    along = model.score_with_features(model.initial_state(2), *BATCH).features
+    along = model.read(model.initial_state(2), *BATCH, Want(features=True)).features
     assert along[0, 3] == pytest.approx(
-        model.features(model.prefill(model.initial_state(1), *pad_sequences([[5, 9, 7]])))[0], abs=1e-5
+        model.features(prefill_sequences(model, model.initial_state(1), *pad_sequences([[5, 9, 7]])))[0],
+        abs=1e-5,
     )
     assert not along[1, 1:].any()
 
@@ -170,13 +172,16 @@ def test_features_along_a_text_are_those_of_its_states(name):
 def test_scores_features_and_state_come_together(name, batch):
     model = families.model(name)
     start = model.initial_state(len(batch[0]))
-    reading, state = model.read_with_features(start, *batch), model.prefill(start, *batch)
-    assert reading.log_probs == pytest.approx(model.score(start, *batch), abs=1e-5)
-    assert reading.features == pytest.approx(model.features_per_token(start, *batch), abs=1e-5)
-    assert model.features(reading.state) == pytest.approx(model.features(state), abs=1e-5)
-    assert model.next_log_probs(model.read(start, *batch).state) == pytest.approx(
-        model.next_log_probs(state), abs=1e-5
+    reading = model.read(start, *batch, Want(scores=True, state=True, features=True))
+    state = prefill_sequences(model, start, *batch)
+    assert reading.log_probs == pytest.approx(score_sequences(model, start, *batch), abs=1e-5)
+    assert reading.features == pytest.approx(
+        model.read(start, *batch, Want(features=True)).features, abs=1e-5
     )
+    assert model.features(reading.state) == pytest.approx(model.features(state), abs=1e-5)
+    assert model.next_log_probs(
+        model.read(start, *batch, Want(scores=True, state=True)).state
+    ) == pytest.approx(model.next_log_probs(state), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", IN_INTEGERS)
@@ -184,7 +189,7 @@ def test_features_of_integers_are_near_those_of_floats(name):
     single = families.model(name)
     rounded = Int8Model(single.network, single.vocabulary)
     one, other = (
-        model.features_per_token(model.initial_state(2), *BATCH)[0].astype(np.float64)
+        model.read(model.initial_state(2), *BATCH, Want(features=True)).features[0].astype(np.float64)
         for model in (single, rounded)
     )
     cosines = (one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
@@ -195,20 +200,14 @@ VOCAB_SIZE = 2500  # more than one piece of the output layer, and no multiple of
 TEMPERATURES = np.array([1, 0.3, 2.5, 1, 0.01], np.float32)
 
 
-@pytest.fixture(scope="module", params=["int8", "digits", "floats"])
-def block_model(request):
+@pytest.fixture(scope="module")
+def block_model():
     torch.manual_seed(3)
     network = Network(NetworkConfig(cell="gru", embedding_size=20, hidden_size=20), VOCAB_SIZE).eval()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     vocabulary = Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)])
-    if request.param == "int8":
-        return Int8Model(network, vocabulary)
-    model = BlockSamplingModel(network, vocabulary)
-    model.__dict__["_served"] = pack_network(
-        network, {"digits": SPLIT_FLOAT_PACKING, "floats": FLOAT_PACKING}[request.param]
-    )
-    return model
+    return Int8Model(network, vocabulary)
 
 
 @pytest.fixture(scope="module")

@@ -136,7 +136,7 @@ def test_rows_of_different_fill_attend_to_what_they_have():
 def test_pieces_of_additive_scores_change_nothing(monkeypatch):
     layer, inputs = attention_layer("additive"), vectors(7)
     whole = layer(inputs, layer.start(2))[0]
-    monkeypatch.setattr(attention, "_MAX_TANH_VALUES", 1)
+    monkeypatch.setattr(attention, "MAX_TANH_VALUES", 1)
     torch.testing.assert_close(layer(inputs, layer.start(2))[0], whole)
 
 

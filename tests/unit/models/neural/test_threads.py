@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from models.neural.constants import STEP_ROWS_PER_THREAD
 from models.neural.softmax import log_sum_exp
-from models.neural.threads import MIN_ROWS_PER_THREAD, run_parts, run_row_slices
+from models.neural.threads import run_parts, run_row_slices
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +24,10 @@ def three_threads():
     [
         0,
         1,
-        MIN_ROWS_PER_THREAD,
-        2 * MIN_ROWS_PER_THREAD - 1,
-        2 * MIN_ROWS_PER_THREAD,
-        5 * MIN_ROWS_PER_THREAD + 7,
+        STEP_ROWS_PER_THREAD,
+        2 * STEP_ROWS_PER_THREAD - 1,
+        2 * STEP_ROWS_PER_THREAD,
+        5 * STEP_ROWS_PER_THREAD + 7,
         1000,
     ],
 )
@@ -39,7 +40,7 @@ def test_every_row_is_done_once_and_few_rows_in_one_share(count):
 
     run_row_slices(work, count)
     assert (done == 1).all()
-    assert len(shares) == max(1, min(3, count // MIN_ROWS_PER_THREAD))
+    assert len(shares) == max(1, min(3, count // STEP_ROWS_PER_THREAD))
 
 
 def test_parts_are_done_side_by_side():
@@ -62,7 +63,7 @@ def test_what_a_part_raises_is_raised_once_all_are_done(failing):
 
 
 def test_what_logits_are_divided_by_is_the_same_in_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr("models.neural.softmax._LOGITS_PER_THREAD", 64)
+    monkeypatch.setattr("models.neural.softmax.LOGITS_PER_THREAD", 64)
     logits = torch.randn(10, 70, generator=torch.Generator().manual_seed(1))
     shared = log_sum_exp(logits)
     torch.set_num_threads(1)

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from models.errors import ManifestError
 from models.files import CONFIG_FILE
+from models.language_model import score_sequences
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.build import (
     MAX_UNRANKED_ARCS,
@@ -293,7 +294,7 @@ def test_every_answer_agrees_with_the_others(coded):
     row = coded.next_log_probs(state)
     top = coded.top_k(state, 20)
     assert np.array_equal(np.take_along_axis(row, top.ids, 1), top.log_probs)
-    scores = coded.score(state, top.ids[:, :1], np.ones(2, np.int64))
+    scores = score_sequences(coded, state, top.ids[:, :1], np.ones(2, np.int64))
     assert np.array_equal(scores, top.log_probs[:, :1])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.errors import InvalidInputError
-from models.language_model import SequenceScorer
+from models.language_model import SequenceReader, prefill_sequences, score_sequences
 from models.ngram.build import quantise_automaton
 from models.ngram.model import NGramModel, score_lines, score_sentences
 from models.tokenizers import WordTokenizer
@@ -20,7 +20,7 @@ from training.progress import Silent
 
 
 def test_it_can_score_sequences(model):
-    assert isinstance(model, SequenceScorer)
+    assert isinstance(model, SequenceReader)
 
 
 def test_it_names_itself(model):
@@ -58,7 +58,7 @@ def test_no_rows_are_no_trouble(model):
     state = model.initial_state(0)
     assert model.next_log_probs(state).shape == (0, 10)
     assert len(model.advance(state, np.zeros(0, np.int64))) == 0
-    assert model.score(state, np.zeros((0, 4), np.int64), np.zeros(0, np.int64)).shape == (0, 4)
+    assert score_sequences(model, state, np.zeros((0, 4), np.int64), np.zeros(0, np.int64)).shape == (0, 4)
 
 
 def test_different_pasts_with_one_future_are_one_state(model):
@@ -107,7 +107,9 @@ def test_ragged_scores_do_not_depend_on_threads(model):
     state = model.initial_state(len(lengths))
     alone = model.score_ragged(state, tokens, offsets)
     assert np.array_equal(model.score_ragged(state, tokens, offsets, threads=3), alone)
-    padded = model.score(model.initial_state(1), tokens[None, offsets[7] : offsets[8]], lengths[7:8])
+    padded = score_sequences(
+        model, model.initial_state(1), tokens[None, offsets[7] : offsets[8]], lengths[7:8]
+    )
     assert np.array_equal(padded[0], alone[offsets[7] : offsets[8]])
 
 
@@ -119,7 +121,7 @@ def test_offsets_that_do_not_fit_are_refused(model, offsets):
 
 def test_what_lies_past_a_rows_length_is_ignored(model):
     tokens = np.array([[3, 4, 5], [3, 10**9, -7]])
-    scores = model.score(model.initial_state(2), tokens, np.array([3, 1]))
+    scores = score_sequences(model, model.initial_state(2), tokens, np.array([3, 1]))
     assert scores[1, 0] == scores[0, 0]
     assert scores[1, 1:].tolist() == [0, 0]
 
@@ -130,7 +132,7 @@ def test_an_unknown_id_is_refused_by_name(model, word):
     with pytest.raises(InvalidInputError, match=message):
         model.advance(model.initial_state(2), np.array([3, word]))
     with pytest.raises(InvalidInputError, match=message):
-        model.score(model.initial_state(1), np.array([[3, word]]), np.array([2]))
+        score_sequences(model, model.initial_state(1), np.array([[3, word]]), np.array([2]))
 
 
 def test_shapes_that_do_not_fit_are_refused(model):
@@ -138,9 +140,9 @@ def test_shapes_that_do_not_fit_are_refused(model):
     with pytest.raises(InvalidInputError, match=r"the state has 2 rows"):
         model.advance(state, np.array([3]))
     with pytest.raises(InvalidInputError, match=r"they must be \[2, T\] and \[2\]"):
-        model.score(state, np.array([[3]]), np.array([1]))
+        score_sequences(model, state, np.array([[3]]), np.array([1]))
     with pytest.raises(InvalidInputError, match="lengths go up to 5, tokens have 1 columns"):
-        model.score(state, np.array([[3], [3]]), np.array([1, 5]))
+        score_sequences(model, state, np.array([[3], [3]]), np.array([1, 5]))
 
 
 def test_a_vocabulary_of_another_size_is_refused(model):
@@ -154,9 +156,9 @@ def test_more_rows_than_walk_at_once_are_scored_alike(vocabulary):
     text = EncodedCorpus.from_sentences([rng.integers(3, 10, size=12) for _ in range(30)])
     random_model = estimate(text, vocabulary, order=4, progress=Silent()).model
     tokens, lengths = rng.integers(0, 10, size=(50, 20)), rng.integers(0, 21, size=50)
-    together = random_model.score(random_model.initial_state(50), tokens, lengths)
+    together = score_sequences(random_model, random_model.initial_state(50), tokens, lengths)
     start = random_model.initial_state(1)
-    alone = [random_model.score(start, tokens[[i]], lengths[[i]])[0] for i in range(50)]
+    alone = [score_sequences(random_model, start, tokens[[i]], lengths[[i]])[0] for i in range(50)]
     assert np.array_equal(together, alone)
 
 
@@ -175,7 +177,7 @@ def tokenizer(vocabulary):
 
 def alone(model, tokenizer, line):
     ids = np.array([[*tokenizer.encode(line), EOS]])
-    return model.score(model.initial_state(1), ids, np.array([ids.shape[1]]))[0]
+    return score_sequences(model, model.initial_state(1), ids, np.array([ids.shape[1]]))[0]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -228,7 +230,7 @@ def answers(model, tokenizer, seed):
     """Everything that a model can be asked, of texts that depend on a seed."""
     random = np.random.default_rng(seed)
     tokens, lengths = random.integers(3, 403, (60, 9)), random.integers(0, 10, 60)
-    state = model.prefill(model.initial_state(60), tokens, lengths)
+    state = prefill_sequences(model, model.initial_state(60), tokens, lengths)
     lines = [" ".join(random.choice(WORDS, 7)) for _ in range(700)]
     return [
         state.ids,

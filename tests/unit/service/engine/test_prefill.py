@@ -5,7 +5,7 @@ import weakref
 import numpy as np
 import pytest
 
-from models.language_model import score_sequences
+from models.language_model import SCORES, STATE, ReadResult, Want
 from service.engine.calls import run_single
 from service.engine.prefill import Read, ReadBatch
 from tests.support.fake_models import Numbers
@@ -19,7 +19,7 @@ class Letters:
     def __init__(self, poison=None):
         self.asked, self.states, self.poison = [], [], poison
 
-    def read(self, state, tokens, lengths):
+    def read(self, state, tokens, lengths, want):  # noqa: ARG002 - all are computed
         is_read = np.arange(tokens.shape[1]) < lengths[:, None]
         if self.poison is not None and self.poison in tokens[is_read]:
             raise ZeroDivisionError
@@ -28,18 +28,14 @@ class Letters:
         before = state.numbers[:, None] + read.cumsum(axis=1) - read
         after = Numbers(state.numbers + read.sum(axis=1))
         self.states.append(weakref.ref(after))
-        return np.where(is_read, before, 0).astype(np.float32), after
-
-    def score(self, state, tokens, lengths):
-        return self.read(state, tokens, lengths)[0]
-
-    def prefill(self, state, tokens, lengths):
-        return self.read(state, tokens, lengths)[1]
+        return ReadResult(np.where(is_read, before, 0).astype(np.float32), np.zeros(0), after)
 
 
 def text(model, length, *, rows=1, keep=False, first=1):
     tokens = np.arange(first, first + rows * length).reshape(rows, length) % 90
-    return Read(model, Numbers(np.zeros(rows, int)), tokens, np.full(rows, length), score_sequences, keep)
+    return Read(
+        model, Numbers(np.zeros(rows, int)), tokens, np.full(rows, length), SCORES._replace(state=keep)
+    )
 
 
 def joined(*calls):
@@ -100,8 +96,10 @@ def test_a_call_of_many_texts_is_read_a_slice_at_a_time():
 def test_texts_of_one_call_come_back_in_their_order():
     model = Letters()
     tokens = np.arange(1, 41).reshape(4, 10)
-    call = Read(model, Numbers([10, 20, 30, 40]), tokens, np.array([7, 0, 10, 3]), score_sequences, keep=True)
-    scores, state = finish(joined(call), 5)[call]
+    call = Read(
+        model, Numbers([10, 20, 30, 40]), tokens, np.array([7, 0, 10, 3]), Want(scores=True, state=True)
+    )
+    scores, _, state = finish(joined(call), 5)[call]
     assert state.materialized.numbers.tolist() == [
         10 + sum(range(1, 8)),
         20,
@@ -114,7 +112,7 @@ def test_texts_of_one_call_come_back_in_their_order():
 @pytest.mark.parametrize("rows", [0, 2])
 def test_nothing_to_read_is_answered_too(rows):
     model = Letters()
-    call = Read(model, Numbers(np.arange(rows)), np.zeros((rows, 3), int), np.zeros(rows, int))
+    call = Read(model, Numbers(np.arange(rows)), np.zeros((rows, 3), int), np.zeros(rows, int), STATE)
     assert run_single(call).materialized.numbers.tolist() == list(range(rows))
     assert not model.asked
 
@@ -122,7 +120,7 @@ def test_nothing_to_read_is_answered_too(rows):
 def test_the_one_at_fault_is_found_and_the_others_go_on():
     model = Letters(poison=99)
     good = [text(model, 20, first=n) for n in range(3)]
-    bad = Read(model, Numbers([0]), np.full((1, 20), 99), np.array([20]), score_sequences)
+    bad = Read(model, Numbers([0]), np.full((1, 20), 99), np.array([20]), SCORES)
     pool = joined(good[0], bad, *good[1:])
     answers, blamed = [], []
     while len(pool):
@@ -161,7 +159,7 @@ def test_a_text_at_rest_keeps_no_others_alive():
 def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
     model = Letters()
     tokens = np.ones((2, 40), int)
-    pool = joined(Read(model, Numbers([0, 0]), tokens, np.array([8, 40])), text(model, 50))
+    pool = joined(Read(model, Numbers([0, 0]), tokens, np.array([8, 40]), STATE), text(model, 50))
     pool.run_slice(24)
     joint = model.states[-1]
     pool.run_slice(24)
@@ -174,5 +172,5 @@ def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
 )
 def test_one_short_text_is_urgent_and_two_are(lengths, urgent):
     tokens = np.zeros((len(lengths), max(lengths)), np.int64)
-    call = Read(Letters(), Numbers(np.zeros(len(lengths))), tokens, np.array(lengths))
+    call = Read(Letters(), Numbers(np.zeros(len(lengths))), tokens, np.array(lengths), STATE)
     assert call.urgent == urgent

@@ -7,6 +7,7 @@ import pytest
 
 from models.arrays import to_numpy
 from models.cache.model import CacheState
+from models.language_model import read_sequences
 from service.engine.batching import materialize
 from service.engine.job import run_to_completion
 from service.engine.prefix_cache import PrefixCache, state_bytes
@@ -68,9 +69,9 @@ class Counted:
         self.tokens += len(tokens)
         return self.model.advance(state, tokens)
 
-    def prefill(self, state, tokens, lengths):
+    def read(self, state, tokens, lengths, want):
         self.tokens += int(lengths.sum())
-        return self.model.prefill(state, tokens, lengths)
+        return read_sequences(self.model, state, tokens, lengths, want)
 
 
 def loaded_with_prefixes(load, name):

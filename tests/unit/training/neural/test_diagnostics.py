@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.language_model import is_self_normalised, pad_sequences
+from models.language_model import SCORES, Want, is_self_normalised, pad_sequences
 from models.neural.cells import Body
 from models.neural.config import NetworkConfig
 from models.neural.model import Int8Model, NeuralModel
@@ -241,8 +241,10 @@ def test_unnormalised_scores_differ_by_the_log_normaliser(vocabulary):
     model = NeuralModel(built, vocabulary)
     tokens, lengths = pad_sequences([[3, 4, 5], [6], [7, 2]])
     state = model.initial_state(3)
-    off = model.score_unnormalised(state, tokens, lengths) - model.score(state, tokens, lengths)
-    logits = built.output.logits(torch.as_tensor(model.features_per_token(state, tokens, lengths)))
+    scores = model.read(state, tokens, lengths, SCORES)
+    logits = model.read(state, tokens, lengths, Want(scores=True, features=True, normalised=False))
+    off = logits.log_probs - scores.log_probs
+    logits = built.output.logits(torch.as_tensor(logits.features))
     inside = np.arange(3) < lengths[:, None]
     np.testing.assert_allclose(off[inside], logits.logsumexp(-1).detach().numpy()[inside], atol=1e-5)
     assert not off[~inside].any()
@@ -251,7 +253,9 @@ def test_unnormalised_scores_differ_by_the_log_normaliser(vocabulary):
 def test_the_start_of_a_sentence_is_never_predicted(vocabulary):
     model = NeuralModel(Network(TINY, len(vocabulary)), vocabulary)
     for one in (model, Int8Model(model.network, vocabulary)):
-        scores = one.score_unnormalised(one.initial_state(1), *pad_sequences([[3, BOS, 4]]))
+        scores = one.read(
+            one.initial_state(1), *pad_sequences([[3, BOS, 4]]), SCORES._replace(normalised=False)
+        ).log_probs
         assert (scores[0] == -np.inf).tolist() == [False, True, False]
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from models.errors import InvalidInputError
-from models.language_model import pad_sequences
+from models.language_model import SCORES, Want, pad_sequences, prefill_sequences, score_sequences
 from models.neural.config import NetworkConfig
 from models.neural.int8.network import unsupported_reason
 from models.neural.model import Int8Model, NeuralModel
@@ -155,8 +155,8 @@ def test_scores_are_near_those_in_single_precision(shape):
     network = network_of(shape, scale=0.2)
     batch = pad_sequences(np.random.default_rng(0).integers(2, 70, (9, 21)))
     quantised, single = Int8Model(network, VOCABULARY), NeuralModel(network, VOCABULARY)
-    got = quantised.score(quantised.initial_state(9), *batch)
-    want = single.score(single.initial_state(9), *batch)
+    got = score_sequences(quantised, quantised.initial_state(9), *batch)
+    want = score_sequences(single, single.initial_state(9), *batch)
     assert np.abs(got - want).max() < 0.03
     assert abs(got.mean() - want.mean()) < 0.002
 
@@ -165,7 +165,9 @@ def test_scores_are_near_those_in_single_precision(shape):
 def test_unnormalised_scores_are_off_by_the_logarithm_of_the_sum(shape):
     model = Int8Model(network_of(shape), VOCABULARY)
     start, batch = model.initial_state(2), pad_sequences([[5, 9], [7]])
-    off = model.score_unnormalised(start, *batch) - model.score(start, *batch)
+    off = model.read(start, *batch, SCORES._replace(normalised=False)).log_probs - score_sequences(
+        model, start, *batch
+    )
     assert off[0, 0] == pytest.approx(off[1, 0], abs=1e-5)
     assert off[0, 1] != pytest.approx(off[0, 0], abs=1e-5)
     assert off[1, 1] == 0
@@ -188,7 +190,7 @@ def test_fewer_tokens_than_rows_are_refused():
 def test_what_lies_past_a_rows_length_is_not_read():
     model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
     tokens, lengths = np.array([[5, 6, 7], [8, -1, 10**12]]), np.array([3, 1])
-    assert not model.score(model.initial_state(2), tokens, lengths)[1, 1:].any()
+    assert not score_sequences(model, model.initial_state(2), tokens, lengths)[1, 1:].any()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -196,12 +198,13 @@ def test_features_are_what_the_output_layer_reads_before_each_token(shape):
     model = Int8Model(network_of(shape), VOCABULARY)
     tokens, lengths = pad_sequences([[5, 9, 4], [7], []])
     start = model.initial_state(3)
-    scores, features = model.score_with_features(start, tokens, lengths)
-    assert (scores == model.score(start, tokens, lengths)).all()
-    assert (features == model.features_per_token(start, tokens, lengths)).all()
+    scores, features, _ = model.read(start, tokens, lengths, Want(scores=True, features=True))
+    assert (scores == score_sequences(model, start, tokens, lengths)).all()
+    assert (features == model.read(start, tokens, lengths, Want(features=True)).features).all()
     assert (features[:2, 0] == model.features(start)[:2]).all()
     assert (
-        features[0, 2] == model.features(model.prefill(start, tokens[:, :2], np.array([2, 0, 0])))[0]
+        features[0, 2]
+        == model.features(prefill_sequences(model, start, tokens[:, :2], np.array([2, 0, 0])))[0]
     ).all()
     assert not features[1, 1:].any()
     assert features.shape[2] == model.feature_size
@@ -209,10 +212,10 @@ def test_features_are_what_the_output_layer_reads_before_each_token(shape):
 
 def test_states_are_values():
     model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
-    state = model.prefill(model.initial_state(2), *pad_sequences([[5, 6], [7, 8]]))
+    state = prefill_sequences(model, model.initial_state(2), *pad_sequences([[5, 6], [7, 8]]))
     before = [part.copy() for part in state.hidden]
     model.advance(state, np.array([3, 4]))
-    model.prefill(state, *pad_sequences([[9], [4, 4]]))
+    prefill_sequences(model, state, *pad_sequences([[9], [4, 4]]))
     joined = state.select(np.array([1, 0])).concatenate([state])
     assert all((part == kept).all() for part, kept in zip(state.hidden, before, strict=True))
     assert (model.next_log_probs(joined) == model.next_log_probs(state)[[1, 0, 0, 1]]).all()

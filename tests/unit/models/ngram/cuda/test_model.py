@@ -13,7 +13,14 @@ from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
 from models.errors import InvalidInputError
-from models.language_model import Prefiller, SequenceScorer, TopKPredictor
+from models.language_model import (
+    SCORES,
+    STATE,
+    SequenceReader,
+    TopKPredictor,
+    prefill_sequences,
+    score_sequences,
+)
 from models.ngram.cuda import kernels
 from models.ngram.cuda import model as cuda_model
 from models.ngram.cuda.model import TensorNGramModel, TensorNGramState
@@ -28,7 +35,7 @@ def moved(request, model):
 
 
 def test_it_has_the_optional_capabilities(moved):
-    assert all(isinstance(moved, kind) for kind in (SequenceScorer, Prefiller, TopKPredictor))
+    assert all(isinstance(moved, kind) for kind in (SequenceReader, TopKPredictor))
 
 
 def test_it_says_of_itself_what_the_model_on_the_cpu_says(model, moved):
@@ -85,8 +92,8 @@ def test_read_only_and_reversed_arrays_are_taken(moved):
     tokens = np.array([[3, 4, 5], [5, 7, 8]])
     tokens.flags.writeable = False
     state, lengths = moved.initial_state(2), np.array([3, 2])
-    forwards = moved.score(state, tokens, lengths)
-    assert np.array_equal(moved.score(state, tokens[::-1], lengths[::-1]), forwards[::-1])
+    forwards = score_sequences(moved, state, tokens, lengths)
+    assert np.array_equal(score_sequences(moved, state, tokens[::-1], lengths[::-1]), forwards[::-1])
     assert len(moved.advance(state, tokens[:, 0])) == 2
 
 
@@ -97,8 +104,8 @@ def test_an_unknown_id_is_refused_by_name(moved, word):
     calls = [
         lambda: moved.advance(two, np.array([3, word])),
         lambda: moved.advance(two, torch.tensor([3, word], device=moved.device)),
-        lambda: moved.score(one, np.array([[3, word]]), np.array([2])),
-        lambda: moved.prefill(one, np.array([[3, word]]), np.array([2])),
+        lambda: score_sequences(moved, one, np.array([[3, word]]), np.array([2])),
+        lambda: prefill_sequences(moved, one, np.array([[3, word]]), np.array([2])),
     ]
     for call in calls:
         with pytest.raises(InvalidInputError, match=message):
@@ -107,31 +114,37 @@ def test_an_unknown_id_is_refused_by_name(moved, word):
 
 def test_what_lies_past_a_rows_length_is_ignored(moved):
     tokens = np.array([[3, 4, 5], [3, 10**9, -7]])
-    scores = moved.score(moved.initial_state(2), tokens, np.array([3, 1]))
+    scores = score_sequences(moved, moved.initial_state(2), tokens, np.array([3, 1]))
     assert scores[1].tolist() == [scores[0, 0], 0, 0]
 
 
 def test_only_tokens_that_can_matter_are_looked_at_to_prefill(model, moved):
     tokens, lengths = np.array([[-5, 3, 4], [10**9, 5, 7]]), np.array([3, 3])
-    expected = model.prefill(model.initial_state(2), tokens, lengths)
-    assert moved.prefill(moved.initial_state(2), tokens, lengths).ids.tolist() == expected.ids.tolist()
+    expected = prefill_sequences(model, model.initial_state(2), tokens, lengths)
+    assert (
+        prefill_sequences(moved, moved.initial_state(2), tokens, lengths).ids.tolist()
+        == expected.ids.tolist()
+    )
 
 
 def test_no_tokens_leave_the_state(moved):
     state, lengths = moved.initial_state(2), np.zeros(2, np.int64)
-    assert moved.prefill(state, np.zeros((2, 0), np.int64), lengths).ids.tolist() == state.ids.tolist()
-    assert moved.score(state, np.zeros((2, 0), np.int64), lengths).shape == (2, 0)
+    assert (
+        prefill_sequences(moved, state, np.zeros((2, 0), np.int64), lengths).ids.tolist()
+        == state.ids.tolist()
+    )
+    assert score_sequences(moved, state, np.zeros((2, 0), np.int64), lengths).shape == (2, 0)
 
 
 def test_shapes_that_do_not_fit_are_refused(moved):
     state = moved.initial_state(2)
     with pytest.raises(InvalidInputError, match="the state has 2 rows"):
         moved.advance(state, np.array([3]))
-    for call in (moved.score, moved.prefill):
+    for want in (SCORES, STATE):
         with pytest.raises(InvalidInputError, match=r"they must be \[2, T\] and \[2\]"):
-            call(state, np.array([[3]]), np.array([1]))
+            moved.read(state, np.array([[3]]), np.array([1]), want)
         with pytest.raises(InvalidInputError, match="lengths go up to 5, tokens have 1 columns"):
-            call(state, np.array([[3], [3]]), np.array([1, 5]))
+            moved.read(state, np.array([[3], [3]]), np.array([1, 5]), want)
 
 
 @pytest.mark.parametrize("k", [0, 11])
@@ -180,8 +193,8 @@ CALLS = {
     "next_states": lambda model, state, _: model.next_states(state),
     "top_k": lambda model, state, _: model.top_k(state, 3),
     "advance": lambda model, state, rows: model.advance(state, rows[:, 0]),
-    "score": lambda model, state, rows: model.score(state, rows, np.full(len(rows), 5)),
-    "prefill": lambda model, state, rows: model.prefill(state, rows, np.full(len(rows), 5)),
+    "score": lambda model, state, rows: score_sequences(model, state, rows, np.full(len(rows), 5)),
+    "prefill": lambda model, state, rows: prefill_sequences(model, state, rows, np.full(len(rows), 5)),
 }
 
 

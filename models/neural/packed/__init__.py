@@ -1,1 +1,0 @@
-"""Products in single precision for serving, with weights packed once, at load, for this processor."""
