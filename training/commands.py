@@ -319,7 +319,6 @@ def _prepare(
     overlap = overlaps(
         {"valid": texts.valid if valid else None, "test": texts.test if test else None},
         texts.train,
-        progress=progress,
     )
     return _PreparedRun(published, RunContext(command_line(), tokenizer, texts, encoded, overlap))
 
@@ -490,7 +489,7 @@ def _training_overlap(
 ) -> dict[str, Any]:
     """Return the text's overlap with training files, and a warning if it is too high."""
     sentences = [line for text in texts for line in text.split("\n")]
-    overlap = overlap_with_files(sentences, files, unit=unit, progress=progress).as_facts()
+    overlap = overlap_with_files(sentences, files, unit=unit, progress=progress)
     return {
         "overlap": {"training_text": [path.name for path in files], **overlap},
         "notes": list(overlap_notes({"evaluated text": overlap})),

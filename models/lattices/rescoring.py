@@ -45,7 +45,6 @@ from models.lattices.token_passing import (
     TokenGraph,
     pass_tokens,
 )
-from models.ngram.model import NGramModel
 from models.reranking.candidates import Candidate, CandidateList
 
 
@@ -146,21 +145,11 @@ def rescore(
     words = number_words(lattices)
     spelling = speller.label_tokens(list(words))
     joined = build_graph(lattices, weights, words, spelling)
-    graphs = split_graph(_pass_lattice_tokens(model, joined, spelling, search), joined)
+    graphs = split_graph(pass_tokens(model, joined, spelling, search), joined)
     return [
         RescoredLattice(lattice, weighing, graph, _unknown_counts(lattice, words, spelling))
         for lattice, weighing, graph in zip(lattices, weights, graphs, strict=True)
     ]
-
-
-def _pass_lattice_tokens(
-    model: LanguageModel[Any], joined: LatticeGraph, spelling: LabelTokens, search: LatticeSearchSettings
-) -> TokenGraph:
-    if isinstance(model, NGramModel):
-        from models.lattices.ngram_token_passing import pass_ngram_tokens
-
-        return pass_ngram_tokens(model, joined, spelling, search)
-    return pass_tokens(model, joined, spelling, search)
 
 
 def _unknown_counts(lattice: Lattice, words: dict[str, int], spelling: LabelTokens) -> Indices:

@@ -119,12 +119,10 @@ def _sampled(mean: Mapping[str, Any]) -> str:
 
 
 def _overlap(overlap: Mapping[str, Any]) -> str:
-    parts = {"sentences of 8 words or more": overlap["sentences"]}
-    parts |= {f"runs of {n} words": found for n, found in overlap["ngrams"].items()}
-    shares = ", ".join(
-        f"{found['share'] or 0.0:.2%} of {found['total']:,} {what}" for what, found in parts.items()
+    found, files = overlap["sentences"], ", ".join(overlap["training_text"])
+    return (
+        f"in {files} there are {found['share'] or 0.0:.2%} of {found['total']:,} sentences of 8 words or more"
     )
-    return f"in {', '.join(overlap['training_text'])} there are {shares}"
 
 
 def _thousands(name: str) -> str:

@@ -33,7 +33,7 @@ from models.vocabulary import BOS, EOS
 from training.corpus import Corpus, EncodedCorpus, Sentences, StreamedCorpus, read_corpus, read_sentences
 from training.evaluation.breakdown import token_counts
 from training.overlap import OverlapCounter
-from training.progress import SILENT, Progress
+from training.progress import Progress
 from training.scale.plan import ABSENT
 from training.single_model import locked_folder
 from training.texts import Texts, num_held_out, read_texts
@@ -233,14 +233,17 @@ def write_windows(
     schema = pa.schema([(f"w{i}", pa.int32()) for i in range(1, reading.order + 1)])
     progress.start("tokenising", len(sentences))
     with pq.ParquetWriter(folder / "part.parquet", schema, compression="zstd", compression_level=1) as file:
-        for block in _count_overlaps(batches(sentences), counters, progress):
+        for block in batches(sentences):
+            for counter in counters.values():
+                counter.add(block)
             (encoded,) = encoded_blocks(tokenizer, [block])
             counts += token_counts(encoded, vocab_size)
             windows = text_windows(encoded.reversed() if reading.backward else encoded, reading.order)
             file.write_table(pa.table(list(windows), schema=schema))
+            progress.advance(len(block))
     progress.finish()
     np.save(folder / COUNTS_FILE, counts)
-    overlap = {name: counter.result().as_facts() for name, counter in counters.items()}
+    overlap = {name: counter.facts() for name, counter in counters.items()}
     return {"tokens": int(counts.sum()), "overlap": overlap}
 
 
@@ -266,17 +269,6 @@ def text_windows(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
         ended |= column == EOS
     included = (columns[-1] != ABSENT) | (columns[0] == BOS)
     return columns[:, included]
-
-
-def _count_overlaps(
-    blocks: Iterator[list[str]], counters: Mapping[str, OverlapCounter], progress: Progress
-) -> Iterator[list[str]]:
-    """Yield the blocks unchanged, adding each to the overlap counters."""
-    for block in blocks:
-        for counter in counters.values():
-            counter.add(block, progress=SILENT)
-        yield block
-        progress.advance(len(block))
 
 
 class FileSentences:

@@ -6,11 +6,10 @@ import torch
 
 from models.errors import InvalidInputError
 from models.language_model import LOG_ZERO
-from models.lattices.graph import LabelTokenizer, PathWeights, build_graph, number_words
+from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import ArcColumns, Scales, build_lattice
-from models.lattices.ngram_token_passing import pass_ngram_tokens
-from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_path, rescore, split_graph
-from models.lattices.token_passing import LatticeSearchSettings, pass_tokens
+from models.lattices.rescoring import nbest_candidates, nbest_paths, oracle_path, rescore
+from models.lattices.token_passing import LatticeSearchSettings
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
 from models.neural.network import Network
@@ -190,25 +189,6 @@ def canonical(graph):
     tokens = np.repeat(np.arange(len(graph.nodes)), np.diff(graph.offsets))
     order = np.lexsort((graph.edges.arcs, graph.edges.parents, tokens))
     return [graph.nodes, graph.forward, graph.offsets, tokens, *(column[order] for column in graph.edges)]
-
-
-@pytest.mark.parametrize(
-    "search", [{}, {"max_tokens_per_node": 2}, {"beam": 2.0}, {"beam": 0.0, "max_tokens_per_node": 1}]
-)
-@pytest.mark.parametrize("size", [4, 40])
-def test_the_compiled_walk_does_what_the_other_does(search, size):
-    model = families.model("ngram")
-    some = lattices(5, num_nodes=size, num_arcs=3 * size)
-    words = number_words(some)
-    spelling = SPELLER.label_tokens(list(words))
-    joined = build_graph(some, [WEIGHTS] * len(some), words, spelling)
-    slow = split_graph(pass_tokens(model, joined, spelling, LatticeSearchSettings(**search)), joined)
-    for one, other in zip(
-        split_graph(pass_ngram_tokens(model, joined, spelling, LatticeSearchSettings(**search)), joined),
-        slow,
-        strict=True,
-    ):
-        assert all(map(np.array_equal, canonical(one), canonical(other)))
 
 
 def lattice_of(*arcs):
