@@ -30,7 +30,9 @@ serve() {
 
 # load URL OPTIONS...: some requests alone, and some that are answered together
 load() {
-  gramophone bench "$@" --clients 1,8 --requests 16 --warmup 0s >"$work/report" || { cat "$work/report" >&2; exit 1; }
+  for clients in 1 8; do
+    gramophone bench "$@" --clients "$clients" --requests 16 --warmup 0s >"$work/report" || { cat "$work/report" >&2; exit 1; }
+  done
 }
 
 for precision in int8 float32; do

@@ -13,16 +13,15 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import uvloop
 
 from models.errors import EngineError
 from service.bench.connection import Connection, ConnectionPool, ExchangeError, Reply, error_message
 from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request, Target, arrival_times
-from service.bench.results import TIMEOUT, LoadSummary, Objective, Observation, Recording, summarise_load
+from service.bench.results import TIMEOUT, Observation, Recording
 
 _CLOCK_MONOTONIC = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -292,46 +291,3 @@ async def _send_once(target: Target, request: Request, timeout_s: float) -> Repl
             return await connection.send(request)
         finally:
             connection.close()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    """Measurement of several loads.
-
-    Attributes:
-        target: the server.
-        requests: sent cyclically.
-        loads: run one after the other; each starts after the last reply to the one before.
-        terms: durations and bounds of each.
-        objectives: limits that a good reply meets.
-    """
-
-    target: Target
-    requests: Sequence[Request]
-    loads: Sequence[Load]
-    terms: LoadSettings
-    objectives: Sequence[Objective] = ()
-
-    def run(self, watch: RecordingCallback | None = None) -> list[LoadSummary]:
-        """Run all loads; Ctrl-C ends the current one and skips the rest.
-
-        Raises:
-            EngineError: the single request sent beforehand failed.
-        """
-        probe(self.target, self.requests[0], self.terms.timeout_s)
-        summaries = []
-        for load in self.loads:
-            recording = run_load(self.target, self.requests, load, self.terms, watch=watch)
-            summaries.append(summarise_load(recording, self.objectives))
-            if recording.interrupted:
-                break
-        return summaries
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings common to all loads, for programs."""
-        return {
-            "warmup_s": self.terms.warmup_s,
-            "max_connections": self.terms.max_connections,
-            "timeout_s": self.terms.timeout_s,
-            "objectives_ms": {objective.metric: 1e3 * objective.limit_s for objective in self.objectives},
-        }

@@ -1,4 +1,4 @@
-"""Results of a load: observations, percentiles, objectives, goodput, validity, a plot.
+"""Results of a load: observations, percentiles, validity.
 
 All times are those of `time.perf_counter`. Latency is counted from the time at which a request was
 due, not from its sending, so that queueing in the client is not hidden (coordinated omission).
@@ -6,19 +6,15 @@ Results are marked invalid if requests were sent late, if they waited for connec
 generator's core was saturated: they then describe the generator and not the service.
 """
 
-import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from models.errors import InvalidInputError
-from models.files import atomic_writer
-from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, parse_duration_s
+from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop
 
 TIMEOUT = "timeout"
 
@@ -121,51 +117,6 @@ class Recording:
             return self.ended_s
         until_s = self.window_start_s + self.terms.duration_s
         return min(self.ended_s, until_s) if self.interrupted else until_s
-
-
-OBJECTIVE_METRICS = ("latency", "ttft", "itl", "tpot")
-
-
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """A limit on one metric of each request.
-
-    Attributes:
-        metric: `latency`; or, of streams, `ttft` (time to first token), `itl` (longest gap between tokens)
-            or `tpot` (mean time per token after the first).
-        limit_s: largest allowed value.
-    """
-
-    metric: str
-    limit_s: float
-
-    def is_met(self, observation: Observation) -> bool:
-        """Check whether a reply meets the limit; without streaming, limits on token times are never met."""
-        if self.metric == "latency":
-            return observation.latency_s <= self.limit_s
-        if observation.ttft_s is None:
-            return False
-        if self.metric == "ttft":
-            return observation.ttft_s <= self.limit_s
-        if self.metric == "itl":
-            return max(observation.gaps_s, default=0.0) <= self.limit_s
-        return (observation.tpot_s or 0.0) <= self.limit_s
-
-
-def parse_objective(text: str) -> Objective:
-    """Parse an objective `NAME=TIME`, such as `ttft=50ms`.
-
-    Raises:
-        InvalidInputError: the metric is unknown, or the time is malformed.
-    """
-    metric, _, limit = text.partition("=")
-    if metric not in OBJECTIVE_METRICS:
-        raise InvalidInputError(
-            f"objective is {text!r}; it must be NAME=TIME with one of {', '.join(OBJECTIVE_METRICS)}, "
-            "such as ttft=50ms",
-            parameter="objective",
-        )
-    return Objective(metric, parse_duration_s(limit, f"objective {metric}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +244,6 @@ class LoadSummary:
         achieved_per_s: replies per second that arrived in that time.
         items_per_s: texts, candidates or contexts per second in those replies.
         tokens_per_s: tokens per second that arrived in that time.
-        goodput_per_s: requests per second with a reply that met all objectives.
         latency: of replies, from the due time. A request that timed out counts with its timeout.
         ttft: time to the first token, likewise; None without streams.
         itl: time between events with tokens; None without streams.
@@ -316,7 +266,6 @@ class LoadSummary:
     achieved_per_s: float
     items_per_s: float
     tokens_per_s: float
-    goodput_per_s: float
     latency: Percentiles | None
     ttft: Percentiles | None
     itl: Percentiles | None
@@ -350,7 +299,6 @@ class LoadSummary:
             "offered_per_s": self.offered_per_s,
             "sent_per_s": self.sent_per_s,
             "achieved_per_s": self.achieved_per_s,
-            "goodput_per_s": self.goodput_per_s,
             "items_per_s": self.items_per_s,
             "tokens_per_s": self.tokens_per_s,
             "requests": self.num_requests,
@@ -373,7 +321,7 @@ class LoadSummary:
         }
 
 
-def summarise_load(recording: Recording, objectives: Sequence[Objective] = ()) -> LoadSummary:
+def summarise_load(recording: Recording) -> LoadSummary:
     """Compute the results of a recording.
 
     Rates cover the time between the end of the warm-up and the end of the measurement; all else covers the
@@ -387,7 +335,6 @@ def summarise_load(recording: Recording, objectives: Sequence[Objective] = ()) -
     arrived = [
         seen for seen in recording.observations if seen.error is None and began_s <= seen.ended_s <= until_s
     ]
-    good = [seen for seen in answered if all(objective.is_met(seen) for objective in objectives)]
     load = recording.load
     latency = Percentiles.of(seen.latency_s for seen in due if seen.error in {None, TIMEOUT})
     lateness = Percentiles.of(seen.started_s - seen.intended_s for seen in due)
@@ -402,7 +349,6 @@ def summarise_load(recording: Recording, objectives: Sequence[Objective] = ()) -
         achieved_per_s=len(arrived) * per_s,
         items_per_s=sum(seen.num_items for seen in arrived) * per_s,
         tokens_per_s=_tokens_between(recording.observations, began_s, until_s) * per_s,
-        goodput_per_s=len(good) * per_s,
         latency=latency,
         ttft=Percentiles.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
         itl=Percentiles.of(gap_s for seen in answered for gap_s in seen.gaps_s),
@@ -429,64 +375,3 @@ def _tokens_between(observations: Iterable[Observation], began_s: float, until_s
             times_s = np.array(observation.token_times_s or [observation.ended_s])
             total += observation.num_tokens * float(np.mean((began_s <= times_s) & (times_s <= until_s)))
     return total
-
-
-_SUFFIXES = frozenset({".png", ".svg", ".pdf"})
-_PERCENTILES: dict[str, Callable[[Percentiles], float | None]] = {
-    "p50": lambda spread: spread.p50_s,
-    "p90": lambda spread: spread.p90_s,
-    "p99": lambda spread: spread.p99_s,
-    "p99.9": lambda spread: spread.p999_s,
-}
-
-
-def check_plot_path(path: Path) -> None:
-    """Check before a long measurement that a plot can be written to a path.
-
-    Raises:
-        InvalidInputError: the suffix is not supported, or the folder does not exist.
-    """
-    if path.suffix.lower() not in _SUFFIXES:
-        raise InvalidInputError(
-            f"plot is {str(path)!r}; its name must end in {', '.join(sorted(_SUFFIXES))}", parameter="plot"
-        )
-    if not path.parent.is_dir():
-        raise InvalidInputError(f"plot is {str(path)!r}; there is no folder {path.parent}", parameter="plot")
-
-
-def plot_sweep(summaries: Sequence[LoadSummary], path: Path) -> None:
-    """Plot the percentiles of latency over the load into a file; invalid points are hollow.
-
-    Raises:
-        FormatError: the file cannot be written.
-    """
-    from matplotlib.figure import Figure  # slow to import; no global state: not pyplot
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    axes = figure.subplots()
-    for name, percentile in _PERCENTILES.items():
-        points = [
-            (_load_size(summary), 1e3 * value, summary.valid)
-            for summary in summaries
-            if summary.latency is not None and (value := percentile(summary.latency)) is not None
-        ]
-        if points:
-            loads, times_ms, _ = zip(*sorted(points), strict=True)
-            (line,) = axes.plot(loads, times_ms, marker="o", label=name)
-            for load, time_ms, valid in points:
-                if not valid:
-                    axes.plot(load, time_ms, "o", color="white", markeredgecolor=line.get_color())
-    is_open = any(isinstance(summary.load, OpenLoop) for summary in summaries)
-    axes.set_xlabel("requests offered a second" if is_open else "clients")
-    axes.set_ylabel("latency, ms")
-    axes.set_yscale("log")
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix[1:].lower(), dpi=150)
-    with atomic_writer(path) as write:
-        write(picture.getvalue())
-
-
-def _load_size(summary: LoadSummary) -> float:
-    return summary.load.rate_per_s if isinstance(summary.load, OpenLoop) else summary.load.clients

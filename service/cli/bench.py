@@ -1,8 +1,8 @@
 """Command `gramophone bench`: put load on any HTTP service and report the results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -18,10 +18,6 @@ from service.bench.plan import (
     parse_duration_s,
 )
 from service.cli.options import EXIT_FAILED, JsonOption, print_json
-
-if TYPE_CHECKING:
-    from service.bench.driver import Sweep
-
 
 UrlArgument = Annotated[
     str, typer.Argument(metavar="URL", help="Service, such as http://127.0.0.1:8000; https too.")
@@ -54,53 +50,33 @@ FieldOption = Annotated[
     list[str] | None,
     typer.Option("--field", metavar="NAME=JSON", help="Put this into each body; may be repeated."),
 ]
-RateOption = Annotated[
-    str | None,
-    typer.Option(
-        "--rate", metavar="R[,R…]", help="Open loop: requests a second; several, one after the other."
-    ),
-]
+RateOption = Annotated[float | None, typer.Option("--rate", help="Open loop: requests per second.")]
 ClientsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N[,N…]", help="Closed loop: so many clients, who ask again when they are answered."
-    ),
+    int | None,
+    typer.Option(help="Closed loop: clients that each wait for their answer before they ask again."),
 ]
 ArrivalsOption = Annotated[Arrivals, typer.Option(help="Open loop: random gaps, or all the same.")]
 DurationOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="How long each load is measured. [default: 10s]")
+    str | None, typer.Option(metavar="TIME", help="Length of the measurement. [default: 10s]")
 ]
 RequestsOption = Annotated[
-    int | None, typer.Option("--requests", min=1, help="Or: how many requests of each load are measured.")
+    int | None, typer.Option("--requests", min=1, help="Or: number of measured requests.")
 ]
 WarmupOption = Annotated[
-    str, typer.Option(metavar="TIME", help="The same load before that, which is not counted.")
-]
-ObjectiveOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--objective",
-        metavar="NAME=TIME",
-        help="What a good answer keeps to, as latency=200ms; for streams also ttft (first token), itl (the longest "
-        "gap between tokens), tpot (mean time per token after the first). Goodput is the answers a second that "
-        "keep to all of them; may be repeated.",
-    ),
+    str, typer.Option(metavar="TIME", help="Length of the same load before it, not measured.")
 ]
 ConnectionsOption = Annotated[
-    int, typer.Option("--connections", min=1, help="Open loop: connections at most; who comes then waits.")
+    int,
+    typer.Option("--connections", min=1, help="Open loop: maximum open connections; further requests queue."),
 ]
 TimeoutOption = Annotated[str, typer.Option(metavar="TIME", help="After which a request is given up.")]
 KeyOption = Annotated[
     str | None, typer.Option(envvar="GRAMOPHONE_API_KEY", help="API key, sent as a bearer token.")
 ]
 WorkloadSeedOption = Annotated[int, typer.Option(help="Of arrivals and texts: the same seed asks the same.")]
-PlotOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw latency by load: a .png, .svg or .pdf file.")
-]
 
 
 bench_app = typer.Typer()
-N = TypeVar("N", int, float)
 
 
 @bench_app.command()
@@ -119,24 +95,23 @@ def bench(
     duration: DurationOption = None,
     num_requests: RequestsOption = None,
     warmup: WarmupOption = "2s",
-    objectives: ObjectiveOption = None,
     connections: ConnectionsOption = 512,
     timeout: TimeoutOption = "60s",
     key: KeyOption = None,
     seed: WorkloadSeedOption = 0,
-    plot: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put load on a service and report rates, latency percentiles, token times, errors and goodput.
+    """Put load on a service and report rates, latency percentiles, token times and errors.
 
-    With --rate requests leave when they are due, whatever became of those before, and times count from then: what a
-    stall does to those who come meanwhile is seen. With --clients each client waits for its answer: that tells the
+    With --rate requests leave when they are due, whatever became of those before, and times count from then, so
+    what a stall does to later requests is seen. With --clients each client waits for its answer: that shows the
     most a service can do, not how long its users wait. Percentiles are of answers and of requests that ran out of
-    time; errors are counted by kind. Where the figures may be the generator's own, the reason is said. Ctrl-C
+    time; errors are counted by kind. Where the figures may be the generator's own, the reason is given. Ctrl-C
     reports what was measured until then. Times are written as 50ms, 10s or 2min.
     """
-    from service.bench.driver import Sweep
-    from service.bench.results import check_plot_path, parse_objective
+    from service.bench.driver import probe, run_load
+    from service.bench.results import summarise_load
+    from service.console.bench import LoadProgress, print_load
 
     if body is None:
         workload = workload or "next-token"
@@ -144,34 +119,28 @@ def bench(
     else:
         unused = {"workload": workload, "model": model, "text": text, "items": items, "field": fields}
         requests = _custom_requests(body, {**unused, "max-tokens": max_tokens})
-    sweep = Sweep(
-        target=Target.parse(url, key),
-        requests=requests,
-        loads=_loads(rate, clients, arrivals, seed),
-        terms=_load_settings(duration, num_requests, warmup, connections, timeout),
-        objectives=[parse_objective(objective) for objective in objectives or ()],
-    )
-    if plot is not None:
-        check_plot_path(plot)
-    _run(sweep, {"url": url, "workload": workload, "seed": seed}, plot, as_json=as_json)
-
-
-def _run(sweep: "Sweep", header: Mapping[str, Any], plot: Path | None, *, as_json: bool) -> None:
-    from service.bench.results import plot_sweep
-    from service.console.bench import LoadProgress, print_load
-
+    target, load = Target.parse(url, key), _load(rate, clients, arrivals, seed)
+    terms = _load_settings(duration, num_requests, warmup, connections, timeout)
+    probe(target, requests[0], terms.timeout_s)
     progress = LoadProgress()
-    summaries = sweep.run(progress)
+    summary = summarise_load(run_load(target, requests, load, terms, watch=progress))
     progress.finish()
     if as_json:
-        print_json({**header, **sweep.to_json(), "runs": [summary.to_json() for summary in summaries]})
+        settings = {
+            "url": url,
+            "workload": workload,
+            "seed": seed,
+            "warmup_s": terms.warmup_s,
+            "max_connections": terms.max_connections,
+            "timeout_s": terms.timeout_s,
+        }
+        print_json({**settings, "runs": [summary.to_json()]})
     else:
-        print_load(summaries, with_objectives=bool(sweep.objectives))
-    if plot is not None:
-        plot_sweep(summaries, plot)
-    if not any(summary.num_answered for summary in summaries):
-        due = any(summary.num_requests for summary in summaries)
-        problem = "nothing was answered" if due else "answers to the warm-up's requests took all the time"
+        print_load(summary)
+    if not summary.num_answered:
+        problem = (
+            "nothing was answered" if summary.num_requests else "answers to the warm-up took all the time"
+        )
         typer.echo(f"gramophone: {problem}", err=True)
         raise typer.Exit(EXIT_FAILED)
 
@@ -224,21 +193,10 @@ def _load_settings(
     )
 
 
-def _loads(rates: str | None, clients: str | None, arrivals: Arrivals, seed: int) -> list[Load]:
-    if (rates is None) == (clients is None):
+def _load(rate: float | None, clients: int | None, arrivals: Arrivals, seed: int) -> Load:
+    if (rate is None) == (clients is None):
         raise InvalidInputError(
-            "give either --rate (requests a second, whatever the answers do) or --clients (who wait for theirs)",
+            "give either --rate (requests per second, whatever the answers do) or --clients (who wait for theirs)",
             parameter="rate",
         )
-    if rates is not None:
-        return [OpenLoop(rate, arrivals, seed) for rate in _parse_numbers(rates, "rate", float)]
-    return [ClosedLoop(count) for count in _parse_numbers(clients or "", "clients", int)]
-
-
-def _parse_numbers(text: str, name: str, kind: Callable[[str], N]) -> list[N]:
-    try:
-        return [kind(number) for number in text.split(",")]
-    except ValueError:
-        raise InvalidInputError(
-            f"{name} is {text!r}; it must be a number, or several with commas between", parameter=name
-        ) from None
+    return OpenLoop(rate, arrivals, seed) if rate is not None else ClosedLoop(clients or 0)

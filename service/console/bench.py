@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -63,40 +63,24 @@ def _progress(recording: Recording, now_s: float) -> tuple[float, str]:
     return recording.num_due / (terms.num_requests or 1), ""
 
 
-def print_load(summaries: Sequence[LoadSummary], *, with_objectives: bool) -> None:
-    """Print a row per load, for streams also the times of tokens, then errors and warnings."""
+def print_load(summary: LoadSummary) -> None:
+    """Print rates and latency, for streams also the times of tokens, then errors and warnings."""
     console = Console()
-    console.print(_latency_table(summaries, with_objectives=with_objectives))
-    if any(summary.ttft for summary in summaries):
-        console.print()
-        console.print(_ttft_table(summaries))
-        console.print()
-        console.print(_itl_table(summaries))
-    for summary in summaries:
-        for note in _warnings(summary):
-            console.print(Text(f"{load_name(summary.load)}: {note}"))
-
-
-def _latency_table(summaries: Sequence[LoadSummary], *, with_objectives: bool) -> Table:
-    columns = {"answers/s": [_rate(summary.achieved_per_s) for summary in summaries]}
-    columns |= _percentiles([summary.latency for summary in summaries])
-    columns["errors"] = [_share(s.num_requests - s.num_answered, s.num_requests) for s in summaries]
-    if with_objectives:
-        columns["good/s"] = [_rate(summary.goodput_per_s) for summary in summaries]
-    if any(summary.items_per_s > summary.achieved_per_s for summary in summaries):
-        columns["items/s"] = [_rate(summary.items_per_s) for summary in summaries]
-    return _table("load", summaries, columns)
-
-
-def _ttft_table(summaries: Sequence[LoadSummary]) -> Table:
-    return _table("first token", summaries, _percentiles([summary.ttft for summary in summaries]))
-
-
-def _itl_table(summaries: Sequence[LoadSummary]) -> Table:
-    columns = _percentiles([summary.itl for summary in summaries])
-    columns["per token ms"] = [_ms(summary.tpot.mean_s if summary.tpot else None) for summary in summaries]
-    columns["tokens/s"] = [_rate(summary.tokens_per_s) for summary in summaries]
-    return _table("between tokens", summaries, columns)
+    failed = summary.num_requests - summary.num_answered
+    latency = {"answers/s": _rate(summary.achieved_per_s), **_percentiles(summary.latency)}
+    latency["errors"] = f"{failed / summary.num_requests:.1%}" if failed else ""
+    if summary.items_per_s > summary.achieved_per_s:
+        latency["items/s"] = _rate(summary.items_per_s)
+    console.print(_table("load", summary, latency))
+    if summary.ttft:
+        gaps = _percentiles(summary.itl)
+        gaps["per token ms"] = _ms(summary.tpot.mean_s if summary.tpot else None)
+        gaps["tokens/s"] = _rate(summary.tokens_per_s)
+        for title, cells in (("first token", _percentiles(summary.ttft)), ("between tokens", gaps)):
+            console.print()
+            console.print(_table(title, summary, cells))
+    for note in _warnings(summary):
+        console.print(Text(f"{load_name(summary.load)}: {note}"))
 
 
 def _warnings(summary: LoadSummary) -> list[str]:
@@ -107,24 +91,23 @@ def _warnings(summary: LoadSummary) -> list[str]:
     return notes
 
 
-def _table(title: str, summaries: Sequence[LoadSummary], columns: Mapping[str, Sequence[str]]) -> Table:
-    """Make a table with a row per load; invalid ones are marked."""
+def _table(title: str, summary: LoadSummary, cells: Mapping[str, str]) -> Table:
+    """Make a table of one row; it is marked if the figures are not valid."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(title, no_wrap=True)
-    for name in columns:
+    for name in cells:
         table.add_column(name, justify="right")
-    for summary, cells in zip(summaries, zip(*columns.values(), strict=True), strict=True):
-        table.add_row(Text(load_name(summary.load) + ("" if summary.valid else " ✗")), *cells)
+    table.add_row(Text(load_name(summary.load) + ("" if summary.valid else " ✗")), *cells.values())
     return table
 
 
-def _percentiles(spreads: Sequence[Percentiles | None]) -> dict[str, list[str]]:
-    """Format percentiles as columns, in milliseconds."""
+def _percentiles(spread: Percentiles | None) -> dict[str, str]:
+    """Format percentiles in milliseconds, by column."""
     return {
-        "p50 ms": [_ms(spread.p50_s if spread else None) for spread in spreads],
-        "p90": [_ms(spread.p90_s if spread else None) for spread in spreads],
-        "p99": [_ms(spread.p99_s if spread else None) for spread in spreads],
-        "p99.9": [_ms(spread.p999_s if spread else None) for spread in spreads],
+        "p50 ms": _ms(spread.p50_s if spread else None),
+        "p90": _ms(spread.p90_s if spread else None),
+        "p99": _ms(spread.p99_s if spread else None),
+        "p99.9": _ms(spread.p999_s if spread else None),
     }
 
 
@@ -134,7 +117,3 @@ def _ms(seconds: float | None) -> str:
 
 def _rate(per_s: float) -> str:
     return f"{per_s:,.1f}"
-
-
-def _share(count: int, total: int) -> str:
-    return f"{count / total:.1%}" if count else ""

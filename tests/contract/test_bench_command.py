@@ -63,22 +63,18 @@ def test_tokens_are_counted_as_the_service_counts_them(measured, server, workloa
     assert run["itl_ms"]["count"] == 20 * 8
 
 
-def test_a_sweep_measures_each_rate(measured):
-    runs = measured("--rate", "100,200", "--arrivals", "constant", "--objective", "latency=10s")
-    assert [run["offered_per_s"] for run in runs] == [100, 200]
-    assert all(run["goodput_per_s"] == pytest.approx(run["sent_per_s"]) for run in runs)
-    assert runs[0]["sent_per_s"] < runs[1]["sent_per_s"]
+def test_an_open_loop_sends_what_it_is_told(measured):
+    (run,) = measured("--rate", "100", "--arrivals", "constant")
+    assert run["offered_per_s"] == 100
+    assert run["sent_per_s"] == pytest.approx(100, rel=0.3)
 
 
 def test_people_get_tables(bench, server):
-    options = ["--workload", "generate", "--model", "chars", "--max-tokens", 4, "--objective", "ttft=1us"]
-    code, out, _ = bench(server.url, *QUICK, *options, "--clients", "1,2")
+    options = ["--workload", "generate", "--model", "chars", "--max-tokens", 4]
+    code, out, _ = bench(server.url, *QUICK, *options, "--clients", 2)
     assert code == 0
-    assert [line.split()[:2] for line in out.splitlines() if "clients" in line][:2] == [
-        ["1", "clients"],
-        ["2", "clients"],
-    ]
-    assert all(title in out for title in ("answers/s", "good/s", "first token", "between tokens"))
+    assert next(line.split()[:2] for line in out.splitlines() if "clients" in line) == ["2", "clients"]
+    assert all(title in out for title in ("answers/s", "first token", "between tokens"))
 
 
 def test_bodies_of_a_file_go_to_the_url_as_they_stand(bench, server, tmp_path):
@@ -89,12 +85,6 @@ def test_bodies_of_a_file_go_to_the_url_as_they_stand(bench, server, tmp_path):
     assert code == 0
     assert (run["answered"], run["errors"]["http_400"]["count"]) == (10, 10)
     assert "texts[0] is empty" in run["errors"]["http_400"]["example"]
-
-
-def test_a_picture_is_drawn(bench, server, tmp_path):
-    options = ["--rate", "100,200", "--plot", tmp_path / "knee.svg"]
-    assert bench(server.url, *QUICK, *options)[0] == 0
-    assert "requests offered a second" in (tmp_path / "knee.svg").read_text()
 
 
 def test_a_key_is_an_option_or_in_the_environment(bench, registry, monkeypatch):
@@ -117,18 +107,14 @@ def test_nobody_there_ends_it_at_once(bench):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ([], "--rate (requests a second"),
-        (["--rate", "5", "--clients", "5"], "--rate (requests a second"),
-        (["--rate", "5,x"], "rate is '5,x'"),
+        ([], "--rate (requests per second"),
+        (["--rate", "5", "--clients", "5"], "--rate (requests per second"),
         (["--rate", "0"], "rate is 0"),
-        (["--clients", "1.5"], "clients is '1.5'"),
-        (["--clients", "1", "--objective", "p99=5ms"], "objective is 'p99=5ms'"),
         (["--clients", "1", "--duration", "5"], "duration is '5'"),
         (["--clients", "1", "--duration", "5s", "--requests", "5"], "either a duration or a number"),
         (["--clients", "1", "--workload", "chat"], "workload is 'chat'"),
         (["--clients", "1", "--workload", "score", "--body", "pyproject.toml"], "--workload shapes requests"),
         (["--clients", "1", "--body", "pyproject.toml"], "pyproject.toml: line 1 is not JSON"),
-        (["--clients", "1", "--plot", "knee.bmp"], "plot is 'knee.bmp'"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_sent(bench, options, problem):

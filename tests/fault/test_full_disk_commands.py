@@ -12,9 +12,8 @@ import pytest
 
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import LocalRegistry
-from models.errors import FormatError, RegistryError
+from models.errors import RegistryError
 from models.tokenizers import WordTokenizer
-from service.bench import results
 from service.cli.main import main
 from tests.contract.conftest import publish as conftest_publish
 from tests.fault.disks import GrowthLimit
@@ -80,18 +79,6 @@ def test_a_report_that_finds_no_room_is_named_and_an_older_one_stays(typed, tmp_
     assert (tmp_path / "report.html").read_text() == "of yesterday"
     assert typed(*command)[0] == 0
     assert (tmp_path / "report.html").read_text().startswith("<!")
-
-
-def test_a_picture_that_finds_no_room_is_named_and_an_older_one_stays(tmp_path):
-    picture = tmp_path / "sweep.png"
-    picture.write_bytes(b"of yesterday")
-    latency = SimpleNamespace(p50_s=0.1, p90_s=0.2, p99_s=0.3, p999_s=0.4)
-    summary = SimpleNamespace(load=SimpleNamespace(clients=1), latency=latency, valid=True)
-    with FULL.full(1000), pytest.raises(FormatError, match=r"sweep\.png.*File too large"):
-        results.plot_sweep([summary], picture)
-    assert picture.read_bytes() == b"of yesterday"
-    results.plot_sweep([summary], picture)
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_parts_of_a_mixture_that_find_no_room_are_told_by_their_place(tmp_path, monkeypatch):

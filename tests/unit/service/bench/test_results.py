@@ -1,4 +1,4 @@
-"""Summaries of recorded requests; parsing of times, objectives and loads."""
+"""Summaries of recorded requests; parsing of times and loads."""
 
 import math
 import statistics
@@ -10,11 +10,9 @@ import pytest
 from models.errors import FormatError, InvalidInputError
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, parse_duration_s
 from service.bench.results import (
-    Objective,
     Observation,
     Percentiles,
     Recording,
-    parse_objective,
     summarise_load,
 )
 from service.bench.workloads import parse_fields, read_bodies
@@ -104,19 +102,6 @@ def test_only_tokens_of_the_time_measured_are_counted():
     assert summary.tokens_per_s == pytest.approx(2 / 2)
 
 
-def test_goodput_is_of_answers_that_meet_every_objective():
-    requests = [
-        seen(10, 10.4, tokens=[10.1, 10.2, 10.4]),
-        seen(10, 10.4, tokens=[10.3, 10.35, 10.4]),  # begins too late
-        seen(10, 10.8, tokens=[10.1, 10.2, 10.8]),  # pauses too long
-        seen(10, 10.1),  # is no stream
-        seen(10, 10.1, tokens=[10.05], error="stream"),
-    ]
-    objectives = [parse_objective(text) for text in ("latency=1s", "ttft=200ms", "itl=250ms", "tpot=200ms")]
-    summary = summarise_load(recording(*requests), objectives)
-    assert summary.goodput_per_s == pytest.approx(1 / 2)
-
-
 def test_lateness_of_the_generator_makes_figures_invalid():
     assert summarise_load(recording(seen(10, 10.1, late=0.01))).valid
     doubtful = summarise_load(recording(seen(10, 10.1, late=0.05)))
@@ -165,16 +150,6 @@ def test_times_have_units(text, seconds):
 def test_what_is_no_time_is_refused_by_name(text):
     with pytest.raises(InvalidInputError, match=r"warmup is .*such as 200ms"):
         parse_duration_s(text, "warmup")
-
-
-def test_an_objective_is_a_figure_and_its_limit():
-    assert parse_objective("ttft=50ms") == Objective("ttft", 0.05)
-
-
-@pytest.mark.parametrize("text", ["speed=50ms", "ttft", "ttft=50", "=50ms", "ttft=fast"])
-def test_other_objectives_are_refused(text):
-    with pytest.raises(InvalidInputError, match="objective"):
-        parse_objective(text)
 
 
 def test_fields_are_json_and_else_text():
