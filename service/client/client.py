@@ -1,63 +1,161 @@
-"""Synchronous and asynchronous clients of the service, with the same methods."""
+"""Clients of the service, synchronous and asynchronous: the same methods, from `service.client.endpoints`."""
 
 import asyncio
+import functools
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 import httpx
 
+from service.client import endpoints
 from service.client.calls import (
     Call,
-    CheckOptions,
-    Contexts,
-    GenerateOptions,
     LineReader,
-    NamedText,
-    QualityOptions,
-    RerankOptions,
-    ScoreOptions,
-    TuneOptions,
-    check_call,
     ensure_success,
-    generate_call,
-    log_probs_call,
-    model_call,
-    models_call,
-    next_token_call,
-    next_word_call,
-    quality_call,
-    quality_lines_call,
-    read_floats,
-    read_quality_line,
-    read_ranked_line,
-    read_score_line,
-    read_stream_event,
     request_headers,
-    rerank_call,
-    rerank_lines_call,
     retry_delay_s,
-    score_call,
-    score_lines_call,
     transport_error,
-    tune_call,
 )
-from service.client.resources import (
-    AsyncStates,
-    AsyncUsers,
-    AutocompleteOptions,
-    States,
-    Users,
-    autocomplete_call,
-)
-from service.schemas import replies
-from service.schemas.replies import AutocompleteReply, CheckReply, QualityReply, TextQualityResult
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncClient:
+class BlockingCaller(Protocol):
+    """Sends calls and waits for the replies."""
+
+    def fetch(self, call: Call[R]) -> R:
+        """Send a call and parse its reply."""
+        ...
+
+    def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
+        """Send a call and yield the results in its reply's lines."""
+        ...
+
+
+class AsyncCaller(Protocol):
+    """Sends calls; the replies are awaited."""
+
+    async def fetch(self, call: Call[R]) -> R:
+        """Send a call and parse its reply."""
+        ...
+
+    def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
+        """Send a call and yield the results in its reply's lines."""
+        ...
+
+
+class Method(Generic[P, R]):
+    """A client's method that returns a reply; the asynchronous client's returns it when awaited."""
+
+    def __init__(self, call: Callable[P, Call[R]]) -> None:
+        self._call = call
+
+    @overload
+    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, R]: ...
+    @overload
+    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, Awaitable[R]]: ...
+    def __get__(self, caller: Any, owner: type) -> Any:
+        """Bind to a client."""
+        return _bound(self._call, None if caller is None else caller.fetch)
+
+
+class LinesMethod(Generic[P, R]):
+    """A client's method that yields results as they come; the asynchronous client's is iterated with `async for`."""
+
+    def __init__(self, call: Callable[P, Call[list[R]]]) -> None:
+        self._call = call
+
+    @overload
+    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, Iterator[R]]: ...
+    @overload
+    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, AsyncIterator[R]]: ...
+    def __get__(self, caller: Any, owner: type) -> Any:
+        """Bind to a client."""
+        return _bound(self._call, None if caller is None else caller.fetch_lines)
+
+
+def _bound(call: Callable[..., Any], fetch: Callable[[Any], Any] | None) -> Callable[..., Any]:
+    """A function with the signature and docstring of `call`; without a client, `call` itself, for documentation."""
+    if fetch is None:
+        return call
+
+    @functools.wraps(call)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return fetch(call(*args, **kwargs))
+
+    return method
+
+
+class _Endpoints:
+    """Methods of both clients."""
+
+    next_token = Method(endpoints.next_token)
+    next_word = Method(endpoints.next_word)
+    log_probs = Method(endpoints.log_probs)
+    score = Method(endpoints.score)
+    score_lines = LinesMethod(endpoints.score_lines)
+    rerank = Method(endpoints.rerank)
+    rerank_lines = LinesMethod(endpoints.rerank_lines)
+    tune = Method(endpoints.tune)
+    generate = Method(endpoints.generate)
+    stream = LinesMethod(endpoints.stream)
+    autocomplete = Method(endpoints.autocomplete)
+    check = Method(endpoints.check)
+    quality = Method(endpoints.quality)
+    quality_lines = LinesMethod(endpoints.quality_lines)
+    models = Method(endpoints.models)
+    model = Method(endpoints.model)
+
+
+class _StateEndpoints:
+    """Requests about states kept by the service, for decoders. Every method raises GramophoneError."""
+
+    open = Method(endpoints.open_states)
+    advance = Method(endpoints.advance_states)
+    next = Method(endpoints.next_of_states)
+    log_probs = Method(endpoints.log_probs_of_states)
+    free = Method(endpoints.free_states)
+
+
+class _UserEndpoints:
+    """Requests about users of autocomplete and their accepted words. Every method raises GramophoneError."""
+
+    accept = Method(endpoints.accept)
+    export = Method(endpoints.export)
+    restore = Method(endpoints.restore)
+    forget = Method(endpoints.forget)
+
+
+class _SyncGroup:
+    def __init__(self, client: BlockingCaller) -> None:
+        self.fetch, self.fetch_lines = client.fetch, client.fetch_lines
+
+
+class _AsyncGroup:
+    def __init__(self, client: AsyncCaller) -> None:
+        self.fetch, self.fetch_lines = client.fetch, client.fetch_lines
+
+
+class States(_StateEndpoints, _SyncGroup):
+    """Methods for states kept by the service: `Client.states`."""
+
+
+class AsyncStates(_StateEndpoints, _AsyncGroup):
+    """Methods for states kept by the service: `AsyncClient.states`."""
+
+
+class Users(_UserEndpoints, _SyncGroup):
+    """Methods for the users of autocomplete: `Client.users`."""
+
+
+class AsyncUsers(_UserEndpoints, _AsyncGroup):
+    """Methods for the users of autocomplete: `AsyncClient.users`."""
+
+
+class AsyncClient(_Endpoints):
     """Client for asyncio, with the methods of `Client`.
 
     Args:
@@ -105,113 +203,20 @@ class AsyncClient:
     @property
     def states(self) -> AsyncStates:
         """Methods for states kept by the service, for decoders."""
-        return AsyncStates(self._fetch, self._send)
+        return AsyncStates(self)
 
     @property
     def users(self) -> AsyncUsers:
         """Methods for the users of autocomplete and their accepted words."""
-        return AsyncUsers(self._fetch)
+        return AsyncUsers(self)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
 
-    async def next_token(
-        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
-    ) -> replies.NextTokenReply:
-        """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
-        return await self._fetch(next_token_call(context, top_k, entropy=entropy, model=model))
-
-    async def next_word(
-        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
-    ) -> replies.NextWordReply:
-        """Return the most probable words of one or more tokens after each context."""
-        return await self._fetch(next_word_call(context, top_k, model))
-
-    async def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
-        """Return the log-probability of every next token, float32 [B, V]."""
-        return read_floats(await self._send(log_probs_call(context, model)))
-
-    async def score(
-        self,
-        texts: Sequence[str] | None = None,
-        *,
-        token_ids: Sequence[Sequence[int]] | None = None,
-        context: str | Sequence[int] = "",
-        **options: Unpack[ScoreOptions],
-    ) -> replies.ScoreReply:
-        """Score texts or sequences of token ids."""
-        return await self._fetch(score_call(texts, token_ids, context, options))
-
-    async def score_lines(
-        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
-    ) -> AsyncIterator[replies.SequenceScoreResult | replies.ErrorBody]:
-        """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
-        async for line in self._lines(score_lines_call(items, options)):
-            yield read_score_line(line)
-
-    async def rerank(
-        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
-    ) -> replies.RerankReply:
-        """Re-rank lists of candidates."""
-        return await self._fetch(rerank_call(lists, options))
-
-    async def rerank_lines(
-        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
-    ) -> AsyncIterator[replies.RankedListResult | replies.ErrorBody]:
-        """Yield each re-ranked list, or an error, in order; for thousands of lists."""
-        async for line in self._lines(rerank_lines_call(lists, options)):
-            yield read_ranked_line(line)
-
-    async def tune(
-        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
-    ) -> dict[str, Any]:
-        """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
-        return await self._fetch(tune_call(lists, options))
-
-    async def generate(
-        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
-    ) -> replies.GenerateReply:
-        """Generate continuations of a prompt."""
-        return await self._fetch(generate_call(prompt, options, stream=False))
-
-    async def stream(
-        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
-    ) -> AsyncIterator[replies.GenerateReply]:
-        """Yield a continuation token by token; closing the iterator stops it."""
-        async for line in self._lines(generate_call(prompt, options, stream=True)):
-            if (event := read_stream_event(line)) is not None:
-                yield event
-
-    async def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
-        """Return completions of the last word of a text, or the next words."""
-        return await self._fetch(autocomplete_call(text, options))
-
-    async def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
-        """Return the probable errors of a text, with suggestions."""
-        return await self._fetch(check_call(text, options))
-
-    async def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
-        """Score texts by bits per word and byte, under one model or two."""
-        return await self._fetch(quality_call(texts, options))
-
-    async def quality_lines(
-        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
-    ) -> AsyncIterator[TextQualityResult | replies.ErrorBody]:
-        """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
-        async for line in self._lines(quality_lines_call(items, options)):
-            yield read_quality_line(line)
-
-    async def models(self) -> replies.ModelList:
-        """List the models of the service."""
-        return await self._fetch(models_call())
-
-    async def model(self, address: str) -> replies.ModelCard:
-        """Return the description of one model."""
-        return await self._fetch(model_call(address))
-
-    async def _fetch(self, call: Call[R]) -> R:
-        return call.reply.validate_json((await self._send(call)).content)
+    async def fetch(self, call: Call[R]) -> R:
+        """Send a call and parse its reply."""
+        return call.read(await self._send(call))
 
     async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
         attempt = 0
@@ -228,20 +233,22 @@ class AsyncClient:
             attempt += 1
             await asyncio.sleep(delay_s)
 
-    async def _lines(self, call: Call[Any]) -> AsyncIterator[str]:
+    async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
+        """Send a call and yield the results in its reply's lines."""
         response = await self._send(call, stream=True)
         try:
             reader = LineReader()
             async for chunk in response.aiter_bytes():
                 for line in reader.push(chunk):
-                    yield line
+                    for result in call.read(line):
+                        yield result
         except httpx.TransportError as error:
             raise transport_error(error) from error
         finally:
             await response.aclose()
 
 
-class Client:
+class Client(_Endpoints):
     """Synchronous client of the service.
 
     Args:
@@ -289,111 +296,20 @@ class Client:
     @property
     def states(self) -> States:
         """Methods for states kept by the service, for decoders."""
-        return States(self._fetch, self._send)
+        return States(self)
 
     @property
     def users(self) -> Users:
         """Methods for the users of autocomplete and their accepted words."""
-        return Users(self._fetch)
+        return Users(self)
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
-    def next_token(
-        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
-    ) -> replies.NextTokenReply:
-        """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
-        return self._fetch(next_token_call(context, top_k, entropy=entropy, model=model))
-
-    def next_word(
-        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
-    ) -> replies.NextWordReply:
-        """Return the most probable words of one or more tokens after each context."""
-        return self._fetch(next_word_call(context, top_k, model))
-
-    def log_probs(self, context: Contexts, *, model: str | None = None) -> "memoryview[float]":
-        """Return the log-probability of every next token, float32 [B, V]."""
-        return read_floats(self._send(log_probs_call(context, model)))
-
-    def score(
-        self,
-        texts: Sequence[str] | None = None,
-        *,
-        token_ids: Sequence[Sequence[int]] | None = None,
-        context: str | Sequence[int] = "",
-        **options: Unpack[ScoreOptions],
-    ) -> replies.ScoreReply:
-        """Score texts or sequences of token ids."""
-        return self._fetch(score_call(texts, token_ids, context, options))
-
-    def score_lines(
-        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
-    ) -> Iterator[replies.SequenceScoreResult | replies.ErrorBody]:
-        """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
-        for line in self._lines(score_lines_call(items, options)):
-            yield read_score_line(line)
-
-    def rerank(
-        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
-    ) -> replies.RerankReply:
-        """Re-rank lists of candidates."""
-        return self._fetch(rerank_call(lists, options))
-
-    def rerank_lines(
-        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
-    ) -> Iterator[replies.RankedListResult | replies.ErrorBody]:
-        """Yield each re-ranked list, or an error, in order; for thousands of lists."""
-        for line in self._lines(rerank_lines_call(lists, options)):
-            yield read_ranked_line(line)
-
-    def tune(self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> dict[str, Any]:
-        """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
-        return self._fetch(tune_call(lists, options))
-
-    def generate(
-        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
-    ) -> replies.GenerateReply:
-        """Generate continuations of a prompt."""
-        return self._fetch(generate_call(prompt, options, stream=False))
-
-    def stream(
-        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
-    ) -> Iterator[replies.GenerateReply]:
-        """Yield a continuation token by token; closing the iterator stops it."""
-        for line in self._lines(generate_call(prompt, options, stream=True)):
-            if (event := read_stream_event(line)) is not None:
-                yield event
-
-    def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> AutocompleteReply:
-        """Return completions of the last word of a text, or the next words."""
-        return self._fetch(autocomplete_call(text, options))
-
-    def check(self, text: str, **options: Unpack[CheckOptions]) -> CheckReply:
-        """Return the probable errors of a text, with suggestions."""
-        return self._fetch(check_call(text, options))
-
-    def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> QualityReply:
-        """Score texts by bits per word and byte, under one model or two."""
-        return self._fetch(quality_call(texts, options))
-
-    def quality_lines(
-        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
-    ) -> Iterator[TextQualityResult | replies.ErrorBody]:
-        """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
-        for line in self._lines(quality_lines_call(items, options)):
-            yield read_quality_line(line)
-
-    def models(self) -> replies.ModelList:
-        """List the models of the service."""
-        return self._fetch(models_call())
-
-    def model(self, address: str) -> replies.ModelCard:
-        """Return the description of one model."""
-        return self._fetch(model_call(address))
-
-    def _fetch(self, call: Call[R]) -> R:
-        return call.reply.validate_json(self._send(call).content)
+    def fetch(self, call: Call[R]) -> R:
+        """Send a call and parse its reply."""
+        return call.read(self._send(call))
 
     def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
         attempt = 0
@@ -410,12 +326,14 @@ class Client:
             attempt += 1
             time.sleep(delay_s)
 
-    def _lines(self, call: Call[Any]) -> Iterator[str]:
+    def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
+        """Send a call and yield the results in its reply's lines."""
         response = self._send(call, stream=True)
         try:
             reader = LineReader()
             for chunk in response.iter_bytes():
-                yield from reader.push(chunk)
+                for line in reader.push(chunk):
+                    yield from call.read(line)
         except httpx.TransportError as error:
             raise transport_error(error) from error
         finally:

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from service.client import Client
 from service.client.calls import StateElsewhereError
-from service.client.resources import ContinuationOptions, States
+from service.client.client import States
+from service.client.endpoints import ContinuationOptions
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000

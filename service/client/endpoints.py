@@ -1,0 +1,420 @@
+"""Methods of the client, each written once as the request that it makes.
+
+A function here has the signature and the docstring of the method; `service.client.client` makes a method of it
+that returns the parsed reply, at once or to be awaited.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
+
+import httpx
+from pydantic import TypeAdapter
+
+from service.client.calls import BadRequestError, Call, json_reply, line_reply, read_floats, read_stream_event
+from service.schemas.replies import (
+    AdvanceReply,
+    AutocompleteReply,
+    CheckReply,
+    ErrorBody,
+    ForgottenReply,
+    FreeReply,
+    GenerateReply,
+    ModelCard,
+    ModelList,
+    NextReply,
+    NextTokenReply,
+    NextWordReply,
+    OpenStatesReply,
+    QualityReply,
+    RankedListResult,
+    RerankReply,
+    ScoreReply,
+    SequenceScoreResult,
+    TextQualityResult,
+    UserPair,
+    UserReply,
+    UserWord,
+    UserWords,
+)
+
+R = TypeVar("R")
+Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+_BINARY = {"accept": "application/octet-stream"}
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Options of POST /v1/score."""
+
+    model: str
+    bos: bool
+    eos: bool
+    detail: str
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of POST /v1/generate."""
+
+    model: str
+    strategy: Literal["greedy", "sample", "beam"]
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    temperature: float
+    top_k: int
+    typical_p: float
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    bad_words: Sequence[str]
+    n: int
+    best_of: int
+    num_beams: int
+    length_penalty: float
+    early_stopping: bool
+    num_beam_groups: int
+    diversity_penalty: float
+    seed: int
+    stop: str | Sequence[str]
+    logprobs: bool | int
+    timeout_ms: int
+
+
+NamedText: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `id`."""
+
+
+class _Span(TypedDict):
+    start: int
+    end: int
+    suggestions: Sequence[str | Mapping[str, Any]]
+
+
+class CheckOptions(TypedDict, total=False):
+    """Options of POST /v1/check."""
+
+    model: str
+    threshold: float
+    precision: float
+    max_suggestions: int
+    candidates: Sequence[_Span]
+    dictionary: Sequence[str]
+    error_rate: float
+    max_edits: int
+    timeout_ms: int
+
+
+class QualityOptions(TypedDict, total=False):
+    """Options of POST /v1/quality."""
+
+    model: str
+    against: str
+
+
+class MixturePart(TypedDict):
+    """Model of a mixture, and its weight at every token."""
+
+    model: str
+    weight: float
+
+
+class _Named(TypedDict):
+    model: str
+    name: str
+
+
+class FurtherModel(_Named, total=False):
+    """Additional model, with features of its own such as `lm:NAME`."""
+
+    weight: float
+
+
+class RerankOptions(TypedDict, total=False):
+    """Options of POST /v1/rerank."""
+
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    weights: Mapping[str, float]
+    profile: str
+    length_exponent: float
+    posterior_scale: float
+    mbr: Literal["wer", "chrf", "bleu"]
+    confidences: bool
+    detail: Literal["none", "token", "word"]
+    bos: bool
+    eos: bool
+    score_mode: Literal["normalised", "unnormalised"]
+    drop_duplicates: bool
+    top: int
+    commit_eos: bool
+    timeout_ms: int
+
+
+class TuneOptions(TypedDict, total=False):
+    """Options of POST /v1/rerank/tune."""
+
+    metric: Literal["wer", "cer", "bleu", "chrf"]
+    normaliser: str
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    given_only: bool
+    features: Sequence[str]
+    length_exponents: Sequence[float]
+    folds: int
+    seed: int
+    restarts: int
+    resamples: int
+    max_p_value: float
+    bootstrap_samples: int
+    timeout_ms: int
+
+
+class ContinuationOptions(TypedDict):
+    """Continuation of a state by POST /v1/states/advance; without text and ids, a copy of the state."""
+
+    state: str
+    text: NotRequired[str]
+    token_ids: NotRequired[Sequence[int]]
+    eos: NotRequired[bool]
+    keep: NotRequired[bool]
+
+
+DictionaryEntry: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `weight`."""
+
+
+class AutocompleteOptions(TypedDict, total=False):
+    """Options of POST /v1/autocomplete."""
+
+    model: str
+    limit: int
+    max_words: int
+    min_probability: float
+    rank: Literal["probability", "savings"]
+    casing: Literal["exact", "ignore"]
+    fuzzy: int
+    dictionary: Sequence[DictionaryEntry]
+    blocklist: Sequence[str]
+    user: str
+    user_weight: float
+    session: str
+    max_steps: int
+    timeout_ms: int
+
+
+_read_next_token, _read_next_word = json_reply(NextTokenReply), json_reply(NextWordReply)
+_read_score, _read_score_line = json_reply(ScoreReply), line_reply(SequenceScoreResult)
+_read_ranking, _read_ranking_line = json_reply(RerankReply), line_reply(RankedListResult)
+_read_quality, _read_quality_line = json_reply(QualityReply), line_reply(TextQualityResult)
+_read_tuning: Callable[[httpx.Response], dict[str, Any]] = json_reply(dict[str, Any])
+_read_generated, _read_check = json_reply(GenerateReply), json_reply(CheckReply)
+_read_completions = json_reply(AutocompleteReply)
+_read_models, _read_model = json_reply(ModelList), json_reply(ModelCard)
+_read_opened, _read_advanced, _read_next = (
+    json_reply(OpenStatesReply),
+    json_reply(AdvanceReply),
+    json_reply(NextReply),
+)
+_read_user, _read_words = json_reply(UserReply), json_reply(UserWords)
+_freed, _forgotten = TypeAdapter(FreeReply), TypeAdapter(ForgottenReply)
+
+
+def next_token(
+    context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
+) -> Call[NextTokenReply]:
+    """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
+    body = {"context": context, "top_k": top_k, "entropy": entropy, "model": model}
+    return Call("POST", "/v1/next-token", _read_next_token, body)
+
+
+def next_word(
+    context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
+) -> Call[NextWordReply]:
+    """Return the most probable words of one or more tokens after each context."""
+    body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
+    return Call("POST", "/v1/next-token", _read_next_word, body)
+
+
+def log_probs(context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
+    """Return the log-probability of every next token, float32 [B, V]."""
+    return Call("POST", "/v1/next-token", read_floats, {"context": context, "model": model}, _BINARY)
+
+
+def score(
+    texts: Sequence[str] | None = None,
+    *,
+    token_ids: Sequence[Sequence[int]] | None = None,
+    context: str | Sequence[int] = "",
+    **options: Unpack[ScoreOptions],
+) -> Call[ScoreReply]:
+    """Score texts or sequences of token ids."""
+    sequences = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
+    return Call("POST", "/v1/score", _read_score, {**sequences, "context": context, **options})
+
+
+def score_lines(
+    items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
+) -> Call[list[SequenceScoreResult | ErrorBody]]:
+    """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
+    return _lines("/v1/score", _read_score_line, items, options)
+
+
+def rerank(lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> Call[RerankReply]:
+    """Re-rank lists of candidates."""
+    return Call("POST", "/v1/rerank", _read_ranking, {"lists": lists, **options})
+
+
+def rerank_lines(
+    lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
+) -> Call[list[RankedListResult | ErrorBody]]:
+    """Yield each re-ranked list, or an error, in order; for thousands of lists.
+
+    Raises:
+        BadRequestError: models have weights beside a profile's, which a query string cannot express.
+    """
+    return _lines("/v1/rerank", _read_ranking_line, lists, _query_options(options))
+
+
+def tune(lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> Call[dict[str, Any]]:
+    """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
+    return Call("POST", "/v1/rerank/tune", _read_tuning, {"lists": lists, **options})
+
+
+def generate(prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> Call[GenerateReply]:
+    """Generate continuations of a prompt."""
+    return Call("POST", "/v1/generate", _read_generated, {"prompt": prompt, "stream": False, **options})
+
+
+def stream(prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> Call[list[GenerateReply]]:
+    """Yield a continuation token by token; closing the iterator stops it."""
+    return Call("POST", "/v1/generate", read_stream_event, {"prompt": prompt, "stream": True, **options})
+
+
+def autocomplete(text: str, **options: Unpack[AutocompleteOptions]) -> Call[AutocompleteReply]:
+    """Return completions of the last word of a text, or the next words."""
+    return Call("POST", "/v1/autocomplete", _read_completions, {"text": text, **options})
+
+
+def check(text: str, **options: Unpack[CheckOptions]) -> Call[CheckReply]:
+    """Return the probable errors of a text, with suggestions."""
+    return Call("POST", "/v1/check", _read_check, {"text": text, **options})
+
+
+def quality(texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
+    """Score texts by bits per word and byte, under one model or two."""
+    return Call("POST", "/v1/quality", _read_quality, {"texts": texts, **options})
+
+
+def quality_lines(
+    items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
+) -> Call[list[TextQualityResult | ErrorBody]]:
+    """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
+    return _lines("/v1/quality", _read_quality_line, items, options)
+
+
+def models() -> Call[ModelList]:
+    """List the models of the service."""
+    return Call("GET", "/v1/models", _read_models)
+
+
+def model(address: str) -> Call[ModelCard]:
+    """Return the description of one model."""
+    return Call("GET", f"/v1/models/{quote(address, safe='@')}", _read_model)
+
+
+def open_states(
+    context: Contexts = "", *, model: str | None = None, bos: bool = True
+) -> Call[OpenStatesReply]:
+    """Open a state after each context."""
+    return Call("POST", "/v1/states", _read_opened, {"context": context, "model": model, "bos": bos})
+
+
+def advance_states(
+    continuations: Sequence[ContinuationOptions],
+    *,
+    next_token_ids: Sequence[int] = (),
+    free: Iterable[str] = (),
+) -> Call[AdvanceReply]:
+    """Score continuations, keep the states after them, then free the states in `free`."""
+    body = {"continuations": continuations, "next_token_ids": list(next_token_ids), "free": list(free)}
+    return Call("POST", "/v1/states/advance", _read_advanced, body)
+
+
+def next_of_states(states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
+    """Return the log-probabilities of the given tokens, or of all, after each state."""
+    return Call("POST", "/v1/states/next", _read_next, {"states": states, "token_ids": token_ids})
+
+
+def log_probs_of_states(
+    states: Sequence[str], *, token_ids: Sequence[int] | None = None
+) -> "Call[memoryview[float]]":
+    """Return the log-probabilities of `next` as float32 [B, K]."""
+    return Call("POST", "/v1/states/next", read_floats, {"states": states, "token_ids": token_ids}, _BINARY)
+
+
+def free_states(states: Iterable[str]) -> Call[int]:
+    """Free states, and return the number of states freed."""
+    read: Callable[[httpx.Response], int] = lambda reply: _freed.validate_json(reply.content).freed  # noqa: E731
+    return Call("POST", "/v1/states/free", read, {"states": list(states)})
+
+
+def accept(user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
+    """Learn words and pairs from a text that a user has accepted after a context."""
+    return Call("POST", f"{_user_path(user)}/accepted", _read_user, {"text": text, "context": context})
+
+
+def export(user: str) -> Call[UserWords]:
+    """Return the words and pairs learnt from a user."""
+    return Call("GET", _user_path(user), _read_words)
+
+
+def restore(user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()) -> Call[UserReply]:
+    """Replace the words and pairs of a user."""
+    body = {"words": list(map(asdict, words)), "pairs": list(map(asdict, pairs))}
+    return Call("PUT", _user_path(user), _read_user, body)
+
+
+def forget(user: str) -> Call[bool]:
+    """Forget a user, and return whether the user was known."""
+    read: Callable[[httpx.Response], bool] = lambda reply: _forgotten.validate_json(reply.content).forgotten  # noqa: E731
+    return Call("DELETE", _user_path(user), read)
+
+
+def _user_path(user: str) -> str:
+    return f"/v1/autocomplete/users/{quote(user, safe='')}"
+
+
+def _lines(
+    path: str, read: Callable[[str], R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
+) -> Call[R]:
+    """Send one line for each item, with the options in the query string."""
+    body = "\n".join(map(json.dumps, items)).encode()
+    return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query)
+
+
+def _query_options(options: RerankOptions) -> dict[str, Any]:
+    """Convert options to a query string; mappings and lists are written as pairs."""
+    query: dict[str, Any] = dict(options)
+    models = options.get("models", ())
+    weights = {f"lm:{model['name']}": model["weight"] for model in models if "weight" in model}
+    if weights and "profile" in options and "weights" not in options:
+        message = "models have weights beside a profile's: lines take either, so give all of them as weights"
+        raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
+    if weights or "weights" in options:
+        query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
+    if models:
+        query["models"] = _comma_pairs({model["name"]: model["model"] for model in models})
+    if "mixture" in options:
+        query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in options["mixture"]})
+    return query
+
+
+def _comma_pairs(values: Mapping[str, object]) -> str:
+    return ",".join(f"{name}={value}" for name, value in values.items())
