@@ -1,15 +1,13 @@
 """Clients of the service, synchronous and asynchronous: the same methods, from `service.client.endpoints`."""
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
 import httpx
 
-from service.client import endpoints
 from service.client.calls import (
     Call,
     LineReader,
@@ -18,115 +16,9 @@ from service.client.calls import (
     retry_delay_s,
     transport_error,
 )
+from service.client.endpoints import AsyncCaller, BlockingCaller, ClientMethods, StateMethods, UserMethods
 
-P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class BlockingCaller(Protocol):
-    """Sends calls and waits for the replies."""
-
-    def fetch(self, call: Call[R]) -> R:
-        """Send a call and parse its reply."""
-        ...
-
-    def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
-        """Send a call and yield the results in its reply's lines."""
-        ...
-
-
-class AsyncCaller(Protocol):
-    """Sends calls; the replies are awaited."""
-
-    async def fetch(self, call: Call[R]) -> R:
-        """Send a call and parse its reply."""
-        ...
-
-    def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
-        """Send a call and yield the results in its reply's lines."""
-        ...
-
-
-class Method(Generic[P, R]):
-    """A client's method that returns a reply; the asynchronous client's returns it when awaited."""
-
-    def __init__(self, call: Callable[P, Call[R]]) -> None:
-        self._call = call
-
-    @overload
-    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, R]: ...
-    @overload
-    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, Awaitable[R]]: ...
-    def __get__(self, caller: Any, owner: type) -> Any:
-        """Bind to a client."""
-        return _bound(self._call, None if caller is None else caller.fetch)
-
-
-class LinesMethod(Generic[P, R]):
-    """A client's method that yields results as they come; the asynchronous client's is iterated with `async for`."""
-
-    def __init__(self, call: Callable[P, Call[list[R]]]) -> None:
-        self._call = call
-
-    @overload
-    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, Iterator[R]]: ...
-    @overload
-    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, AsyncIterator[R]]: ...
-    def __get__(self, caller: Any, owner: type) -> Any:
-        """Bind to a client."""
-        return _bound(self._call, None if caller is None else caller.fetch_lines)
-
-
-def _bound(call: Callable[..., Any], fetch: Callable[[Any], Any] | None) -> Callable[..., Any]:
-    """A function with the signature and docstring of `call`; without a client, `call` itself, for documentation."""
-    if fetch is None:
-        return call
-
-    @functools.wraps(call)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return fetch(call(*args, **kwargs))
-
-    return method
-
-
-class _Endpoints:
-    """Methods of both clients."""
-
-    next_token = Method(endpoints.next_token)
-    next_word = Method(endpoints.next_word)
-    log_probs = Method(endpoints.log_probs)
-    score = Method(endpoints.score)
-    score_lines = LinesMethod(endpoints.score_lines)
-    rerank = Method(endpoints.rerank)
-    rerank_lines = LinesMethod(endpoints.rerank_lines)
-    tune = Method(endpoints.tune)
-    generate = Method(endpoints.generate)
-    stream = LinesMethod(endpoints.stream)
-    autocomplete = Method(endpoints.autocomplete)
-    check = Method(endpoints.check)
-    quality = Method(endpoints.quality)
-    quality_lines = LinesMethod(endpoints.quality_lines)
-    models = Method(endpoints.models)
-    model = Method(endpoints.model)
-
-
-class _StateEndpoints:
-    """Requests about states kept by the service, for decoders. Every method raises GramophoneError."""
-
-    open = Method(endpoints.open_states)
-    advance = Method(endpoints.advance_states)
-    next = Method(endpoints.next_of_states)
-    log_probs = Method(endpoints.log_probs_of_states)
-    free = Method(endpoints.free_states)
-
-
-class _UserEndpoints:
-    """Requests about users of autocomplete and their accepted words. Every method raises GramophoneError."""
-
-    accept = Method(endpoints.accept)
-    export = Method(endpoints.export)
-    restore = Method(endpoints.restore)
-    forget = Method(endpoints.forget)
 
 
 class _SyncGroup:
@@ -139,23 +31,23 @@ class _AsyncGroup:
         self.fetch, self.fetch_lines = client.fetch, client.fetch_lines
 
 
-class States(_StateEndpoints, _SyncGroup):
+class States(StateMethods, _SyncGroup):
     """Methods for states kept by the service: `Client.states`."""
 
 
-class AsyncStates(_StateEndpoints, _AsyncGroup):
+class AsyncStates(StateMethods, _AsyncGroup):
     """Methods for states kept by the service: `AsyncClient.states`."""
 
 
-class Users(_UserEndpoints, _SyncGroup):
+class Users(UserMethods, _SyncGroup):
     """Methods for the users of autocomplete: `Client.users`."""
 
 
-class AsyncUsers(_UserEndpoints, _AsyncGroup):
+class AsyncUsers(UserMethods, _AsyncGroup):
     """Methods for the users of autocomplete: `AsyncClient.users`."""
 
 
-class AsyncClient(_Endpoints):
+class AsyncClient(ClientMethods):
     """Client for asyncio, with the methods of `Client`.
 
     Args:
@@ -248,7 +140,7 @@ class AsyncClient(_Endpoints):
             await response.aclose()
 
 
-class Client(_Endpoints):
+class Client(ClientMethods):
     """Synchronous client of the service.
 
     Args:

@@ -1,13 +1,26 @@
 """Methods of the client, each written once as the request that it makes.
 
-A function here has the signature and the docstring of the method; `service.client.client` makes a method of it
-that returns the parsed reply, at once or to be awaited.
+A function here has the signature and the docstring of the method; `Method` makes a method of it that returns the
+parsed reply, at once or to be awaited.
 """
 
+import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NotRequired,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 from urllib.parse import quote
 
 import httpx
@@ -226,7 +239,7 @@ _read_user, _read_words = json_reply(UserReply), json_reply(UserWords)
 _freed, _forgotten = TypeAdapter(FreeReply), TypeAdapter(ForgottenReply)
 
 
-def next_token(
+def next_token_call(
     context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
 ) -> Call[NextTokenReply]:
     """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
@@ -234,7 +247,7 @@ def next_token(
     return Call("POST", "/v1/next-token", _read_next_token, body)
 
 
-def next_word(
+def next_word_call(
     context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
 ) -> Call[NextWordReply]:
     """Return the most probable words of one or more tokens after each context."""
@@ -242,12 +255,12 @@ def next_word(
     return Call("POST", "/v1/next-token", _read_next_word, body)
 
 
-def log_probs(context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
+def log_probs_call(context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
     """Return the log-probability of every next token, float32 [B, V]."""
     return Call("POST", "/v1/next-token", read_floats, {"context": context, "model": model}, _BINARY)
 
 
-def score(
+def score_call(
     texts: Sequence[str] | None = None,
     *,
     token_ids: Sequence[Sequence[int]] | None = None,
@@ -259,19 +272,19 @@ def score(
     return Call("POST", "/v1/score", _read_score, {**sequences, "context": context, **options})
 
 
-def score_lines(
+def score_lines_call(
     items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
 ) -> Call[list[SequenceScoreResult | ErrorBody]]:
     """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
     return _lines("/v1/score", _read_score_line, items, options)
 
 
-def rerank(lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> Call[RerankReply]:
+def rerank_call(lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> Call[RerankReply]:
     """Re-rank lists of candidates."""
     return Call("POST", "/v1/rerank", _read_ranking, {"lists": lists, **options})
 
 
-def rerank_lines(
+def rerank_lines_call(
     lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
 ) -> Call[list[RankedListResult | ErrorBody]]:
     """Yield each re-ranked list, or an error, in order; for thousands of lists.
@@ -282,61 +295,65 @@ def rerank_lines(
     return _lines("/v1/rerank", _read_ranking_line, lists, _query_options(options))
 
 
-def tune(lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> Call[dict[str, Any]]:
+def tune_call(lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> Call[dict[str, Any]]:
     """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
     return Call("POST", "/v1/rerank/tune", _read_tuning, {"lists": lists, **options})
 
 
-def generate(prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> Call[GenerateReply]:
+def generate_call(
+    prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+) -> Call[GenerateReply]:
     """Generate continuations of a prompt."""
     return Call("POST", "/v1/generate", _read_generated, {"prompt": prompt, "stream": False, **options})
 
 
-def stream(prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]) -> Call[list[GenerateReply]]:
+def stream_call(
+    prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+) -> Call[list[GenerateReply]]:
     """Yield a continuation token by token; closing the iterator stops it."""
     return Call("POST", "/v1/generate", read_stream_event, {"prompt": prompt, "stream": True, **options})
 
 
-def autocomplete(text: str, **options: Unpack[AutocompleteOptions]) -> Call[AutocompleteReply]:
+def autocomplete_call(text: str, **options: Unpack[AutocompleteOptions]) -> Call[AutocompleteReply]:
     """Return completions of the last word of a text, or the next words."""
     return Call("POST", "/v1/autocomplete", _read_completions, {"text": text, **options})
 
 
-def check(text: str, **options: Unpack[CheckOptions]) -> Call[CheckReply]:
+def check_call(text: str, **options: Unpack[CheckOptions]) -> Call[CheckReply]:
     """Return the probable errors of a text, with suggestions."""
     return Call("POST", "/v1/check", _read_check, {"text": text, **options})
 
 
-def quality(texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
+def quality_call(texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
     """Score texts by bits per word and byte, under one model or two."""
     return Call("POST", "/v1/quality", _read_quality, {"texts": texts, **options})
 
 
-def quality_lines(
+def quality_lines_call(
     items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
 ) -> Call[list[TextQualityResult | ErrorBody]]:
     """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
     return _lines("/v1/quality", _read_quality_line, items, options)
 
 
-def models() -> Call[ModelList]:
+def models_call() -> Call[ModelList]:
     """List the models of the service."""
     return Call("GET", "/v1/models", _read_models)
 
 
-def model(address: str) -> Call[ModelCard]:
+def model_call(address: str) -> Call[ModelCard]:
     """Return the description of one model."""
     return Call("GET", f"/v1/models/{quote(address, safe='@')}", _read_model)
 
 
-def open_states(
+def open_states_call(
     context: Contexts = "", *, model: str | None = None, bos: bool = True
 ) -> Call[OpenStatesReply]:
     """Open a state after each context."""
     return Call("POST", "/v1/states", _read_opened, {"context": context, "model": model, "bos": bos})
 
 
-def advance_states(
+def advance_states_call(
     continuations: Sequence[ContinuationOptions],
     *,
     next_token_ids: Sequence[int] = (),
@@ -347,41 +364,41 @@ def advance_states(
     return Call("POST", "/v1/states/advance", _read_advanced, body)
 
 
-def next_of_states(states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
+def next_of_states_call(states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
     """Return the log-probabilities of the given tokens, or of all, after each state."""
     return Call("POST", "/v1/states/next", _read_next, {"states": states, "token_ids": token_ids})
 
 
-def log_probs_of_states(
+def log_probs_of_states_call(
     states: Sequence[str], *, token_ids: Sequence[int] | None = None
 ) -> "Call[memoryview[float]]":
     """Return the log-probabilities of `next` as float32 [B, K]."""
     return Call("POST", "/v1/states/next", read_floats, {"states": states, "token_ids": token_ids}, _BINARY)
 
 
-def free_states(states: Iterable[str]) -> Call[int]:
+def free_states_call(states: Iterable[str]) -> Call[int]:
     """Free states, and return the number of states freed."""
     read: Callable[[httpx.Response], int] = lambda reply: _freed.validate_json(reply.content).freed  # noqa: E731
     return Call("POST", "/v1/states/free", read, {"states": list(states)})
 
 
-def accept(user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
+def accept_call(user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
     """Learn words and pairs from a text that a user has accepted after a context."""
     return Call("POST", f"{_user_path(user)}/accepted", _read_user, {"text": text, "context": context})
 
 
-def export(user: str) -> Call[UserWords]:
+def export_call(user: str) -> Call[UserWords]:
     """Return the words and pairs learnt from a user."""
     return Call("GET", _user_path(user), _read_words)
 
 
-def restore(user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()) -> Call[UserReply]:
+def restore_call(user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()) -> Call[UserReply]:
     """Replace the words and pairs of a user."""
     body = {"words": list(map(asdict, words)), "pairs": list(map(asdict, pairs))}
     return Call("PUT", _user_path(user), _read_user, body)
 
 
-def forget(user: str) -> Call[bool]:
+def forget_call(user: str) -> Call[bool]:
     """Forget a user, and return whether the user was known."""
     read: Callable[[httpx.Response], bool] = lambda reply: _forgotten.validate_json(reply.content).forgotten  # noqa: E731
     return Call("DELETE", _user_path(user), read)
@@ -418,3 +435,112 @@ def _query_options(options: RerankOptions) -> dict[str, Any]:
 
 def _comma_pairs(values: Mapping[str, object]) -> str:
     return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+P = ParamSpec("P")
+
+
+class BlockingCaller(Protocol):
+    """Sends calls and waits for the replies."""
+
+    def fetch(self, call: Call[R]) -> R:
+        """Send a call and parse its reply."""
+        ...
+
+    def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
+        """Send a call and yield the results in its reply's lines."""
+        ...
+
+
+class AsyncCaller(Protocol):
+    """Sends calls; the replies are awaited."""
+
+    async def fetch(self, call: Call[R]) -> R:
+        """Send a call and parse its reply."""
+        ...
+
+    def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
+        """Send a call and yield the results in its reply's lines."""
+        ...
+
+
+class Method(Generic[P, R]):
+    """A client's method that returns a reply; the asynchronous client's returns it when awaited."""
+
+    def __init__(self, call: Callable[P, Call[R]]) -> None:
+        self._call = call
+
+    @overload
+    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, R]: ...
+    @overload
+    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, Awaitable[R]]: ...
+    def __get__(self, caller: Any, owner: type) -> Any:
+        """Bind to a client."""
+        return _bound(self._call, None if caller is None else caller.fetch)
+
+
+class LinesMethod(Generic[P, R]):
+    """A client's method that yields results as they come; the asynchronous client's is iterated with `async for`."""
+
+    def __init__(self, call: Callable[P, Call[list[R]]]) -> None:
+        self._call = call
+
+    @overload
+    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, Iterator[R]]: ...
+    @overload
+    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, AsyncIterator[R]]: ...
+    def __get__(self, caller: Any, owner: type) -> Any:
+        """Bind to a client."""
+        return _bound(self._call, None if caller is None else caller.fetch_lines)
+
+
+def _bound(call: Callable[..., Any], fetch: Callable[[Any], Any] | None) -> Callable[..., Any]:
+    """A function with the signature and docstring of `call`; without a client, `call` itself, for documentation."""
+    if fetch is None:
+        return call
+
+    @functools.wraps(call)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return fetch(call(*args, **kwargs))
+
+    return method
+
+
+class ClientMethods:
+    """Methods of both clients."""
+
+    next_token = Method(next_token_call)
+    next_word = Method(next_word_call)
+    log_probs = Method(log_probs_call)
+    score = Method(score_call)
+    score_lines = LinesMethod(score_lines_call)
+    rerank = Method(rerank_call)
+    rerank_lines = LinesMethod(rerank_lines_call)
+    tune = Method(tune_call)
+    generate = Method(generate_call)
+    stream = LinesMethod(stream_call)
+    autocomplete = Method(autocomplete_call)
+    check = Method(check_call)
+    quality = Method(quality_call)
+    quality_lines = LinesMethod(quality_lines_call)
+    models = Method(models_call)
+    model = Method(model_call)
+
+
+class StateMethods:
+    """Requests about states kept by the service, for decoders. Every method raises GramophoneError."""
+
+    open = Method(open_states_call)
+    advance = Method(advance_states_call)
+    next = Method(next_of_states_call)
+    log_probs = Method(log_probs_of_states_call)
+    free = Method(free_states_call)
+
+
+class UserMethods:
+    """Requests about users of autocomplete and their accepted words. Every method raises GramophoneError."""
+
+    accept = Method(accept_call)
+    export = Method(export_call)
+    restore = Method(restore_call)
+    forget = Method(forget_call)
