@@ -253,6 +253,11 @@ class FeatureExtractor(Protocol[S_contra]):
         ...
 
 
+def is_lookup(model: LanguageModel[Any]) -> bool:
+    """Return whether a model looks its predictions up: reading is cheap, and merging calls saves nothing."""
+    return bool(getattr(model, "is_lookup", False))
+
+
 def is_self_normalised(model: LanguageModel[Any]) -> bool:
     """Return whether a model was trained so that its logits approximate log-probabilities."""
     return bool(getattr(model, "self_normalised", False))

@@ -22,7 +22,14 @@ from models.arrays import FloatArray, TokenIds, to_numpy
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
-from models.language_model import ChoiceScorer, LanguageModel, score_choices, score_sequences, supports
+from models.language_model import (
+    ChoiceScorer,
+    LanguageModel,
+    is_lookup,
+    score_choices,
+    score_sequences,
+    supports,
+)
 from models.vocabulary import UNK
 
 Indices = npt.NDArray[np.int64]
@@ -288,7 +295,7 @@ def choice_log_probs(
     order = np.argsort(rows, kind="stable")
     rows, tokens = rows[order], tokens[order]
     out = np.empty(len(rows), dtype=np.float32)
-    if supports(model, ChoiceScorer) or model.family == "ngram":
+    if supports(model, ChoiceScorer) or is_lookup(model):
         out[order] = yield ChoicesCall(state, rows, tokens)
         return out
     result = np.empty(len(rows), dtype=np.float32)

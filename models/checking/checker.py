@@ -34,7 +34,7 @@ from models.checking.sentences import (
 from models.checking.subword_candidates import SubwordCandidateGenerator
 from models.checking.word_candidates import WordCandidateGenerator
 from models.errors import InvalidInputError
-from models.language_model import LanguageModel
+from models.language_model import LanguageModel, is_lookup
 from models.tokenizers import Tokenizer
 
 _MAX_BATCH_TOKENS = 512
@@ -100,7 +100,7 @@ class Checker:
         """Limit to the number that the model can distinguish, if that is known to be small."""
         if search.right_tokens is not None:
             return search.right_tokens
-        if model.family == "ngram":
+        if is_lookup(model):
             return int(getattr(model, "order", 1)) - 1
         return self._proposer.right_tokens()
 

@@ -169,7 +169,7 @@ class NGramModel:
         InvalidInputError: the automaton is of another vocabulary's size.
     """
 
-    family = "ngram"
+    family, is_lookup = "ngram", True
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary, *, normalised: bool = True) -> None:
         if automaton.vocab_size != len(vocabulary):

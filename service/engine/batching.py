@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.language_model import LanguageModel
+from models.language_model import LanguageModel, is_lookup
 
 C = TypeVar("C")
 """Type of the calls of a batch."""
@@ -237,7 +237,7 @@ class ModelCall(ABC):
     @property
     def merges(self) -> bool:
         """Whether batching saves time; False for n-gram tables, where it only adds copies."""
-        return self.model.family != "ngram"
+        return not is_lookup(self.model)
 
     @property
     @abstractmethod

@@ -20,6 +20,7 @@ from models.language_model import (
     BlockSampler,
     LanguageModel,
     TopKPredictor,
+    is_lookup,
     prefill_sequences,
     score_sequences,
     supports,
@@ -244,7 +245,7 @@ class Loader:
         """Return the model with empty prefix and next-token caches."""
         next_token_bytes = self._prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self._prefix_cache_bytes - next_token_bytes
-        reads_fast = checkpoint.model.family == "ngram"  # reading again is faster than a cache lookup
+        reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
         prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
         next_token_cache = NextTokenCache(next_token_bytes) if next_token_bytes else None
         return LoadedModel(version.address, checkpoint, prefix_cache, next_token_cache)

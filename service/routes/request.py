@@ -20,6 +20,7 @@ from starlette.types import Receive, Send
 
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
+from models.language_model import is_lookup
 from service.engine.engine import Engine, RequestOptions
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
@@ -245,7 +246,7 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
     """Return whether to compute inline rather than on the model thread: short requests to n-gram models."""
-    return loaded.model.family == "ngram" and len(body) <= _INLINE_BYTES
+    return is_lookup(loaded.model) and len(body) <= _INLINE_BYTES
 
 
 def json_pieces(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from models.language_model import is_lookup
 from service.engine.engine import RequestOptions
 from service.middleware.request_context import add_counts
 from service.routes.openapi import BINARY_TYPE, body_of, replies_of
@@ -104,7 +105,7 @@ async def advance(request: Request) -> Response:
     is_small = (
         count <= INLINE_CONTINUATIONS and not wire.next_token_ids and len(body) <= INLINE_CONTINUATIONS * 256
     )
-    inline = is_small and loaded.model.family == "ngram"
+    inline = is_small and is_lookup(loaded.model)
     return await run_request(request, work, write, _states_options(request, wire, body, count), inline=inline)
 
 

@@ -18,7 +18,7 @@ from models.checking.error_model import CheckSettings
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence
 from models.errors import ContextLengthError, InvalidInputError
-from models.language_model import LanguageModel, count_words
+from models.language_model import LanguageModel, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
 from service.engine.batching import view
 from service.engine.calls import consume, next_log_probs, score, score_choices
@@ -198,7 +198,7 @@ def _through_engine(
 
     Calls of an n-gram model run here: the lookup costs less than a call to the engine.
     """
-    is_table = model.family == "ngram"
+    is_table = is_lookup(model)
     answer: Any = None
     while True:
         try:

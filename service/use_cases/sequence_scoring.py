@@ -5,12 +5,11 @@ length is one row of a state, and scores next tokens when enough rows are pendin
 many rows are the cheapest. It is chosen when its estimated cost is lower than that of reading all
 texts side by side (costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
 
-`score_shared_prefixes` serves models without a `ChoiceScorer`: levels are read as long as texts
-share most of their prefixes, the remainder of each text as usual. Lookup models score without
-padding.
+Lookup models score without padding.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,15 +17,14 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.language_model import (
-    ChoiceScorer,
     LanguageModel,
     RaggedScorer,
-    pad_sequences,
+    is_lookup,
     supports,
 )
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states
-from service.engine.calls import consume, read, score, score_choices, score_ragged
+from service.engine.calls import consume, score, score_choices, score_ragged
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
@@ -34,10 +32,8 @@ from service.use_cases.candidate_texts import RaggedTexts
 from service.use_cases.constants import (
     LEVEL_COST,
     MAX_LOOKUP_TOKENS,
-    MAX_PREFIX_RATIO,
     MAX_TREE_ROWS,
     MAX_TREE_TOKENS,
-    MIN_SAVED_SHARE,
     PREFIX_COST,
 )
 from service.use_cases.inputs import EncodedText
@@ -46,135 +42,29 @@ from service.use_cases.prefill import chunks_by_length, context_groups, prefill
 Indices = npt.NDArray[np.int64]
 
 
-class PrefixLevel(NamedTuple):
-    """Prefixes of one length.
-
-    Attributes:
-        nodes: prefix of each text [N]; −1 for shorter texts.
-        parents: of each prefix, the prefix one token shorter [K].
-        tokens: last token of each prefix [K].
-    """
-
-    nodes: Indices
-    parents: Indices
-    tokens: TokenIds
-
-
-def shared_prefix_levels(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> list[PrefixLevel]:
-    """Build the levels shared by texts, the first of the contexts; none if they save too little.
-
-    Args:
-        contexts: index of the context of each text [N]; each of 0 … C − 1 occurs.
-        tokens: ids [N, T].
-        lengths: of the texts [N].
-    """
-    levels = [PrefixLevel(contexts, np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    saved = 0
-    for depth in range(tokens.shape[1]):
-        level = _next_prefix_level(levels[-1].nodes, tokens[:, depth], lengths > depth)
-        unfinished = int(np.count_nonzero(lengths > depth))
-        if len(level.tokens) > MAX_PREFIX_RATIO * unfinished:
-            break
-        saved += unfinished - len(level.tokens)
-        levels.append(level)
-    return levels if saved > MIN_SAVED_SHARE * lengths.sum() else []
-
-
-def score_shared_prefixes(
-    model: LanguageModel[Any], state: Any, levels: list[PrefixLevel], tokens: TokenIds, lengths: TokenIds
-) -> Work[Any, FloatArray]:
-    """Score texts [N, T] by shared prefixes, in natural logarithms; 0 past a text's length.
-
-    Args:
-        model: any.
-        state: after each context [C].
-        levels: of the texts; at least two.
-        tokens: ids [N, T].
-        lengths: of the texts [N].
-    """
-    scores = np.zeros(tokens.shape, dtype=np.float32)
-    for depth, level in enumerate(levels[1:]):
-        one_each = np.ones(len(level.tokens), dtype=np.int64)
-        scored, _, state = yield from read(
-            model, state.select(level.parents), level.tokens[:, None], one_each
-        )
-        rows = np.flatnonzero(level.nodes >= 0)
-        scores[rows, depth] = scored[level.nodes[rows], 0]
-    depth = len(levels) - 1
-    rows = np.flatnonzero(lengths > depth)
-    if rows.size:
-        rest = state.select(levels[-1].nodes[rows])
-        scores[rows, depth:] = yield from score(model, rest, tokens[rows, depth:], lengths[rows] - depth)
-    return scores
-
-
-def _next_prefix_level(nodes: Indices, tokens: TokenIds, long_enough: npt.NDArray[np.bool_]) -> PrefixLevel:
-    """Extend the prefixes of texts by their next tokens [N], for the texts long enough."""
-    rows = np.flatnonzero(long_enough)
-    width = int(tokens.max()) + 1
-    # one number per pair of node and token, so that equal prefixes sort together
-    pairs, node_of_row = np.unique(nodes[rows] * width + tokens[rows], return_inverse=True)
-    after = np.full(len(nodes), -1, dtype=np.int64)
-    after[rows] = node_of_row
-    return PrefixLevel(after, pairs // width, pairs % width)
-
-
 def score_sequence_list(
-    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, normalised: bool = True
+    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool
 ) -> Work[Any, list[FloatArray]]:
     """Score each sequence's text given its context; a use case.
-
-    Contexts of several sequences are read once, and so are shared prefixes where that saves work.
-    Rows are sorted by length, so that a chunk has little padding.
 
     Args:
         loaded: any.
         sequences: texts with their contexts; equal contexts are one array (`ContextInterner`).
         bos: whether `<s>` precedes the context.
-        normalised: False for logits instead of log-probabilities.
 
     Returns:
         One array of natural-log probabilities [T] per text, in order.
     """
-    scores: list[FloatArray] = []
-    for group in context_groups(_new_context_lengths(sequences)):
-        scores += yield from _score_group(loaded, sequences[group], bos=bos, normalised=normalised)
-    return scores
-
-
-def _new_context_lengths(sequences: Sequence[EncodedText]) -> list[int]:
-    """Return the length of each sequence's context; 0 where an earlier sequence has it too."""
-    seen: set[int] = set()
-    lengths = []
-    for context, _ in sequences:
-        lengths.append(0 if id(context) in seen else len(context))
-        seen.add(id(context))
-    return lengths
-
-
-def _score_group(
-    loaded: LoadedModel, sequences: Sequence[EncodedText], *, bos: bool, normalised: bool
-) -> Work[Any, list[FloatArray]]:
-    row_of_context: dict[int, int] = {}
-    rows = np.array([row_of_context.setdefault(id(context), len(row_of_context)) for context, _ in sequences])
+    if not sequences:
+        return []
+    numbers: dict[int, int] = {}
+    context_of = [numbers.setdefault(id(context), len(numbers)) for context, _ in sequences]
     contexts = list({id(context): context for context, _ in sequences}.values())
-    states = yield from prefill(loaded, contexts, bos=bos)
-    scores: list[FloatArray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
-    shares = normalised and loaded.model.family != "ngram"
-    for chunk in chunks_by_length(np.array([len(text) for _, text in sequences], dtype=np.int64)):
-        tokens, lengths = pad_sequences([sequences[i].text for i in chunk])
-        used, numbers = np.unique(rows[chunk], return_inverse=True)
-        levels = shared_prefix_levels(numbers, tokens, lengths) if shares and len(chunk) > 1 else []
-        if levels:
-            scored = yield from score_shared_prefixes(
-                loaded.model, states.select(used), levels, tokens, lengths
-            )
-        else:
-            state = states.select(rows[chunk])
-            scored = yield from score(loaded.model, state, tokens, lengths, normalised=normalised)
-        for row, i in enumerate(chunk):
-            scores[i] = scored[row, : lengths[row]]
-    return scores
+    offsets = np.cumsum([0, *(len(text) for _, text in sequences)])
+    ids = np.concatenate([text for _, text in sequences])
+    texts = RaggedTexts(contexts, np.array(context_of), ids, offsets)
+    scores = yield from score_ragged_texts(loaded, texts, np.arange(len(sequences)), bos=bos)
+    return [scores[begin:end] for begin, end in pairwise(offsets.tolist())]
 
 
 class TreeLevel(NamedTuple):
@@ -455,15 +345,10 @@ def _score_padded(
     normalised: bool,
 ) -> Work[Any, FloatArray]:
     """Score texts [N, T] after contexts [N] of K, shared prefixes once if that saves work."""
-    shares = normalised and len(lengths) > 1 and model.family != "ngram"
-    if shares and supports(model, ChoiceScorer):
+    if normalised and len(lengths) > 1 and not is_lookup(model):
         levels = yield from build_tree(contexts, tokens, lengths)
         if tree_is_cheaper(levels, len(state), lengths):
             return (yield from score_tree(model, state, levels, tokens.shape))
-    elif shares:
-        shared = shared_prefix_levels(contexts, tokens, lengths)
-        if shared:
-            return (yield from score_shared_prefixes(model, state, shared, tokens, lengths))
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())

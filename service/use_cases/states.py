@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import LOG_ZERO, LanguageModel, pad_sequences
+from models.language_model import LOG_ZERO, LanguageModel, is_lookup, pad_sequences
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
@@ -119,7 +119,7 @@ def _next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wo
 
 
 def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
-    return loaded.model.family == "ngram" and len(ids) * SPARSE_RATIO <= loaded.vocab_size
+    return is_lookup(loaded.model) and len(ids) * SPARSE_RATIO <= loaded.vocab_size
 
 
 def _row_ranges(loaded: LoadedModel, count: int, ids: TokenIds | None) -> Iterator[range]:
@@ -146,7 +146,7 @@ def _score_and_advance(
     """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
     used, row_of_used = np.unique(rows, return_inverse=True)
     single = tokens.shape[1] == 1 and not keep  # scoring would needlessly advance the state
-    if model.family != "ngram" and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
+    if not is_lookup(model) and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
         return (
             yield from _score_by_distributions(
                 model, distinct.select(used), row_of_used, tokens=tokens, lengths=lengths, keep=keep

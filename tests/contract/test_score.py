@@ -10,7 +10,7 @@ import pytest
 from models.vocabulary import BOS, EOS
 from service.client import AsyncClient, Client
 from service.schemas.replies import ErrorBody
-from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.fake_models import WORDS, FakeModel, fake_vocabulary
 
 MODEL = FakeModel(fake_vocabulary())
 IDS = MODEL.vocabulary.ids
@@ -134,10 +134,16 @@ def test_options_of_lines_are_checked(http):
     assert response.json()["error"]["param"] == "detail"
 
 
+def distinct_texts(count):
+    """Texts of 20 words that share no beginning: none is read at the cost of another."""
+    random = np.random.default_rng(4)
+    return [" ".join(random.choice(WORDS, 20)) for _ in range(count)]
+
+
 def test_a_failure_on_the_way_is_the_last_line(http, server):
     """The request's time runs out after some lines: they stand, and the last line says why it stops."""
     engine = server.app.state.services.engine
-    content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + ["the " * 20] * 600)
+    content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + distinct_texts(600))
     patient, engine._request_timeout_s = engine._request_timeout_s, 0.4
     try:
         answers = lines(http, content.encode(), model="slow")
@@ -248,7 +254,7 @@ def test_options_of_quality_lines_are_checked(http):
 
 def test_a_failure_is_the_last_line_of_quality(http, server):
     engine = server.app.state.services.engine
-    content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + ["the " * 20] * 600)
+    content = "\n".join(json.dumps({"text": text}) for text in ["the"] * 256 + distinct_texts(600))
     patient, engine._request_timeout_s = engine._request_timeout_s, 0.4
     try:
         answers = lines_of_quality(http, content.encode(), model="slow")

@@ -16,7 +16,7 @@ from service.engine.calls import ScoreChoices, consume, next_log_probs, run_sing
 from service.engine.job import Job, run_to_completion
 from service.engine.prefill import Read, slice_width
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from service.use_cases.sequence_scoring import score_shared_prefixes, shared_prefix_levels
+from service.use_cases.sequence_scoring import build_tree, score_tree
 from tests.support import families
 
 texts = st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=9), min_size=1, max_size=6)
@@ -118,19 +118,17 @@ def test_what_texts_share_is_scored_once_and_the_same(name, some, contexts):
     model = (EXACT | NEAR)[name]
     used, numbers = np.unique(contexts[: len(some)], return_inverse=True)
     tokens, lengths = pad_sequences(some)
-    levels = shared_prefix_levels(numbers, tokens, lengths)
-    if not levels:
-        return
+    levels = run_to_completion(build_tree(numbers, tokens, lengths))
     before = model.advance(model.initial_state(len(used)), used + 5)
-    told = run_to_completion(score_shared_prefixes(model, before, levels, tokens, lengths))
+    told = run_to_completion(score_tree(model, before, levels, tokens.shape))
     wanted = score_sequences(model, before.select(numbers), tokens, lengths)
     np.testing.assert_allclose(told, wanted, atol=2e-5)
 
 
 def test_equal_texts_are_one_row_a_level():
     tokens, lengths = pad_sequences([[3, 4, 5, 6]] * 10 + [[3, 4, 7, 8]] * 10)
-    levels = shared_prefix_levels(np.zeros(20, np.int64), tokens, lengths)
-    assert [len(level.tokens) for level in levels] == [0, 1, 1, 2, 2]
+    levels = run_to_completion(build_tree(np.zeros(20, np.int64), tokens, lengths))
+    assert [len(level.tokens) for level in levels] == [1, 1, 2, 2]
 
 
 MODEL = families.model("ngram")  # exact, whatever the company

@@ -61,7 +61,7 @@ class TensorNGramModel:
         cpu_model: the model it was made from.
     """
 
-    family = "ngram"
+    family, is_lookup = "ngram", True
 
     def __init__(self, model: NGramModel, *, device: str | torch.device) -> None:
         self.cpu_model = model
