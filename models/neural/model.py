@@ -256,15 +256,16 @@ class Int8Model(NetworkModel[Int8State]):
 
     def next_log_probs(self, state: Int8State) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row."""
-        return self._network.log_probs(state.top)
+        return self._network.output.log_probs(self._network.features_of(state.top))
 
     def block_sums(self, state: Int8State, temperatures: FloatArray) -> BlockSums:
         """Sums for sampling the next token of each row; see `BlockSampler`."""
-        return self._network.block_sums(state.top, np.ascontiguousarray(temperatures, dtype=np.float32))
+        features = self._network.features_of(state.top)
+        return self._network.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
 
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
-        return self._network.logits(sums.features, np.asarray(rows), np.asarray(blocks))
+        return self._network.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
     @override
     def read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
@@ -276,7 +277,9 @@ class Int8Model(NetworkModel[Int8State]):
 
         def score_part(part: slice) -> None:
             cut = slice(*np.searchsorted(rows, [part.start, part.stop]))
-            scores[cut] = self._network.choice_log_probs(top[part], rows[cut] - part.start, tokens[cut])
+            features = self._network.features_of(top[part])
+            choices = rows[cut] - part.start, tokens[cut]
+            scores[cut] = self._network.output.choice_log_probs(features, *choices)
 
         run_row_slices(score_part, len(top))
         return scores

@@ -274,8 +274,8 @@ class _Int8Outputs(SegmentOutputs):
         self._network, self._before, self._rows = network, before, rows
 
     def scores(self, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool) -> FloatArray:
-        predict = self._network.target_log_probs if normalised else self._network.target_logits
-        return predict(take_rows(self._rows, steps * self._before.shape[1] + rows), ids)
+        before = take_rows(self._rows, steps * self._before.shape[1] + rows)
+        return self._network.target_scores(before, ids, normalised=normalised)
 
     def features(self, steps: TokenIds, rows: TokenIds) -> FloatArray:
         return self._network.features(self._before[steps, rows])

@@ -10,9 +10,6 @@ from tests.support.families import DEVICES
 
 FLOAT32, INT8 = "float32", "int8"
 
-FLOAT32_ONLY = {"attentive-elman", "adaptive", "every-option"}
-"""Networks that int8 does not compute."""
-
 
 class Cell(NamedTuple):
     """A model as it is served somewhere.
@@ -73,9 +70,7 @@ class Cell(NamedTuple):
 
 def precisions_of(device: str, family: str) -> tuple[str, ...]:
     """In what a family computes on a device; sums of integers are the CPU's alone."""
-    networks = networks_in(family)
-    rounds = device == "cpu" and networks and not networks & FLOAT32_ONLY
-    return (FLOAT32, INT8) if rounds else (FLOAT32,)
+    return (FLOAT32, INT8) if device == "cpu" and networks_in(family) else (FLOAT32,)
 
 
 def kind_of(family: str) -> str:

@@ -143,6 +143,12 @@ SHAPES = {
         "residual": True,
         "layer_norm": True,
     },
+    "attentive elman 15": {"cell": "elman", "embedding_size": 17, "hidden_size": 15}
+    | {"attention": "scaled", "attention_window": 5, "attention_size": 7},
+    "additive gru 9": {"cell": "gru", "embedding_size": 9, "hidden_size": 9}
+    | {"attention": "additive", "attention_window": 3, "attention_size": 5},
+    "adaptive lstm 21": {"cell": "lstm", "embedding_size": 21, "hidden_size": 21}
+    | {"output": "adaptive", "cutoffs": (500, 3000)},
 }
 VOCAB_SIZE = 10_001  # odd, like the widths
 

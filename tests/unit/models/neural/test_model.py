@@ -17,7 +17,6 @@ from models.language_model import (
 )
 from models.neural import sequences
 from models.neural.config import NetworkConfig
-from models.neural.int8.network import unsupported_reason
 from models.neural.model import Int8Model, NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
@@ -140,7 +139,6 @@ def test_nothing_is_dropped_in_serving(vocabulary):
 
 
 BATCH = pad_sequences([[5, 9, 7, 4], [6]])
-IN_INTEGERS = [name for name in families.NEURAL if unsupported_reason(families.model(name).config) is None]
 
 
 @pytest.mark.parametrize("name", families.NEURAL)
@@ -184,7 +182,7 @@ def test_scores_features_and_state_come_together(name, batch):
     ) == pytest.approx(model.next_log_probs(state), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", IN_INTEGERS)
+@pytest.mark.parametrize("name", families.NEURAL)
 def test_features_of_integers_are_near_those_of_floats(name):
     single = families.model(name)
     rounded = Int8Model(single.network, single.vocabulary)
@@ -200,10 +198,13 @@ VOCAB_SIZE = 2500  # more than one piece of the output layer, and no multiple of
 TEMPERATURES = np.array([1, 0.3, 2.5, 1, 0.01], np.float32)
 
 
-@pytest.fixture(scope="module")
-def block_model():
+@pytest.fixture(
+    scope="module", params=[{}, {"output": "adaptive", "cutoffs": (100, 1000)}], ids=["full", "adaptive"]
+)
+def block_model(request):
     torch.manual_seed(3)
-    network = Network(NetworkConfig(cell="gru", embedding_size=20, hidden_size=20), VOCAB_SIZE).eval()
+    config = NetworkConfig(cell="gru", embedding_size=20, hidden_size=20, **request.param)
+    network = Network(config, VOCAB_SIZE).eval()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     vocabulary = Vocabulary([f"w{i}" for i in range(VOCAB_SIZE - 3)])

@@ -246,7 +246,7 @@ def test_a_reply_of_too_many_entries_is_refused(words, finish):
 
 @pytest.mark.parametrize(
     ("count", "shared", "own", "spared"),
-    [(200, 18, 2, True), (200, 12, 8, True), (200, 5, 15, False), (10, 18, 2, False), (1, 20, 0, False)],
+    [(200, 18, 2, True), (200, 14, 6, True), (200, 5, 15, False), (10, 18, 2, False), (1, 20, 0, False)],
 )
 def test_a_tree_is_walked_where_beginnings_and_levels_cost_less_than_tokens(count, shared, own, spared):
     tails = np.arange(count * own).reshape(count, own)

@@ -1,0 +1,112 @@
+"""Attention over an int8 body's last outputs; see `models.neural.attention`.
+
+Queries, keys and the projection are products of bytes. Scores and their softmax are computed in single precision, term
+by term in the order of time, so that a row's results do not depend on the batch or on how its text is cut.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from typing_extensions import override
+
+from models.arrays import FloatArray, TokenIds
+from models.kernels.math import exp, greater, tanh
+from models.neural.attention import AdditiveScores, AttentionBody, ScaledScores
+from models.neural.int8.layers import Activations, BodyOutputs, Int8Body, row_lengths
+from models.neural.int8.matrix import Int8Linear, Int8Rows
+from models.neural.int8.output import make_linear, multiply, to_array, to_int8_rows
+from models.neural.state import HiddenArrays
+from models.tensor_files import PackedWeightCache
+
+
+class Int8Attention(Int8Body):
+    """`AttentionBody` in int8, with the same state.
+
+    Args:
+        body: in single precision.
+        inner: its inner body in int8.
+        weight_cache: cache of rounded weights.
+    """
+
+    def __init__(self, body: AttentionBody, inner: Int8Body, weight_cache: PackedWeightCache) -> None:
+        self._inner, self._before = inner, body.before
+        scores: Any = body.scores
+        self._queries = _linear(scores.queries, weight_cache, "queries")
+        self._keys = _linear(scores.keys, weight_cache, "keys") if hasattr(scores, "keys") else None
+        self._projection = _linear(body.projection, weight_cache, "projection")
+        self._reduction = np.zeros(0, np.float32)
+        if isinstance(scores, AdditiveScores):
+            self._reduction = to_array(scores.reduction.weight)[0].copy()
+        self._scale = np.float32(scores.scale if isinstance(scores, ScaledScores) else 1)
+
+    @override
+    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
+        outputs, _, inner = self._inner.read(vectors, alive, carried[:-2])
+        past, filled = carried[-2:]
+        steps, batch, width = outputs.shape
+        seen = np.concatenate([past, outputs])  # [n - 1 + T, B, W]
+        queries = self._multiplied(self._queries, outputs)
+        keys = seen if self._keys is None else self._multiplied(self._keys, seen)
+        context = np.empty_like(outputs)
+        first = self._before - filled[0, :, 0].astype(np.int64)  # of each row, the first vector in `seen`
+        _attend(queries, keys, seen, first, self._reduction, self._scale, context)
+        attended = outputs + self._multiplied(self._projection, context)
+        lengths = row_lengths(alive, batch)
+        last = seen[lengths + np.arange(self._before)[:, None], np.arange(batch)]
+        count = np.minimum(filled + lengths[None, :, None].astype(np.float32), np.float32(self._before))
+        rows = Activations(None, attended, (steps, batch, width)).rows
+        return BodyOutputs(attended, rows, (*inner, last, count))
+
+    @staticmethod
+    def _multiplied(layer: Int8Linear, vectors: FloatArray) -> FloatArray:
+        """The products [T, B, O] of a layer with vectors [T, B, I]."""
+        products = multiply(layer, to_int8_rows(vectors.reshape(-1, vectors.shape[-1])))
+        return np.ascontiguousarray(products).reshape(*vectors.shape[:-1], layer.size)
+
+
+def _linear(layer: Any, weight_cache: PackedWeightCache, name: str) -> Int8Linear:
+    weight = to_array(layer.weight)
+    bias = np.zeros(len(weight), np.float32) if layer.bias is None else to_array(layer.bias)
+    return make_linear(weight, bias, weight_cache, name)
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
+def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scale: Any, context: Any) -> None:
+    """Write the weighted sums of the vectors that each query sees.
+
+    Args:
+        queries: [T, B, S].
+        keys: [M + T, B, S].
+        seen: vectors [M + T, B, W].
+        first: of each row, the first vector that is there [B].
+        reduction: of additive scores [S]; empty for products of queries and keys.
+        scale: of products.
+        context: written, [T, B, W].
+    """
+    steps, batch, _ = context.shape
+    before = len(seen) - steps
+    scores = np.empty(before + 1, np.float32)
+    for row in range(batch):
+        for step in range(steps):
+            begin, end = max(step, first[row]), step + before + 1
+            highest = np.float32(-np.inf)
+            for position in range(begin, end):
+                score = np.float32(0)
+                for unit in range(queries.shape[2]):
+                    if len(reduction):
+                        total = queries[step, row, unit] + keys[position, row, unit]
+                        score += reduction[unit] * tanh(total)
+                    else:
+                        score += queries[step, row, unit] * scale * keys[position, row, unit]
+                scores[position - begin] = score
+                highest = greater(highest, score)
+            normaliser = np.float32(0)
+            context[step, row] = 0
+            for position in range(begin, end):
+                weight = exp(scores[position - begin] - highest)
+                normaliser += weight
+                for column in range(context.shape[2]):
+                    context[step, row, column] += weight * seen[position, row, column]
+            for column in range(context.shape[2]):
+                context[step, row, column] /= normaliser

@@ -1,0 +1,267 @@
+"""Int8 output layers: the softmax over the whole vocabulary, and the adaptive softmax."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor, nn
+from typing_extensions import override
+
+from models.arrays import FloatArray, TokenIds
+from models.language_model import BLOCK_TOKENS, BlockSums
+from models.neural.adaptive_softmax import AdaptiveSoftmax
+from models.neural.constants import ROWS_PER_PRODUCT
+from models.neural.int8.matrix import (
+    SPARE_ROWS,
+    Int8Linear,
+    Int8Matrix,
+    Int8Rows,
+    load_or_quantise,
+    multiply_row_pairs,
+    multiply_rows,
+    pad_bias,
+    quantise_rows,
+    take_rows,
+    zero_int8_rows,
+)
+from models.neural.int8.softmax import (
+    normalise_logits,
+    score_targets,
+    write_block_logits,
+    write_block_sums,
+    write_logits,
+)
+from models.neural.softmax import OutputLayer, Softmax
+from models.neural.threads import run_row_slices
+from models.tensor_files import PackedWeightCache
+
+
+class Int8Output(ABC):
+    """Vectors to distributions over the vocabulary of size V; a row's results depend on that row alone."""
+
+    @abstractmethod
+    def log_probs(self, features: Int8Rows) -> FloatArray:
+        """Natural-log probabilities [N, V] after vectors [N, E]."""
+
+    @abstractmethod
+    def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
+        """Natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+
+    def choice_log_probs(self, features: Int8Rows, rows: TokenIds, ids: TokenIds) -> FloatArray:
+        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C], never falling."""
+        scores: FloatArray = self.log_probs(features)[rows, ids]
+        return scores
+
+    def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
+        """Unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary where possible."""
+        return self.target_log_probs(features, ids)
+
+    def block_sums(self, features: Int8Rows, temperatures: FloatArray) -> BlockSums:
+        """Sums for sampling the next tokens after vectors [N, E], at temperatures [N]; see `BlockSampler`."""
+        log_probs = self.log_probs(features)
+        padding = -log_probs.shape[1] % BLOCK_TOKENS
+        log_probs = np.pad(log_probs, ((0, 0), (0, padding)), constant_values=-np.inf)
+        highest = log_probs.max(axis=1)
+        weights = np.exp((log_probs - highest[:, None]) / temperatures[:, None])
+        sums = weights.reshape(len(weights), -1, BLOCK_TOKENS).sum(axis=2)
+        return BlockSums(np.zeros_like(highest), highest, sums, log_probs[:, :BLOCK_TOKENS].copy(), log_probs)
+
+    def block_logits(self, features: Any, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        """The logits [N, 64] of blocks of tokens [N] after rows [N] of the features of `block_sums`."""
+        blocks_of_rows = features.reshape(len(features), -1, BLOCK_TOKENS)
+        logits: FloatArray = blocks_of_rows[rows, blocks]
+        return logits
+
+
+class Int8Softmax(Int8Output):
+    """`Softmax` in int8.
+
+    Args:
+        layer: in single precision.
+        matrix: the tokens' vectors.
+    """
+
+    def __init__(self, layer: Softmax, matrix: Int8Matrix) -> None:
+        bias = to_array(layer.bias + layer.never_predicted)
+        self.vocab_size = len(bias)
+        self.matrix, self.bias = matrix, pad_bias(bias, fill=-np.inf)  # padding is never predicted
+
+    @override
+    def log_probs(self, features: Int8Rows) -> FloatArray:
+        logits, log_sums = logits_of(Int8Linear(self.matrix, self.bias, self.vocab_size), features)
+        normalise_logits(logits, log_sums)
+        return logits
+
+    @override
+    def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
+        log_probs = np.empty(len(ids), np.float32)
+        for cut in row_slices(slice(0, len(ids))):
+            score_targets(self.matrix, self.bias, features, cut.start, ids[cut], log_probs[cut])
+        return log_probs
+
+    @override
+    def choice_log_probs(self, features: Int8Rows, rows: TokenIds, ids: TokenIds) -> FloatArray:
+        log_probs = np.empty(len(ids), np.float32)
+        for cut in row_slices(slice(0, num_rows(features))):
+            size = cut.stop - cut.start
+            logits, log_sums = np.empty((size, len(self.bias)), np.float32), np.empty(size, np.float32)
+            write_logits(self.matrix, self.bias, features, cut.start, logits, log_sums)
+            first, end = np.searchsorted(rows, [cut.start, cut.stop])
+            here = rows[first:end] - cut.start
+            log_probs[first:end] = logits[here, ids[first:end]] - log_sums[here]
+        return log_probs
+
+    @override
+    def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
+        logits = np.empty(len(ids), np.float32)
+        multiply_row_pairs(self.matrix, self.bias, features, ids, logits)
+        return logits
+
+    @override
+    def block_sums(self, features: Int8Rows, temperatures: FloatArray) -> BlockSums:
+        count = num_rows(features)
+        highest, log_sums = np.empty(count, np.float32), np.empty(count, np.float32)
+        sums = np.empty((count, len(self.bias) // BLOCK_TOKENS), np.float32)
+        first = np.empty((count, BLOCK_TOKENS), np.float32)
+
+        def work(share: slice) -> None:
+            for cut in row_slices(share):
+                parts = temperatures[cut], highest[cut], log_sums[cut], sums[cut], first[cut]
+                write_block_sums(self.matrix, self.bias, features, cut.start, *parts)
+
+        run_row_slices(work, count)
+        return BlockSums(log_sums, highest, sums, first, features)
+
+    @override
+    def block_logits(self, features: Any, rows: TokenIds, blocks: TokenIds) -> FloatArray:
+        logits = np.empty((len(rows), BLOCK_TOKENS), np.float32)
+        write_block_logits(self.matrix, self.bias, features, rows, blocks, logits)
+        return logits
+
+
+class Int8AdaptiveSoftmax(Int8Output):
+    """`AdaptiveSoftmax` in int8.
+
+    Args:
+        layer: in single precision.
+        weight_cache: cache of rounded weights.
+    """
+
+    def __init__(self, layer: AdaptiveSoftmax, weight_cache: PackedWeightCache) -> None:
+        self._rank = layer.vectors.rank.cpu().numpy()
+        self._bounds = layer.vectors.bounds
+        weights, bias = (to_array(part) for part in layer.head())
+        self._head = make_linear(weights, bias, weight_cache, "head")
+        self._narrow, self._inside = [], []
+        for cluster in range(1, len(layer.vectors)):
+            narrow, table = (
+                to_array(part(cluster)) for part in (layer.vectors.projection, layer.vectors.table)
+            )
+            self._narrow.append(
+                make_linear(narrow, np.zeros(len(narrow), np.float32), weight_cache, f"narrow.{cluster}")
+            )
+            inside = make_linear(table, to_array(layer.biases[cluster]), weight_cache, f"inside.{cluster}")
+            self._inside.append(inside)
+
+    @override
+    def log_probs(self, features: Int8Rows) -> FloatArray:
+        head, size = _log_softmax(self._head, features), self._bounds[1]
+        tails = [
+            self._log_probs_inside(tail, features) + head[:, size + tail, None]
+            for tail in range(len(self._inside))
+        ]
+        log_probs: FloatArray = np.concatenate([head[:, :size], *tails], axis=1).take(self._rank, axis=1)
+        return log_probs
+
+    @override
+    def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
+        ranks, size = self._rank[ids], self._bounds[1]
+        tails = np.searchsorted(self._bounds[1:-1], ranks, side="right") - 1  # -1 for the head's tokens
+        head = _log_softmax(self._head, features)
+        log_probs = head[np.arange(len(ids)), np.where(tails < 0, ranks, size + tails)]
+        for tail in range(len(self._inside)):
+            rows = np.flatnonzero(tails == tail)
+            if rows.size:
+                inside = self._log_probs_inside(tail, take_rows(features, rows))
+                log_probs[rows] += inside[np.arange(len(rows)), ranks[rows] - self._bounds[tail + 1]]
+        return log_probs
+
+    def _log_probs_inside(self, tail: int, features: Int8Rows) -> FloatArray:
+        """Natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        return _log_softmax(self._inside[tail], to_int8_rows(multiply(self._narrow[tail], features)))
+
+
+def make_output(
+    layer: OutputLayer, embedding: Int8Matrix | None, weight_cache: PackedWeightCache
+) -> Int8Output:
+    """The output layer in int8.
+
+    Args:
+        layer: in single precision.
+        embedding: the embedding's matrix if it is a softmax's too.
+        weight_cache: cache of rounded weights.
+    """
+    if isinstance(layer, AdaptiveSoftmax):
+        return Int8AdaptiveSoftmax(layer, weight_cache.section("output"))
+    softmax = cast("Softmax", layer)
+    matrix = embedding or load_or_quantise(weight_cache, "output", lambda: to_array(softmax.weight))
+    return Int8Softmax(softmax, matrix)
+
+
+def make_linear(
+    weights: FloatArray, bias: FloatArray, weight_cache: PackedWeightCache, name: str
+) -> Int8Linear:
+    """W x + b with quantised weights [O, I]; padding of O is never the largest."""
+    matrix = load_or_quantise(weight_cache, name, lambda: weights)
+    return Int8Linear(matrix, pad_bias(bias, fill=-np.inf), len(bias))
+
+
+def logits_of(layer: Int8Linear, rows: Int8Rows) -> tuple[FloatArray, FloatArray]:
+    """Products [N, O] of a layer with N rows, and their log-sum-exp [N]."""
+    count = num_rows(rows)
+    logits, log_sums = np.empty((count, len(layer.bias)), np.float32), np.empty(count, np.float32)
+
+    def work(share: slice) -> None:
+        for cut in row_slices(share):
+            write_logits(layer.matrix, layer.bias, rows, cut.start, logits[cut], log_sums[cut])
+
+    run_row_slices(work, count)
+    return logits if len(layer.bias) == layer.size else logits[:, : layer.size].copy(), log_sums
+
+
+def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
+    logits, log_sums = logits_of(layer, rows)
+    normalise_logits(logits, log_sums)
+    return logits
+
+
+def row_slices(rows: slice) -> Iterator[slice]:
+    """Slices of at most `ROWS_PER_PRODUCT` rows."""
+    for start in range(rows.start, rows.stop, ROWS_PER_PRODUCT):
+        yield slice(start, min(start + ROWS_PER_PRODUCT, rows.stop))
+
+
+def num_rows(rows: Int8Rows) -> int:
+    """The number of rows, without the spare ones."""
+    return len(rows.values) - SPARE_ROWS
+
+
+def to_int8_rows(vectors: FloatArray) -> Int8Rows:
+    """Vectors [N, W] as `Int8Rows`."""
+    rows = zero_int8_rows(*vectors.shape)
+    quantise_rows(vectors, rows, 0)
+    return rows
+
+
+def multiply(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
+    """The products [N, O] of a layer with N rows, plus its bias."""
+    products = np.empty((num_rows(rows), len(layer.bias)), np.float32)
+    multiply_rows(layer.matrix, layer.bias, rows, 0, len(products), products)
+    return products[:, : layer.size]
+
+
+def to_array(tensor: Tensor | nn.Parameter) -> FloatArray:
+    """A parameter's values, on the CPU."""
+    array: FloatArray = tensor.detach().cpu().numpy()
+    return array
