@@ -15,7 +15,7 @@ LOAD = """
 import hashlib, json, sys
 from pathlib import Path
 from models.checkpoint.load import load_checkpoint
-from models.language_model import pad_sequences
+from models.language_model import pad_sequences, score_sequences
 checkpoint, shared = sys.argv[1:]
 digest, models = hashlib.sha256(), []
 for precision in ("float32", "int8"):
