@@ -34,7 +34,7 @@ from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.state_store import StateStore, UserStore
 from service.http_server import listen, make_server, url_of
 from service.logs import configure_logs
-from service.middleware.authentication import Authentication
+from service.middleware.authentication import AccessRule, AccessTable, Authentication
 from service.middleware.cross_origin import CORS_OPTIONS, CrossOriginGuard
 from service.middleware.limits import BodyLimit, ConnectionLimit
 from service.middleware.request_context import ModelUseMiddleware
@@ -43,6 +43,7 @@ from service.routes import (
     autocomplete,
     check,
     completions,
+    endpoints,
     generate,
     health,
     models,
@@ -54,7 +55,6 @@ from service.routes import (
     states,
     tokenize,
 )
-from service.routes.openapi import install_openapi
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings
 from service.use_cases.inputs import Limits
@@ -76,6 +76,41 @@ _PREFIX_CACHE_GAUGES = {
     "prefix_cache_hits": "those of which a beginning was known",
     "prefix_cache_bytes": "memory that states after texts take",
 }
+
+
+_ROUTERS = tuple(
+    module.router
+    for module in (
+        next_token,
+        score,
+        rerank,
+        generate,
+        completions,
+        autocomplete,
+        check,
+        quality,
+        states,
+        tokenize,
+        playground,
+        models,
+        health,
+        endpoints,
+    )
+)
+ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoints)
+"""All endpoints, in the order in which paths are matched."""
+
+
+def access_table() -> AccessTable:
+    """Return the access rules of all endpoints."""
+    return AccessTable(AccessRule(endpoint.path, endpoint.scope) for endpoint in ENDPOINTS)
+
+
+def include_endpoints(app: FastAPI) -> None:
+    """Add the routes of all endpoints to an application."""
+    app.state.endpoints = ENDPOINTS
+    for router in _ROUTERS:
+        app.include_router(router)
 
 
 def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
@@ -112,31 +147,15 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         version=importlib.metadata.version("gramophone-lm"),
         lifespan=lifespan,
         redirect_slashes=False,
-        openapi_url=None,  # served by install_openapi
+        openapi_url=None,  # served by service.routes.endpoints
         docs_url=None,  # the page would load scripts from another origin
         redoc_url=None,
         # the framework's telemetry would quote exceptions; Tracing and Metrics replace it
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.services = services
-    for module in (
-        next_token,
-        score,
-        rerank,
-        generate,
-        completions,
-        autocomplete,
-        check,
-        quality,
-        states,
-        tokenize,
-        playground,
-        models,
-        health,
-    ):
-        app.include_router(module.router)
+    include_endpoints(app)
     install_error_handlers(app)
-    install_openapi(app)
     _add_middleware(app, settings, services.metrics, pool)
     return app
 
@@ -228,7 +247,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
         allowed_hosts=settings.allowed_hosts,
         origins=settings.cors_origins,
     )
-    app.add_middleware(Authentication, keys=keys, metrics=metrics)
+    app.add_middleware(Authentication, keys=keys, metrics=metrics, table=access_table())
     app.add_middleware(ConnectionLimit, metrics=metrics)
     if settings.otlp_endpoint is not None:
         app.state.tracing = make_tracer_provider(settings.otlp_endpoint)

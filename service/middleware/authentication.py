@@ -1,11 +1,11 @@
 """Authentication middleware: the API key scope that each route requires.
 
-`SCOPES_BY_ROUTE` is the access table; a path outside it is answered 404. The key is checked before
-the body is read. Without configured keys everything is open except administration.
+The access table holds every registered endpoint; a path outside it is answered 404. The key is
+checked before the body is read. Without configured keys everything is open except administration.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from starlette.types import ASGIApp, Receive, Send
@@ -16,46 +16,6 @@ from service.api_keys import KeyScope, KeyStore
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, header
 from service.schemas.replies import ErrorBody
-
-SCOPES_BY_ROUTE: Mapping[str, KeyScope | None] = {
-    "/": None,
-    "/docs": None,
-    "/static/{name}": None,
-    "/health/live": None,
-    "/health/ready": None,
-    "/metrics": KeyScope.METRICS,
-    "/openapi.json": KeyScope.INFER,
-    "/v1/models": KeyScope.INFER,
-    "/v1/models/{address}/card": KeyScope.INFER,
-    "/v1/models/{address}/files": KeyScope.INFER,
-    "/v1/models/{address}/files/{name:path}": KeyScope.INFER,
-    "/v1/models/{address:path}": KeyScope.INFER,
-    "/v1/next-token": KeyScope.INFER,
-    "/v1/score": KeyScope.INFER,
-    "/v1/rerank": KeyScope.INFER,
-    "/v1/rerank/tune": KeyScope.INFER,
-    "/v1/generate": KeyScope.INFER,
-    "/v1/completions": KeyScope.INFER,
-    "/v1/autocomplete": KeyScope.INFER,
-    "/v1/autocomplete/users/{user}": KeyScope.INFER,
-    "/v1/autocomplete/users/{user}/accepted": KeyScope.INFER,
-    "/v1/check": KeyScope.INFER,
-    "/v1/quality": KeyScope.INFER,
-    "/v1/states": KeyScope.INFER,
-    "/v1/states/advance": KeyScope.INFER,
-    "/v1/states/next": KeyScope.INFER,
-    "/v1/states/free": KeyScope.INFER,
-    "/tokenize": KeyScope.INFER,
-    "/detokenize": KeyScope.INFER,
-    "/tokenizer_info": KeyScope.INFER,
-    "/admin/profiles": KeyScope.ADMIN,
-    "/admin/profiles/{name}": KeyScope.ADMIN,
-    "/admin/models": KeyScope.ADMIN,
-    "/admin/models/load": KeyScope.ADMIN,
-    "/admin/models/unload": KeyScope.ADMIN,
-    "/admin/models/{name}/aliases/{alias}": KeyScope.ADMIN,
-}
-"""Scope required of the caller's key, by route template; None if the route is open to all."""
 
 _PARAMETER = re.compile(r"\\{\w+(:path)?\\}")
 
@@ -76,14 +36,15 @@ class AccessTable:
     """Table of the access rules of routes.
 
     Args:
-        routes: scopes by route template, as `SCOPES_BY_ROUTE`.
+        rules: rules of all routes.
     """
 
-    def __init__(self, routes: Mapping[str, KeyScope | None] = SCOPES_BY_ROUTE) -> None:
-        self._fixed = {route: AccessRule(route, scope) for route, scope in routes.items() if "{" not in route}
-        self._patterns = [
-            (_pattern(route), AccessRule(route, scope)) for route, scope in routes.items() if "{" in route
-        ]
+    def __init__(self, rules: Iterable[AccessRule]) -> None:
+        by_route = {rule.route: rule for rule in rules}
+        self._fixed = {route: rule for route, rule in by_route.items() if "{" not in route}
+        # routes of any number of segments come last, and longer ones of them first
+        patterns = sorted(by_route.keys() - self._fixed, key=lambda route: (":path}" in route, -len(route)))
+        self._patterns = [(_pattern(route), by_route[route]) for route in patterns]
 
     def rule(self, path: str) -> AccessRule | None:
         """Return the rule of a path; None if it has no route."""
@@ -115,13 +76,11 @@ class Authentication:
         table: access rules of the routes.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, keys: KeyStore, metrics: Metrics, table: AccessTable | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, keys: KeyStore, metrics: Metrics, table: AccessTable) -> None:
         self._app = app
         self._keys = keys
         self._metrics = metrics
-        self._table = table or AccessTable()
+        self._table = table
 
     async def __call__(self, scope: ConnectionScope, receive: Receive, send: Send) -> None:
         """Answer one request."""

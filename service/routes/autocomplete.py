@@ -1,13 +1,14 @@
 """POST /v1/autocomplete, and the endpoints of the accepted words of its users."""
 
 from dataclasses import replace
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from models.completion.user_model import split_word_sequences
 from service.engine.job import Work
-from service.routes.openapi import body_of, replies_of
+from service.routes.endpoints import EndpointRouter
 from service.routes.request import (
     WorkEstimate,
     json_response,
@@ -21,6 +22,7 @@ from service.routes.request import (
     while_connected,
 )
 from service.schemas.autocomplete import (
+    NAME_PATTERN,
     AcceptedRequest,
     AutocompleteRequest,
     ImportRequest,
@@ -33,13 +35,21 @@ from service.schemas.replies import AutocompleteReply, ForgottenReply, UserReply
 from service.schemas.wire import parse_json
 from service.use_cases.autocomplete import autocomplete, cached_next_tokens, max_search_steps
 
-router = APIRouter()
+router = EndpointRouter()
+_User = Annotated[
+    str,
+    Path(
+        description="Whose words; a user belongs to the key that made it.",
+        examples=["ann"],
+        json_schema_extra={"pattern": NAME_PATTERN},
+    ),
+]
 _CACHED_BODY_BYTES = 4096
 """Maximum of bytes of a body for which cached predictions are looked up."""
 
 
-@router.post(
-    "/v1/autocomplete", responses=replies_of(AutocompleteReply), openapi_extra=body_of(AutocompleteRequest)
+@router.endpoint(
+    "POST", "/v1/autocomplete", tag="Complete", body=AutocompleteRequest, reply=AutocompleteReply
 )
 async def complete(request: Request) -> Response:
     """Complete the word that somebody is typing, or tell the next word or phrase.
@@ -74,12 +84,10 @@ async def complete(request: Request) -> Response:
         return json_response(await while_connected(request.receive, answer))
 
 
-@router.post(
-    "/v1/autocomplete/users/{user}/accepted",
-    responses=replies_of(UserReply),
-    openapi_extra=body_of(AcceptedRequest),
+@router.endpoint(
+    "POST", "/v1/autocomplete/users/{user}/accepted", tag="Complete", body=AcceptedRequest, reply=UserReply
 )
-async def accept(request: Request, user: str) -> Response:
+async def accept(request: Request, user: _User) -> Response:
     """Learn from what a user has accepted: words, and which came after which; older ones fade."""
     wire = parse_json(AcceptedRequest, await request.body())
     learnt = split_word_sequences(wire.text, wire.context)
@@ -87,17 +95,15 @@ async def accept(request: Request, user: str) -> Response:
     return json_response(to_json(user_reply(user, model)))
 
 
-@router.get("/v1/autocomplete/users/{user}", responses=replies_of(UserWords))
-async def export(request: Request, user: str) -> Response:
+@router.endpoint("GET", "/v1/autocomplete/users/{user}", tag="Complete", reply=UserWords)
+async def export(request: Request, user: _User) -> Response:
     """All that is known of a user."""
     model = services_of(request).users.find(owner_of(request), user)
     return json_response(to_json(export_reply(user, model)))
 
 
-@router.put(
-    "/v1/autocomplete/users/{user}", responses=replies_of(UserReply), openapi_extra=body_of(ImportRequest)
-)
-async def restore(request: Request, user: str) -> Response:
+@router.endpoint("PUT", "/v1/autocomplete/users/{user}", tag="Complete", body=ImportRequest, reply=UserReply)
+async def restore(request: Request, user: _User) -> Response:
     """Know this of a user, such as an export, instead of whatever was known."""
     users = services_of(request).users
     model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
@@ -106,8 +112,8 @@ async def restore(request: Request, user: str) -> Response:
     )
 
 
-@router.delete("/v1/autocomplete/users/{user}", responses=replies_of(ForgottenReply))
-async def forget(request: Request, user: str) -> Response:
+@router.endpoint("DELETE", "/v1/autocomplete/users/{user}", tag="Complete", reply=ForgottenReply)
+async def forget(request: Request, user: _User) -> Response:
     """Forget a user."""
     forgotten = services_of(request).users.forget(owner_of(request), check_user_name(user))
     return json_response(to_json(ForgottenReply(user, forgotten)))

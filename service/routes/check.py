@@ -3,24 +3,24 @@
 import asyncio
 
 import structlog
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from models.checking.calibration import Calibration
 from models.errors import LanguageModelError
 from service.middleware.request_context import add_counts
-from service.routes.openapi import body_of, replies_of
+from service.routes.endpoints import EndpointRouter
 from service.routes.request import Services, request_options, resolve_model, run_request, services_of, to_json
 from service.schemas.check import CheckRequest, check_reply
 from service.schemas.replies import CheckReply
 from service.schemas.wire import parse_json
 from service.use_cases.check import CheckResult, check, checker_of, has_checker
 
-router = APIRouter()
+router = EndpointRouter()
 _log = structlog.get_logger(__name__)
 
 
-@router.post("/v1/check", responses=replies_of(CheckReply), openapi_extra=body_of(CheckRequest))
+@router.endpoint("POST", "/v1/check", tag="Check", body=CheckRequest, reply=CheckReply)
 async def check_text(request: Request) -> Response:
     """Find words that are probably wrong, by the text on both sides of them, and what was meant.
 

@@ -5,12 +5,12 @@ import uuid
 from collections.abc import AsyncGenerator
 
 import structlog
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.openapi import EVENTS_TYPE, body_of, replies_of
+from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
 from service.routes.request import (
     BYTES_PER_TOKEN,
     TOKENS_PER_PREDICTION,
@@ -34,14 +34,17 @@ from service.schemas.wire import parse_json
 from service.use_cases.completions import ChoiceChunk, CompletionCommand, CompletionResult, complete_prompts
 
 _log = structlog.get_logger(__name__)
-router = APIRouter()
+router = EndpointRouter()
 _MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64
 
 
-@router.post(
+@router.endpoint(
+    "POST",
     "/v1/completions",
-    responses=replies_of(CompletionReply, EVENTS_TYPE),
-    openapi_extra=body_of(CompletionRequest),
+    tag="OpenAI",
+    body=CompletionRequest,
+    reply=CompletionReply,
+    media_types=(EVENTS_TYPE,),
 )
 async def create_completion(request: Request) -> Response:
     """Continue texts, or score them, as OpenAI's clients ask.

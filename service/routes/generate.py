@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncGenerator
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.openapi import EVENTS_TYPE, body_of, replies_of
+from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
 from service.routes.request import (
     WorkEstimate,
     request_options,
@@ -23,11 +23,16 @@ from service.schemas.wire import parse_json
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.generate import GenerateCommand, GenerateResult, generate
 
-router = APIRouter()
+router = EndpointRouter()
 
 
-@router.post(
-    "/v1/generate", responses=replies_of(GenerateReply, EVENTS_TYPE), openapi_extra=body_of(GenerateRequest)
+@router.endpoint(
+    "POST",
+    "/v1/generate",
+    tag="Generate",
+    body=GenerateRequest,
+    reply=GenerateReply,
+    media_types=(EVENTS_TYPE,),
 )
 async def generate_text(request: Request) -> Response:
     """Continue a text.

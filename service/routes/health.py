@@ -1,18 +1,26 @@
 """GET /health/live, GET /health/ready and GET /metrics."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
+from service.api_keys import KeyScope
 from service.engine.model_host import READY, readiness
-from service.routes.openapi import replies_of
+from service.routes.endpoints import EndpointRouter
 from service.routes.request import json_response, services_of, to_json
 from service.schemas.replies import Health
 
-router = APIRouter()
+router = EndpointRouter()
 
 
-@router.get("/health/live", responses=replies_of(Health))
+@router.endpoint(
+    "GET",
+    "/health/live",
+    tag="Health",
+    scope=None,
+    reply=Health,
+    statuses={503: "no more: a model computes without end, and the process should be replaced"},
+)
 async def live(request: Request) -> Response:
     """Whether the process is alive: 503 once a model has computed without end, which only another process ends."""
     if services_of(request).engine.is_hung:
@@ -20,7 +28,14 @@ async def live(request: Request) -> Response:
     return json_response(to_json(Health("ok")))
 
 
-@router.get("/health/ready", responses=replies_of(Health))
+@router.endpoint(
+    "GET",
+    "/health/ready",
+    tag="Health",
+    scope=None,
+    reply=Health,
+    statuses={503: "not now: the status says why"},
+)
 async def ready(request: Request) -> Response:
     """Whether requests should be sent here.
 
@@ -34,7 +49,7 @@ async def ready(request: Request) -> Response:
     return json_response(to_json(Health(status, models)), code)
 
 
-@router.get("/metrics", include_in_schema=False)
+@router.endpoint("GET", "/metrics", tag=None, scope=KeyScope.METRICS)
 async def metrics(request: Request) -> Response:
     """Return all metrics in Prometheus' text format."""
     return Response(services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
+from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import Path, Request
 from starlette.responses import Response
 
 from models.checkpoint.registry_interface import Registry
 from models.errors import ModelNotFoundError, NotReadyError
 from models.reranking.ranking import Profile
+from service.api_keys import KeyScope
 from service.engine.loaded_model import LoadState
 from service.engine.model_host import ModelHost
-from service.routes.openapi import body_of, replies_of
+from service.routes.endpoints import AddressInPath, EndpointRouter
 from service.routes.request import json_response, services_of, to_json
 from service.schemas.models import (
     AdminModel,
@@ -32,54 +34,60 @@ from service.schemas.models import (
 from service.schemas.replies import ModelCard, ModelList
 from service.schemas.wire import parse_json
 
-router = APIRouter()
+router = EndpointRouter()
 R = TypeVar("R")
+_admin = partial(router.endpoint, tag="Admin", scope=KeyScope.ADMIN)
 _ACCEPTED = 202
+_ModelName = Annotated[str, Path(description="The name of a model, without a version.", examples=["ngram"])]
+_Alias = Annotated[
+    str, Path(description="What a version is to be called: `name@alias`.", examples=["candidate"])
+]
+_ProfileName = Annotated[str, Path(description="The name of a profile.", examples=["speech"])]
 
 
-@router.get("/v1/models", responses=replies_of(ModelList))
+@router.endpoint("GET", "/v1/models", tag="Models", reply=ModelList)
 async def list_models(request: Request) -> Response:
     """All models of this service, those that could not be loaded included."""
     return json_response(to_json(model_list(services_of(request).host)))
 
 
-@router.get("/v1/models/{address:path}", responses=replies_of(ModelCard))
-async def get_model(request: Request, address: str) -> Response:
+@router.endpoint("GET", "/v1/models/{address:path}", tag="Models", reply=ModelCard)
+async def get_model(request: Request, address: AddressInPath) -> Response:
     """One model: `name`, `name@7` or `name@champion`."""
     host = services_of(request).host
     return json_response(to_json(model_card(host, host.find(address))))
 
 
-@router.get("/admin/profiles", responses=replies_of(ProfileList))
+@_admin("GET", "/admin/profiles", reply=ProfileList)
 async def list_profiles(request: Request) -> Response:
     """The names of the profiles in the registry."""
     names = await asyncio.to_thread(services_of(request).profiles.names)
     return json_response(to_json(ProfileList(names)))
 
 
-@router.get("/admin/profiles/{name}", responses=replies_of(Profile))
-async def read_profile(request: Request, name: str) -> Response:
+@_admin("GET", "/admin/profiles/{name}", reply=Profile)
+async def read_profile(request: Request, name: _ProfileName) -> Response:
     """A profile: weights, what they were tuned for, and what they were worth."""
     profile = await asyncio.to_thread(services_of(request).profiles.read, name)
     return json_response(profile.model_dump_json().encode())
 
 
-@router.put("/admin/profiles/{name}", responses=replies_of(NamedProfile), openapi_extra=body_of(ProfileBody))
-async def write_profile(request: Request, name: str) -> Response:
+@_admin("PUT", "/admin/profiles/{name}", body=ProfileBody, reply=NamedProfile)
+async def write_profile(request: Request, name: _ProfileName) -> Response:
     """Store what /v1/rerank/tune answered as `profile`; /v1/rerank takes it by its name from then on."""
     profile = parse_json(ProfileBody, await request.body()).profile(name)
     await asyncio.to_thread(services_of(request).profiles.write, profile)
     return json_response(to_json(NamedProfile(name)))
 
 
-@router.delete("/admin/profiles/{name}", responses=replies_of(NamedProfile))
-async def delete_profile(request: Request, name: str) -> Response:
+@_admin("DELETE", "/admin/profiles/{name}", reply=NamedProfile)
+async def delete_profile(request: Request, name: _ProfileName) -> Response:
     """Remove a profile; requests that name it are refused from then on."""
     await asyncio.to_thread(services_of(request).profiles.delete, name)
     return json_response(to_json(NamedProfile(name)))
 
 
-@router.get("/admin/models", responses=replies_of(AdminModels))
+@_admin("GET", "/admin/models", reply=AdminModels)
 async def list_all_models(request: Request) -> Response:
     """Every version of the registry and how far it has come here; memory, requests in flight, last use."""
     services = services_of(request)
@@ -88,7 +96,13 @@ async def list_all_models(request: Request) -> Response:
     return _reply(admin_models(host, published, services.reloader.queued))
 
 
-@router.post("/admin/models/load", responses=replies_of(AdminModel), openapi_extra=body_of(LoadRequest))
+@_admin(
+    "POST",
+    "/admin/models/load",
+    body=LoadRequest,
+    reply=AdminModel,
+    statuses={202: "the model is being loaded"},
+)
 async def load_model(request: Request) -> Response:
     """Serve a model from now on: 202 while it is loaded, 200 if it is; with `wait` the answer comes when it is.
 
@@ -109,7 +123,7 @@ async def load_model(request: Request) -> Response:
     return _reply(admin_model(services.host, model, model.address))
 
 
-@router.post("/admin/models/unload", responses=replies_of(AdminModel), openapi_extra=body_of(UnloadRequest))
+@_admin("POST", "/admin/models/unload", body=UnloadRequest, reply=AdminModel)
 async def unload_model(request: Request) -> Response:
     """Serve a model no longer. Requests that have it are answered by it; then its memory is given back.
 
@@ -125,12 +139,8 @@ async def unload_model(request: Request) -> Response:
     return _reply(AdminModel(id=model.address, state=state, requests_in_flight=in_flight))
 
 
-@router.put(
-    "/admin/models/{name}/aliases/{alias}",
-    responses=replies_of(AliasReply),
-    openapi_extra=body_of(AliasRequest),
-)
-async def set_alias(request: Request, name: str, alias: str) -> Response:
+@_admin("PUT", "/admin/models/{name}/aliases/{alias}", body=AliasRequest, reply=AliasReply)
+async def set_alias(request: Request, name: _ModelName, alias: _Alias) -> Response:
     """Point an alias at a version in the registry, and serve that version by it if the alias is served."""
     wire = parse_json(AliasRequest, await request.body())
 
@@ -144,8 +154,8 @@ async def set_alias(request: Request, name: str, alias: str) -> Response:
     return await _alias_reply(request, name, alias, wire.version, previous, wait=wire.wait)
 
 
-@router.delete("/admin/models/{name}/aliases/{alias}", responses=replies_of(AliasReply))
-async def delete_alias(request: Request, name: str, alias: str) -> Response:
+@_admin("DELETE", "/admin/models/{name}/aliases/{alias}", reply=AliasReply)
+async def delete_alias(request: Request, name: _ModelName, alias: _Alias) -> Response:
     """Take an alias away from the registry; an address that is served by it goes on being answered."""
     host = services_of(request).host
     previous = await _from_registry(host, lambda registry: registry.delete_alias(name, alias))

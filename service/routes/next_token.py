@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
-from service.routes.openapi import BINARY_TYPE, body_of, replies_of
+from service.routes.endpoints import BINARY_TYPE, EndpointRouter
 from service.routes.request import (
     ENTRIES_PER_TOKEN,
     INLINE_CANDIDATES,
@@ -25,13 +25,16 @@ from service.schemas.score import NextTokenRequest, next_token_reply, next_token
 from service.schemas.wire import parse_json
 from service.use_cases.next_token import max_word_steps, next_distributions, rank_next_tokens, rank_next_words
 
-router = APIRouter()
+router = EndpointRouter()
 
 
-@router.post(
+@router.endpoint(
+    "POST",
     "/v1/next-token",
-    responses=replies_of(NextTokenReply | NextWordReply, BINARY_TYPE),
-    openapi_extra=body_of(NextTokenRequest),
+    tag="Predict",
+    body=NextTokenRequest,
+    reply=NextTokenReply | NextWordReply,
+    media_types=(BINARY_TYPE,),
 )
 async def next_token(request: Request) -> Response:
     """Rank the most probable next tokens, or words, after each context.

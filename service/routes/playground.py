@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import Path as PathParameter
+from fastapi import Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -16,11 +17,11 @@ from models.checkpoint.manifest import FileEntry
 from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError
 from service.engine.loaded_model import LoadedModel
-from service.routes.openapi import replies_of
+from service.routes.endpoints import AddressInPath, EndpointRouter
 from service.routes.request import json_response, resolve_model, services_of, to_json
 from service.schemas.models import ModelFileList, model_files
 
-router = APIRouter()
+router = EndpointRouter()
 _STATIC = Path(__file__).parents[1] / "static"
 _PAGE = "index.html"
 _CARD = "MODEL_CARD.md"
@@ -49,12 +50,10 @@ _REPORT_POLICY = (
 """Policy of reports, which have inline styles; scripts would not run."""
 
 
-def _file_responses(*media_types: str) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of a route whose reply is a file."""
-    return {
-        **replies_of(str, *media_types),
-        304: {"description": "what `If-None-Match` names is still the file"},
-    }
+_FileName = Annotated[
+    str, PathParameter(description="One of the names in the list of files.", examples=["perplexities.png"])
+]
+_NOT_MODIFIED = {304: "what `If-None-Match` names is still the file"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +63,19 @@ class _StaticFile:
     etag: str
 
 
-@router.get("/", include_in_schema=False)
+@router.endpoint("GET", "/", tag=None, scope=None)
 async def playground(request: Request) -> Response:
     """Serve the page."""
     return _page(request)
 
 
-@router.get("/docs", include_in_schema=False)
+@router.endpoint("GET", "/docs", tag=None, scope=None)
 async def documentation(request: Request) -> Response:
     """Serve the same page, which then shows its API tab."""
     return _page(request)
 
 
-@router.get("/static/{name}", include_in_schema=False)
+@router.endpoint("GET", "/static/{name}", tag=None, scope=None)
 async def static_file(request: Request, name: str) -> Response:
     """Serve a static file of the page."""
     file = _static_files().get(name)
@@ -85,21 +84,29 @@ async def static_file(request: Request, name: str) -> Response:
     return _cached_response(request, file.etag, file.content, file.media_type)
 
 
-@router.get("/v1/models/{address}/card", responses=_file_responses("text/markdown"))
-async def get_model_card(request: Request, address: str) -> Response:
+@router.endpoint(
+    "GET", "/v1/models/{address}/card", tag="Models", media_types=("text/markdown",), statuses=_NOT_MODIFIED
+)
+async def get_model_card(request: Request, address: AddressInPath) -> Response:
     """The card of a model in Markdown: figures, what it was trained on, its limits."""
     return await _file_response(request, resolve_model(request, address), _CARD)
 
 
-@router.get("/v1/models/{address}/files", responses=replies_of(ModelFileList))
-async def list_model_files(request: Request, address: str) -> Response:
+@router.endpoint("GET", "/v1/models/{address}/files", tag="Models", reply=ModelFileList)
+async def list_model_files(request: Request, address: AddressInPath) -> Response:
     """The files published with a model for people: its card, pictures and reports, those of its parts too."""
     loaded = resolve_model(request, address)
     return json_response(to_json(model_files(loaded.address, _public_files(loaded))))
 
 
-@router.get("/v1/models/{address}/files/{name:path}", responses=_file_responses(*_PUBLIC_MEDIA_TYPES))
-async def get_model_file(request: Request, address: str, name: str) -> Response:
+@router.endpoint(
+    "GET",
+    "/v1/models/{address}/files/{name:path}",
+    tag="Models",
+    media_types=_PUBLIC_MEDIA_TYPES,
+    statuses=_NOT_MODIFIED,
+)
+async def get_model_file(request: Request, address: AddressInPath, name: _FileName) -> Response:
     """One of these files, as it was published."""
     return await _file_response(request, resolve_model(request, address), name)
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from service.engine.loaded_model import LoadedModel
 from service.middleware.request_context import add_counts
-from service.routes.openapi import LINES_TYPE, body_of, replies_of
+from service.routes.endpoints import LINES_TYPE, EndpointRouter, Lines
 from service.routes.request import (
     ClosingStream,
     Services,
@@ -23,6 +23,7 @@ from service.routes.request import (
 )
 from service.routes.streaming import error_line, json_lines, with_error_line
 from service.schemas.check import (
+    QualityLine,
     QualityQuery,
     QualityRequest,
     quality_items,
@@ -30,15 +31,20 @@ from service.schemas.check import (
     quality_result,
     read_quality_query,
 )
-from service.schemas.replies import QualityReply
+from service.schemas.replies import QualityReply, TextQualityResult
 from service.schemas.wire import parse_json
 from service.use_cases.score import QualityOutcome, TextQuality, quality, quality_lines
 
-router = APIRouter()
+router = EndpointRouter()
 
 
-@router.post(
-    "/v1/quality", responses=replies_of(QualityReply, LINES_TYPE), openapi_extra=body_of(QualityRequest)
+@router.endpoint(
+    "POST",
+    "/v1/quality",
+    tag="Check",
+    body=QualityRequest,
+    reply=QualityReply,
+    lines=Lines(QualityLine, TextQualityResult, QualityQuery),
 )
 async def rate_texts(request: Request) -> Response:
     """Score texts by bits per word and byte, and by the difference between two models; to filter corpora.

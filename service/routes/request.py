@@ -28,7 +28,7 @@ from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader
 from service.engine.state_store import StateStore, UserStore
 from service.middleware.request_context import annotate, context_of, track_use
-from service.routes.openapi import LINES_TYPE
+from service.routes.endpoints import LINES_TYPE
 from service.schemas.wire import TimedRequest
 from service.use_cases.inputs import Limits
 

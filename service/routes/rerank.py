@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from models.reranking.features import is_reserved
@@ -13,7 +13,7 @@ from models.reranking.mbr import load_ngram_kernels
 from models.reranking.ranking import Profile
 from service.engine.job import Work
 from service.middleware.request_context import annotate
-from service.routes.openapi import LINES_TYPE, body_of, replies_of
+from service.routes.endpoints import LINES_TYPE, EndpointRouter, Lines
 from service.routes.request import (
     BYTES_PER_TOKEN,
     COMPARISONS_PER_TOKEN,
@@ -31,8 +31,9 @@ from service.routes.request import (
     to_json,
 )
 from service.routes.streaming import error_line, with_error_line
-from service.schemas.replies import RerankReply
+from service.schemas.replies import RankedListResult, RerankReply
 from service.schemas.rerank import (
+    CandidateListIn,
     RerankRequest,
     RerankSettings,
     items_of_format,
@@ -56,12 +57,29 @@ from service.use_cases.rerank import (
 from service.use_cases.states import OwnedStateStore
 from service.use_cases.tune import tune
 
-router = APIRouter()
+router = EndpointRouter()
 _JSONL = "jsonl"
 
 
-@router.post(
-    "/v1/rerank", responses=replies_of(RerankReply, LINES_TYPE), openapi_extra=body_of(RerankRequest)
+@router.endpoint(
+    "POST",
+    "/v1/rerank",
+    tag="Re-rank",
+    body=RerankRequest,
+    reply=RerankReply,
+    lines=Lines(
+        CandidateListIn,
+        RankedListResult,
+        RerankSettings,
+        {"weights": "lm=0.5,am=1", "mixture": "ngram=0.3,lstm=0.7", "models": "old=ngram"},
+        (
+            "text/x-moses-nbest",
+            "text/x-srilm-nbest",
+            "text/x-kaldi-nbest",
+            "application/x-mlm-scoring+json",
+            "application/x-hyporadise+json",
+        ),
+    ),
 )
 async def rerank_lists(request: Request) -> Response:
     """Order lists of candidates by Σ weight · feature, the language model's score among the features.
@@ -163,7 +181,7 @@ def _models(request: Request, settings: RerankSettings, profile: Profile | None)
     return models
 
 
-@router.post("/v1/rerank/tune", responses=replies_of(TuneReply), openapi_extra=body_of(TuneRequest))
+@router.endpoint("POST", "/v1/rerank/tune", tag="Re-rank", body=TuneRequest, reply=TuneReply)
 async def tune_weights(request: Request) -> Response:
     """Find weights for /v1/rerank from lists with references, and tell what they are worth on lists held out.
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from models.errors import InvalidInputError
 from service.engine.loaded_model import LoadedModel
 from service.middleware.request_context import add_counts
-from service.routes.openapi import LINES_TYPE, body_of, replies_of
+from service.routes.endpoints import LINES_TYPE, EndpointRouter, Lines
 from service.routes.request import (
     BYTES_PER_TOKEN,
     ClosingStream,
@@ -26,15 +26,22 @@ from service.routes.request import (
     to_json,
 )
 from service.routes.streaming import error_line, json_lines, with_error_line
-from service.schemas.replies import ScoreReply
-from service.schemas.score import ScoreQuery, ScoreRequest, score_items, score_result, score_totals
+from service.schemas.replies import ScoreReply, SequenceScoreResult
+from service.schemas.score import ScoreLine, ScoreQuery, ScoreRequest, score_items, score_result, score_totals
 from service.schemas.wire import parse_json
 from service.use_cases.score import Detail, SequenceScore, score, score_lines
 
-router = APIRouter()
+router = EndpointRouter()
 
 
-@router.post("/v1/score", responses=replies_of(ScoreReply, LINES_TYPE), openapi_extra=body_of(ScoreRequest))
+@router.endpoint(
+    "POST",
+    "/v1/score",
+    tag="Score",
+    body=ScoreRequest,
+    reply=ScoreReply,
+    lines=Lines(ScoreLine, SequenceScoreResult, ScoreQuery),
+)
 async def score_texts(request: Request) -> Response:
     """Log-probabilities and perplexities of texts.
 

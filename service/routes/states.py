@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
 from models.language_model import is_lookup
 from service.engine.engine import RequestOptions
 from service.middleware.request_context import add_counts
-from service.routes.openapi import BINARY_TYPE, body_of, replies_of
+from service.routes.endpoints import BINARY_TYPE, EndpointRouter
 from service.routes.request import (
     BULK_CONTINUATIONS,
     HANDLE_BYTES,
@@ -48,10 +48,10 @@ from service.use_cases.states import (
     requested_token_ids,
 )
 
-router = APIRouter()
+router = EndpointRouter()
 
 
-@router.post("/v1/states", responses=replies_of(OpenStatesReply), openapi_extra=body_of(OpenStatesRequest))
+@router.endpoint("POST", "/v1/states", tag="States", body=OpenStatesRequest, reply=OpenStatesReply)
 async def open_(request: Request) -> Response:
     """Keep the state of a model after each context, and give handles to them.
 
@@ -76,7 +76,7 @@ async def open_(request: Request) -> Response:
     return await run_request(request, work, write, terms, inline=runs_inline(loaded, body))
 
 
-@router.post("/v1/states/advance", responses=replies_of(AdvanceReply), openapi_extra=body_of(AdvanceRequest))
+@router.endpoint("POST", "/v1/states/advance", tag="States", body=AdvanceRequest, reply=AdvanceReply)
 async def advance(request: Request) -> Response:
     """Score continuations of states and keep the states after them, all in one go.
 
@@ -109,8 +109,8 @@ async def advance(request: Request) -> Response:
     return await run_request(request, work, write, _states_options(request, wire, body, count), inline=inline)
 
 
-@router.post(
-    "/v1/states/next", responses=replies_of(NextReply, BINARY_TYPE), openapi_extra=body_of(NextRequest)
+@router.endpoint(
+    "POST", "/v1/states/next", tag="States", body=NextRequest, reply=NextReply, media_types=(BINARY_TYPE,)
 )
 async def next_(request: Request) -> Response:
     """Log-probabilities of what may come next after each of some states.
@@ -139,7 +139,7 @@ async def next_(request: Request) -> Response:
     return await float32_response(request, loaded, rows, shape=(len(states), width))
 
 
-@router.post("/v1/states/free", responses=replies_of(FreeReply), openapi_extra=body_of(FreeRequest))
+@router.endpoint("POST", "/v1/states/free", tag="States", body=FreeRequest, reply=FreeReply)
 async def free(request: Request) -> Response:
     """Forget states; handles that lead nowhere do not matter."""
     services = services_of(request)

@@ -21,7 +21,7 @@ from models.errors import LanguageModelError
 from service.api_errors import error_body, error_json
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.openapi import BINARY_TYPE, EVENTS_TYPE
+from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE
 from service.routes.request import ClosingStream, R, start_stream, while_connected
 
 HEARTBEAT_S = 10.0

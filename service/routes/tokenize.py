@@ -1,20 +1,29 @@
 """POST /tokenize, POST /detokenize and GET /tokenizer_info, at the root for lm-evaluation-harness."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from service.engine.job import Work
-from service.routes.openapi import body_of, replies_of
+from service.routes.endpoints import EndpointRouter
 from service.routes.request import request_options, resolve_model, run_request, services_of, to_json
 from service.schemas.completions import DetokenizeReply, TokenizeReply, TokenizerInfo
 from service.schemas.score import DetokenizeRequest, TokenizeRequest, tokenize_reply, tokenizer_info
 from service.schemas.wire import parse_json
 from service.use_cases.tokenize import detokenize, tokenize
 
-router = APIRouter()
+router = EndpointRouter()
+_OptionalAddress = Annotated[
+    str | None,
+    Query(
+        description="`name`, `name@7` or `name@champion`; the default if it is left out.",
+        examples=["mixture"],
+    ),
+]
 
 
-@router.post("/tokenize", responses=replies_of(TokenizeReply), openapi_extra=body_of(TokenizeRequest))
+@router.endpoint("POST", "/tokenize", tag="Tokenise", body=TokenizeRequest, reply=TokenizeReply)
 async def tokenize_text(request: Request) -> Response:
     """The tokens of a text."""
     services = services_of(request)
@@ -28,7 +37,7 @@ async def tokenize_text(request: Request) -> Response:
     )
 
 
-@router.post("/detokenize", responses=replies_of(DetokenizeReply), openapi_extra=body_of(DetokenizeRequest))
+@router.endpoint("POST", "/detokenize", tag="Tokenise", body=DetokenizeRequest, reply=DetokenizeReply)
 async def detokenize_ids(request: Request) -> Response:
     """The text that tokens spell."""
     services = services_of(request)
@@ -41,8 +50,8 @@ async def detokenize_ids(request: Request) -> Response:
     )
 
 
-@router.get("/tokenizer_info", responses=replies_of(TokenizerInfo))
-async def get_tokenizer_info(request: Request, model: str | None = None) -> Response:
+@router.endpoint("GET", "/tokenizer_info", tag="Tokenise", reply=TokenizerInfo)
+async def get_tokenizer_info(request: Request, model: _OptionalAddress = None) -> Response:
     """The kind of a model's tokenizer, its control tokens and its size."""
     services = services_of(request)
     loaded = resolve_model(request, model)

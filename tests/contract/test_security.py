@@ -5,9 +5,8 @@ import pytest
 
 from models.errors import FormatError, InvalidInputError
 from service.api_keys import KeyScope, create_key
-from service.app import create_app
+from service.app import ENDPOINTS, access_table, create_app
 from service.client import AccessError, Client
-from service.middleware.authentication import SCOPES_BY_ROUTE, AccessTable
 from service.settings import Settings
 from tests.support.http import asked
 from tests.support.services import running, serving
@@ -57,7 +56,20 @@ def test_no_route_is_outside_the_table(registry):
     app = create_app(settings(registry))
     found = set(paths(app.routes))
     assert {"/v1/score", "/metrics", "/v1/models/{address:path}"} <= found
-    assert found <= set(SCOPES_BY_ROUTE)
+    assert found == {endpoint.path for endpoint in ENDPOINTS}
+    assert len(found) == len({(endpoint.path, endpoint.scope) for endpoint in ENDPOINTS})
+    assert {endpoint.path for endpoint in ENDPOINTS if endpoint.scope is None} == {
+        "/",
+        "/docs",
+        "/static/{name}",
+        "/health/live",
+        "/health/ready",
+    }
+    for endpoint in ENDPOINTS:
+        if endpoint.scope is not None:
+            expected = {"/admin": KeyScope.ADMIN, "/metrics": KeyScope.METRICS}
+            first = "/" + endpoint.path.split("/")[1]
+            assert endpoint.scope is expected.get(first, KeyScope.INFER), endpoint.path
 
 
 def test_a_route_outside_the_table_is_not_served(registry):
@@ -194,8 +206,11 @@ def test_a_client_makes_up_no_labels(locked):
 
 
 def test_parameters_match_as_the_router_has_them():
-    table = AccessTable()
+    table = access_table()
     assert table.rule("/admin/models/lstm/aliases/champion").scope is KeyScope.ADMIN
     assert table.rule("/admin/models/a/b/aliases/champion") is None
     assert table.rule("/v1/models/lstm@champion").scope is KeyScope.INFER
+    assert table.rule("/v1/models/lstm/card").route == "/v1/models/{address}/card"
+    assert table.rule("/v1/models/lstm/files/a/b.png").route == "/v1/models/{address}/files/{name:path}"
+    assert table.rule("/v1/models/lstm/versions").route == "/v1/models/{address:path}"
     assert table.rule("/v1/score\n") is None

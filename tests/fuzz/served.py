@@ -1,10 +1,8 @@
 """A service process with a small model of each kind, and its OpenAPI document with likelier values for a fuzzer."""
 
 import contextlib
-import importlib
 import json
 import os
-import pkgutil
 import re
 import time
 from pathlib import Path
@@ -16,7 +14,6 @@ import schemathesis
 import torch
 from fastapi import FastAPI
 
-import service.routes
 from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.neural.config import NetworkConfig
@@ -24,7 +21,8 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.tokenizers import CharacterTokenizer
 from models.vocabulary import Vocabulary
-from service.routes.openapi import make_document
+from service.app import include_endpoints
+from service.routes.endpoints import make_document
 from tests.support import families
 from tests.support.services import running_process
 from tests.support.text_models import learnt_pieces, piece_model
@@ -195,11 +193,8 @@ _LIKELY_TOKEN = {"type": "integer", "minimum": 0, "maximum": 39}
 def served_document():
     """What /openapi.json tells, without a service."""
     app = FastAPI(title="Gramophone", version="0")
-    for module in pkgutil.iter_modules(service.routes.__path__):
-        routes = importlib.import_module(f"service.routes.{module.name}")
-        if hasattr(routes, "router"):
-            app.include_router(routes.router)
-    return make_document(app)
+    include_endpoints(app)
+    return make_document(app, app.state.endpoints)
 
 
 def likely(document, *, lines):

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from hypothesis import strategies as st
 
 from service.api_keys import KeyScope
-from service.middleware.authentication import AccessTable
+from service.app import access_table
 from tests.fuzz.asking import DOCUMENT
 from tests.fuzz.served import drawn, fuzz_schema, settings
 
@@ -17,7 +17,7 @@ GUESSES = st.one_of(
     st.sampled_from(["", "Bearer", "gm_", "null", "for-all", "for-all:infer,metrics,admin"]),
 )
 SCHEMES = st.sampled_from(["Bearer ", "bearer ", "Basic ", "Token ", "Bearer", ""])
-DEMANDS = AccessTable()
+DEMANDS = access_table()
 REFUSED = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
 """A parameter with a slash in it makes a path that leads nowhere."""
 

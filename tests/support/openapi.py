@@ -15,9 +15,11 @@ from urllib.parse import quote
 import httpx
 
 from service.api_keys import KeyScope, create_key
-from service.routes.openapi import RECORDED_REPLIES
 from service.settings import Settings
 from tests.support.services import running
+
+RECORDED_REPLIES = Path(__file__).parents[1] / "contract" / "openapi_replies.json"
+"""Recorded replies by operation, media type and name of the request's example."""
 
 IGNORED = {"title", "description", "default", "examples", "format", "required"}
 """What says nothing about a value, or is looked at with `properties`."""
@@ -157,6 +159,13 @@ MAX_RECORDED_CHARACTERS = 6000
 """Longer replies are no good examples."""
 
 
+def operations_in(document):
+    """Each path, method and operation of a document, in order."""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            yield path, method, operation
+
+
 class Example(NamedTuple):
     """A request of the document.
 
@@ -179,16 +188,13 @@ class Example(NamedTuple):
 def examples_in(document):
     """All requests, in an order in which they work one after the other."""
     found = []
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            bodies = operation.get(
-                "requestBody", {"content": {JSON: {"examples": {"example": {"value": None}}}}}
-            )
-            found += [
-                Example(method, path, media_type, name, example["value"])
-                for media_type, content in bodies["content"].items()
-                for name, example in content["examples"].items()
-            ]
+    for path, method, operation in operations_in(document):
+        bodies = operation.get("requestBody", {"content": {JSON: {"examples": {"example": {"value": None}}}}})
+        found += [
+            Example(method, path, media_type, name, example["value"])
+            for media_type, content in bodies["content"].items()
+            for name, example in content["examples"].items()
+        ]
     # what is unloaded is loaded again
     return sorted(
         found, key=lambda example: (ORDER.index(example.method), not example.path.endswith("/unload"))
@@ -219,9 +225,11 @@ class Asker:
         url, query = example.path, {}
         for parameter in operation.get("parameters", ()):
             if parameter["in"] == "path":
-                url = url.replace(f"{{{parameter['name']}}}", quote(parameter["example"], safe=""))
-            elif "example" in parameter:
-                query[parameter["name"]] = parameter["example"]
+                url = url.replace(
+                    f"{{{parameter['name']}}}", quote(parameter["schema"]["examples"][0], safe="")
+                )
+            elif "examples" in parameter["schema"]:
+                query[parameter["name"]] = parameter["schema"]["examples"][0]
         body = example.body if isinstance(example.body, str) else json.dumps(example.body)
         if self.state is not None:
             body = body.replace(example_state(self.document), self.state)

@@ -1,0 +1,382 @@
+"""Registration of endpoints, and the OpenAPI document made of it.
+
+An endpoint is registered once, by `EndpointRouter.endpoint`: its path, the scope of its key, its body,
+replies and media types. The router, the access table of `service.middleware.authentication` and the
+document follow from it. Example requests are part of the schemas.
+"""
+
+import asyncio
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+
+from fastapi import APIRouter, FastAPI, Path, Request
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
+
+from models.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    ModelNotFoundError,
+    NotReadyError,
+    OverloadedError,
+    UnsupportedParameterError,
+)
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.reader import format_name_of_media_type
+from models.reranking.formats.writer import format_lists
+from service.api_errors import error_body, error_json
+from service.api_keys import KeyScope
+from service.schemas.replies import ErrorBody, ErrorReply
+
+Json = dict[str, Any]
+JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
+EVENTS_TYPE, BINARY_TYPE = "text/event-stream", "application/octet-stream"
+
+TAGS: Mapping[str, str] = {
+    "Predict": "What comes next: the most probable tokens, or the whole distribution.",
+    "Score": "How probable texts are.",
+    "Re-rank": "Which of some candidates is best, and weights that tell.",
+    "Generate": "Texts that go on.",
+    "Complete": "The word that somebody is typing, and what they are used to.",
+    "Check": "Words that are probably wrong, and texts that are probably bad.",
+    "States": "States of texts, kept for decoders that search.",
+    "OpenAI": "OpenAI's contract, for its clients.",
+    "Tokenise": "What tokens a text is made of.",
+    "Models": "What is served, and what is known of it.",
+    "Admin": "Models, aliases and profiles; asks for a key of the scope `admin`.",
+    "Health": "Whether the service lives and is ready.",
+}
+"""Groups of operations, in order, with their descriptions."""
+
+AddressInPath = Annotated[
+    str, Path(description="A model: `name`, `name@7` or `name@champion`.", examples=["mixture"])
+]
+"""A model named in the path."""
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+
+
+class Lines(NamedTuple):
+    """Bodies of lines that an endpoint takes beside JSON, answered line by line; options stand in the query string.
+
+    Attributes:
+        request: model of each line of the body.
+        reply: model of each line of the reply that is no error.
+        options: model of the query string, whose fields are documented in the JSON body's model.
+        pairs: examples in a query string of options that are objects in JSON.
+        list_types: media types of list formats of other programs, answered as lines too.
+    """
+
+    request: type[BaseModel]
+    reply: type
+    options: type[BaseModel]
+    pairs: Mapping[str, str] = {}
+    list_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One registered endpoint.
+
+    Attributes:
+        method: HTTP method.
+        path: template of its path.
+        scope: scope required of a key; None if it is open to all.
+        body: model of its JSON body; None without one.
+        lines: bodies of lines; None if it takes none.
+    """
+
+    method: str
+    path: str
+    scope: KeyScope | None
+    body: type[BaseModel] | None
+    lines: Lines | None
+
+
+class EndpointRouter(APIRouter):
+    """Router of endpoints.
+
+    Attributes:
+        endpoints: the endpoints registered so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.endpoints: list[Endpoint] = []
+
+    def endpoint(
+        self,
+        method: str,
+        path: str,
+        *,
+        tag: str | None,
+        scope: KeyScope | None = KeyScope.INFER,
+        body: type[BaseModel] | None = None,
+        lines: Lines | None = None,
+        reply: type | UnionType | None = None,
+        media_types: tuple[str, ...] = (),
+        statuses: Mapping[int, str] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Return a decorator that registers a handler; the handler's docstring is the operation's description.
+
+        Args:
+            method: HTTP method.
+            path: template of the path, as the router takes it.
+            tag: group of the operation, one of `TAGS`; None to leave it out of the OpenAPI document.
+            scope: scope required of a key; None if the endpoint is open to all.
+            body: model of the JSON body, which the handler itself parses.
+            lines: bodies of lines.
+            reply: type of the JSON reply; None if the reply is a file.
+            media_types: media types of the reply other than JSON and lines.
+            statuses: descriptions of statuses other than 200 and errors; they have the same reply.
+        """
+        self.endpoints.append(Endpoint(method, path, scope, body, lines))
+        replies = _replies(reply, media_types, lines)
+        for status, description in (statuses or {}).items():
+            replies[status] = {"description": description} | ({"model": reply} if reply else {})
+
+        def register(handler: Handler) -> Handler:
+            self.add_api_route(
+                path,
+                handler,
+                methods=[method],
+                include_in_schema=tag is not None,
+                tags=[tag] if tag else None,
+                summary=_summary(handler),
+                response_class=Response,
+                responses=replies,
+                openapi_extra=_request(scope, body, lines),
+            )
+            return handler
+
+        return register
+
+
+_SCHEMAS = "#/components/schemas/"
+_CLAUSE_END = re.compile(r"[.:;](?:\s|$)")
+_ERROR_CODES = {
+    "4XX": ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded"),
+    "5XX": ("not_ready", "deadline_exceeded"),
+}
+_ERROR_DESCRIPTIONS = {
+    "4XX": "the request cannot be answered",
+    "5XX": "the service cannot answer now",
+}
+_BINARY_HEADERS = {
+    "x-shape": {"description": "Rows and columns, such as `2,4000`.", "schema": {"type": "string"}},
+    "x-model": {"description": "Which version it was.", "schema": {"type": "string"}},
+}
+_BINARY_SCHEMA = {
+    "type": "string",
+    "format": "binary",
+    "description": "Little-endian float32, row after row.",
+}
+_EXAMPLE_LISTS = (
+    CandidateList(
+        "utt-1",
+        "",
+        (
+            Candidate("return a knew list", {"am": -12.1}),
+            Candidate("return a new list", {"am": -12.6}),
+        ),
+    ),
+)
+
+
+def _summary(handler: Handler) -> str:
+    """Return the first clause of a handler's docstring."""
+    return _CLAUSE_END.split(inspect.getdoc(handler) or "", maxsplit=1)[0].replace("\n", " ")
+
+
+def _request(scope: KeyScope | None, body: type[BaseModel] | None, lines: Lines | None) -> Json:
+    """Return the OpenAPI description of an endpoint's requests: alternatives of keys, and bodies with examples."""
+    keys = [] if scope is None else [{"key": [str(scope)]}]
+    request: Json = {"security": keys if scope is KeyScope.ADMIN or not keys else [{}, *keys]}
+    content: Json = {}
+    if body is not None:
+        examples = enumerate(_examples_of(body), 1)
+        content[JSON_TYPE] = {
+            "schema": {"$ref": _SCHEMAS + body.__name__},
+            "examples": {
+                f"example-{number}" if number > 1 else "example": {"value": value}
+                for number, value in examples
+            },
+        }
+        request["requestBody"] = {"required": True, "content": content}
+    if lines is not None:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in _examples_of(lines.request))
+        content[LINES_TYPE] = {
+            "schema": {"$ref": _SCHEMAS + lines.request.__name__, "description": "Each line."},
+            "examples": {"example": {"value": text}},
+        }
+        for media_type in lines.list_types:
+            text = "".join(format_lists(_EXAMPLE_LISTS, str(format_name_of_media_type(media_type))))
+            content[media_type] = {
+                "schema": {"type": "string"},
+                "examples": {"example": {"value": text}},
+            }
+    return request
+
+
+def _examples_of(kind: type[BaseModel]) -> list[Any]:
+    extra: Any = kind.model_config.get("json_schema_extra") or {}
+    examples: list[Any] = extra.get("examples", [])
+    return examples
+
+
+def _replies(
+    reply: type | UnionType | None, media_types: Iterable[str], lines: Lines | None
+) -> dict[int | str, Json]:
+    """Return the OpenAPI description of an endpoint's replies and errors, by status."""
+    content: Json = {media_type: {"schema": _schema_of(media_type, reply)} for media_type in media_types}
+    if lines is not None:
+        content[LINES_TYPE] = {"schema": _one_of(lines.reply, "Each line.")}
+    success: Json = {"description": "The file.", "content": content}
+    if reply is not None:
+        first = (get_args(reply) or (reply,))[0]
+        success |= {"model": reply, "description": str(inspect.getdoc(first)).partition("\n")[0]}
+    if BINARY_TYPE in content:
+        success["headers"] = _BINARY_HEADERS
+    replies: dict[int | str, Json] = {200: success}
+    for status, codes in _ERROR_CODES.items():
+        examples = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
+        replies[status] = {
+            "model": ErrorReply,
+            "description": _ERROR_DESCRIPTIONS[status],
+            "content": {JSON_TYPE: {"examples": examples}},
+        }
+    return replies
+
+
+def _schema_of(media_type: str, reply: Any) -> Json:
+    """Return the schema of a reply that is not JSON: events, raw numbers, or a file."""
+    if media_type == EVENTS_TYPE:
+        return _one_of(reply, "The data of each event but the last, which is `[DONE]`.")
+    if media_type == BINARY_TYPE:
+        return _BINARY_SCHEMA
+    return {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
+
+
+def _one_of(reply: type, description: str) -> Json:
+    alternatives = [{"$ref": _SCHEMAS + kind.__name__} for kind in (reply, ErrorReply)]
+    return {"anyOf": alternatives, "description": description}
+
+
+INTRODUCTION = """\
+Small language models over HTTP: what comes next, how probable a text is, which candidate is best.
+
+- **Models** are named `name`, `name@7` or `name@champion`; every reply says which version answered, as
+  `name@version`. A request that names none is answered by the default.
+- **Log-probabilities** are natural logarithms; a probability of zero is `-9999` and makes a perplexity `null`.
+- **Errors** have one shape, `{"error": {"message", "type", "param", "code"}}`; `code` is stable, `param` names the
+  field.
+- **Keys**: where the service has them, send `Authorization: Bearer KEY`. `/admin/…` always asks for one.
+- **Limits**: what is past them is answered 400, 408, 413, 415, 429, 431 or 503, with `Retry-After` where coming back
+  helps.
+- **Lines**: where a body may be `application/x-ndjson`, options stand in the query string, and each line is answered
+  by a line, in order; one that is wrong fails alone, as a line with `error`.
+"""
+"""Description of the document, in Markdown."""
+
+_NO_KEY = ErrorBody(
+    "a key is needed, as `Authorization: Bearer KEY`", "authentication_error", None, "invalid_api_key"
+)
+_EXAMPLE_ERRORS = (
+    _NO_KEY,
+    *map(
+        error_body,
+        (
+            InvalidInputError("top_k is 0: input should be greater than or equal to 1", parameter="top_k"),
+            UnsupportedParameterError(
+                "model backward@1 reads from right to left; it scores and re-ranks, but cannot tell what comes next",
+                parameter="model",
+            ),
+            ModelNotFoundError("there is no model 'nobody'; this service has: lstm@1, mixture@1, ngram@1"),
+            OverloadedError("1024 requests are queued or under way, as many as this service takes"),
+            NotReadyError("model mixture@1 is still being loaded"),
+            DeadlineExceededError("the request was not done within its 100 ms"),
+        ),
+    ),
+)
+ERROR_EXAMPLES: Json = {str(body.code): {"value": json.loads(error_json(body))} for body in _EXAMPLE_ERRORS}
+"""Examples of errors of any operation, by code."""
+
+SECURITY_SCHEMES: Json = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "From `gramophone keys create`, with the scope that an operation names. Where the service has "
+        "no keys all but administration is open.",
+    }
+}
+"""Security scheme of API keys."""
+
+
+router = EndpointRouter()
+
+
+@router.endpoint("GET", "/openapi.json", tag=None)
+async def openapi_document(request: Request) -> Response:
+    """Serve the OpenAPI document, made on the first request; on a thread, since that takes a tenth of a second."""
+    state = request.app.state
+    if getattr(state, "openapi", None) is None:
+        document = await asyncio.to_thread(make_document, request.app, state.endpoints)
+        state.openapi = json.dumps(document, ensure_ascii=False).encode()
+    return Response(state.openapi, media_type=JSON_TYPE)
+
+
+def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
+    """Make the OpenAPI document of an application with these endpoints."""
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=INTRODUCTION,
+        routes=app.routes,
+        tags=[{"name": name, "description": description} for name, description in TAGS.items()],
+    )
+    components = document["components"]
+    schemas = components["schemas"]
+    schemas.update(_request_schemas(endpoints))
+    components["securitySchemes"] = SECURITY_SCHEMES
+    components["examples"] = ERROR_EXAMPLES
+    for endpoint in endpoints:
+        if endpoint.lines is not None and endpoint.body is not None:
+            fields = schemas[endpoint.body.__name__]["properties"]
+            document["paths"][endpoint.path][endpoint.method.lower()]["parameters"] = [
+                _query_parameter(name, fields[name], endpoint.lines.pairs.get(name))
+                for name in endpoint.lines.options.model_fields
+            ]
+    return document
+
+
+def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:
+    """Return the schemas of all bodies, lines included, by name."""
+    kinds = {endpoint.body for endpoint in endpoints} | {e.lines.request for e in endpoints if e.lines}
+    inputs = [(kind, "validation") for kind in kinds if kind is not None]
+    _, schemas = models_json_schema(inputs, ref_template=_SCHEMAS + "{model}")  # type: ignore[arg-type]  # literals
+    definitions: Json = schemas["$defs"]
+    return definitions
+
+
+def _query_parameter(name: str, field: Json, pairs: str | None) -> Json:
+    """Convert a field of the JSON body to a query parameter of lines."""
+    schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
+    description = f"Of lines. {field.get('description', '')}".strip()
+    if pairs is not None:
+        schema, description = {"type": "string"}, f"{description} Written as `{pairs}`."
+    return {
+        "name": name,
+        "in": "query",
+        "required": False,
+        "description": description,
+        "schema": schema,
+        "x-only-with": LINES_TYPE,
+    }
