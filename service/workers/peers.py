@@ -334,9 +334,6 @@ _PATHS = frozenset({_AUTOCOMPLETE, _OPEN_STATES, _RERANK}) | _WITH_HANDLES
 _AFFINITY_HEADER = b"x-gramophone-session"
 
 _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
-# quotation marks inside JSON strings are escaped, so these patterns match only keys
-_USER = re.compile(rb'"user"\s*:\s*"([^"]*)"')
-_SESSION = re.compile(rb'"session"\s*:\s*"([^"]*)"')
 
 
 def has_affinity(path: str) -> bool:
@@ -361,8 +358,8 @@ class Affinity:
         if path.startswith(_USERS):
             return self._hash(path[len(_USERS) :].partition("/")[0].encode())
         if path == _AUTOCOMPLETE:
-            match = _USER.search(body) or _SESSION.search(body)
-            return None if match is None else self._hash(_unescape(match[1]))
+            name = _autocomplete_name(body)
+            return None if name is None else self._hash(name.encode(errors="replace"))
         if path == _OPEN_STATES:
             return self._worker_of_client(scope)
         owner = self._state_owner(body) if path != _RERANK or b'"session"' in body else None
@@ -384,14 +381,16 @@ class Affinity:
         return zlib.crc32(name) % self._size
 
 
-def _unescape(name: bytes) -> bytes:
-    """Unescape a name in JSON as it occurs in paths; some clients write `+` and others as numeric escapes."""
-    if b"\\" not in name:
-        return name
+def _autocomplete_name(body: bytes) -> str | None:
+    """Return the user that an autocomplete request names, else its session; None if it names neither."""
+    if not any(sign in body for sign in (b'"user"', b'"session"', b"\\u")):  # a key may be escaped
+        return None
     try:
-        return str(json.loads(b'"%b"' % name)).encode(errors="replace")
-    except ValueError:
-        return name  # the worker that answers will refuse it
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return None  # the worker that answers refuses it
+    names = (fields.get(key) for key in ("user", "session")) if isinstance(fields, dict) else ()
+    return next((name for name in names if isinstance(name, str)), None)
 
 
 _log = structlog.get_logger(__name__)

@@ -251,7 +251,22 @@ def test_a_name_may_be_written_as_some_clients_escape_it(homes):
     by_path = homes.of(scope("/v1/autocomplete/users/ann+x@example.org"), b"")
     escaped = rb'{"text": "", "user": "ann\u002Bx\u0040example.org"}'
     assert homes.of(scope("/v1/autocomplete"), escaped) == by_path
-    assert homes.of(scope("/v1/autocomplete"), rb'{"text": "", "user": "ann\uD8zz"}') is not None
+    escaped_key = rb'{"text": "", "\u0075ser": "ann+x@example.org"}'
+    assert homes.of(scope("/v1/autocomplete"), escaped_key) == by_path
+    assert homes.of(scope("/v1/autocomplete"), rb'{"text": "", "user": "ann\uD800"}') is not None
+
+
+def test_a_user_is_the_one_that_the_request_is_answered_for(homes):
+    """The last of equal keys counts, as where the body is validated, and no key of an inner object."""
+    by_path = homes.of(scope("/v1/autocomplete/users/ann"), b"")
+    others = [f"u{i}" for i in range(20)]
+    for other in others:
+        twice = f'{{"text": "", "user": "{other}", "user": "ann"}}'.encode()
+        assert homes.of(scope("/v1/autocomplete"), twice) == by_path
+        within = body(dictionary=[{"text": "a", "user": other}], user="ann")
+        assert homes.of(scope("/v1/autocomplete"), within) == by_path
+    for wrong in (rb'{"user": "ann\uD8zz"}', b'["user"]', b'{"user": 1}', b'{"user"' + b"[" * 100_000):
+        assert homes.of(scope("/v1/autocomplete"), wrong) is None
 
 
 def test_a_session_of_somebody_unnamed_falls_to_one_worker(homes):
