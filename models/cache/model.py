@@ -27,6 +27,9 @@ from models.language_model import (
 )
 from models.vocabulary import BOS, Vocabulary
 
+# bench_families
+_SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
+_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors in memory at once (32 MiB)
 _MAX_QUERIES = 128  # tokens whose windows are read in one pass, at most
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
@@ -97,10 +100,6 @@ def score_with_history(
             evidence[cut],
         )
     return CacheShares(shares, evidence, history.appended(tokens[is_stored], new))
-
-
-_SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
-_MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors in memory at once (32 MiB)
 
 
 class CacheState(NamedTuple):

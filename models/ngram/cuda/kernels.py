@@ -25,6 +25,16 @@ from models.arrays import FloatArray, TokenIds
 from models.ngram.automaton import LN_10, Automaton
 from models.ngram.model import check_one_per_row, unknown_id_error
 
+# bench_ngram_device
+MAX_MATRIX_ENTRIES = 1 << 24
+"""Entries of [B, V] computed at once, in at most some hundred MiB beyond the result; see `_ARC_ENTRIES`."""
+
+_ARC_ENTRIES = 4
+"""Entries that one arc written over them counts as: it takes more memory meanwhile."""
+
+MAX_TOKENS_AT_ONCE = 1 << 20
+"""Tokens read at once; one takes some 200 bytes of the device's memory meanwhile."""
+
 _BLOCK = 1 << 22
 """Elements copied at once, so that a mapped file is never in the host's memory as a whole."""
 
@@ -238,13 +248,6 @@ def _longest_state(states: Tensor) -> Tensor:
     return states.amax(0)
 
 
-MAX_MATRIX_ENTRIES = 1 << 24
-"""Entries of [B, V] computed at once, in at most some hundred MiB beyond the result; see `_ARC_ENTRIES`."""
-
-_ARC_ENTRIES = 4
-"""Entries that one arc written over them counts as: it takes more memory meanwhile."""
-
-
 class _Contexts(NamedTuple):
     """The contexts of B rows, the shortest of each first.
 
@@ -428,10 +431,6 @@ def _to_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
 def _refuse(tokens: TokenIds, outside: npt.NDArray[np.bool_], vocab_size: int) -> NoReturn:
     """Name the first token that is outside the vocabulary."""
     raise unknown_id_error(tokens, int(outside.argmax()), vocab_size)
-
-
-MAX_TOKENS_AT_ONCE = 1 << 20
-"""Tokens read at once; one takes some 200 bytes of the device's memory meanwhile."""
 
 
 def score_unpadded(
