@@ -1,24 +1,22 @@
-"""Candidate corrections of words, and the model calls that checking yields.
+"""Candidate corrections of words.
 
 `Corrections` holds M candidates in arrays: the slot of the text that each replaces, its tokens and
 its error-model weight. A `CandidateGenerator` finds them for one tokenizer.
-
-`CallGenerator` is a generator: it yields a model call and is resumed with the answer, or yields
-None to give way to other work. `run_calls` answers the calls one by one.
 
 `Replacer` re-tokenises only up to the white space on both sides of a replaced span if its tokens
 there are those of the whole text; otherwise it re-tokenises the whole sentence.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import OSA
 
-from models.arrays import FloatArray, TokenIds, to_numpy
+from models.arrays import FloatArray, TokenIds
+from models.calls import CallGenerator, next_log_probs, score_choices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
@@ -26,8 +24,6 @@ from models.language_model import (
     ChoiceScorer,
     LanguageModel,
     is_lookup,
-    score_choices,
-    score_sequences,
     supports,
 )
 from models.vocabulary import UNK
@@ -213,76 +209,8 @@ class SentenceBatch:
         return self.bases + self.lengths
 
 
-R = TypeVar("R")
-
 _MAX_DISTRIBUTION_ENTRIES = 1 << 21
 """Of whole distributions [R, V] that are held at once."""
-
-
-class BeginCall(NamedTuple):
-    """The state after `<s>`, so many rows of it; all states of a work must be of one kind, and this is the first."""
-
-    rows: int
-
-
-class AdvanceCall(NamedTuple):
-    """Read one token a row; the answer is the state after it."""
-
-    state: Any
-    tokens: TokenIds
-
-
-class ChoicesCall(NamedTuple):
-    """Log-probabilities of tokens [C] as the next of rows [C], never falling; the answer is natural logarithms [C]."""
-
-    state: Any
-    rows: TokenIds
-    tokens: TokenIds
-
-
-class PredictCall(NamedTuple):
-    """Predict the next tokens; the result is log-probabilities [R, V], not to be written."""
-
-    state: Any
-
-
-class ScoreCall(NamedTuple):
-    """Score tokens [R, T] with lengths [R] after a state; the result is [R, T], 0 past a length."""
-
-    state: Any
-    tokens: TokenIds
-    lengths: TokenIds
-
-
-CheckerCall: TypeAlias = BeginCall | AdvanceCall | ChoicesCall | PredictCall | ScoreCall
-CallGenerator: TypeAlias = Generator[CheckerCall | None, Any, R]
-
-
-def run_call(model: LanguageModel[Any], call: CheckerCall) -> Any:
-    """The answer to one question, computed now."""
-    match call:
-        case BeginCall(rows):
-            return model.initial_state(rows)
-        case AdvanceCall(state, tokens):
-            return model.advance(state, tokens)
-        case ChoicesCall(state, rows, tokens):
-            return score_choices(model, state, rows, tokens)
-        case PredictCall(state):
-            return to_numpy(model.next_log_probs(state))
-        case ScoreCall(state, tokens, lengths):
-            return score_sequences(model, state, tokens, lengths)
-
-
-def run_calls(model: LanguageModel[Any], work: CallGenerator[R]) -> R:
-    """Do a work, answering its questions one by one."""
-    reply: Any = None
-    while True:
-        try:
-            call = work.send(reply)
-        except StopIteration as stopped:
-            result: R = stopped.value
-            return result
-        reply = None if call is None else run_call(model, call)
 
 
 def choice_log_probs(
@@ -296,13 +224,13 @@ def choice_log_probs(
     rows, tokens = rows[order], tokens[order]
     out = np.empty(len(rows), dtype=np.float32)
     if supports(model, ChoiceScorer) or is_lookup(model):
-        out[order] = yield ChoicesCall(state, rows, tokens)
+        out[order] = yield from score_choices(model, state, rows, tokens)
         return out
     result = np.empty(len(rows), dtype=np.float32)
     used, numbers = np.unique(rows, return_inverse=True)
     most = max(_MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary), 1)
     for first in range(0, len(used), most):
-        log_probs = yield PredictCall(state.select(used[first : first + most]))
+        log_probs = yield from next_log_probs(model, state.select(used[first : first + most]))
         selected = slice(*np.searchsorted(numbers, [first, first + most]))
         result[selected] = log_probs[numbers[selected] - first, tokens[selected]]
     out[order] = result
@@ -387,6 +315,7 @@ class CheckContext:
     """One batch of a request, and what is collected about it.
 
     Args:
+        model: any that reads from left to right.
         batch: its sentences.
         error_model: the error model.
         search: how far to look.
@@ -401,6 +330,7 @@ class CheckContext:
 
     def __init__(
         self,
+        model: LanguageModel[Any],
         batch: SentenceBatch,
         *,
         error_model: ErrorModel,
@@ -408,7 +338,8 @@ class CheckContext:
         dictionary: UserDictionary,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
-        self.batch, self.error_model, self.search = batch, error_model, search
+        self.model, self.batch = model, batch
+        self.error_model, self.search = error_model, search
         self.dictionary, self.given = dictionary, given
         self._given_texts = {
             (span.start, span.end): frozenset(suggestion.text for suggestion in span.suggestions)

@@ -6,14 +6,14 @@ wrong, and suggestions.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.calls import CallGenerator
 from models.checking.candidates import (
-    CallGenerator,
     CandidateGenerator,
     CheckContext,
     Corrections,
@@ -63,9 +63,20 @@ class Checker:
         return self.splitter.sentences(text, lookahead=self._proposer.right_tokens(), offset=offset)
 
     def rescore_all(
-        self, model: LanguageModel[Any], sentences: Sequence[Sentence], options: CheckSettings
+        self,
+        model: LanguageModel[Any],
+        sentences: Sequence[Sentence],
+        options: CheckSettings,
+        *,
+        begin: Callable[[int], Any] | None = None,
     ) -> Iterator[CallGenerator[RescoredBatch]]:
-        """The works that weigh some sentences, a batch each, in order; each is done before the next is taken.
+        """The computations that rescore sentences, a batch each, in order; each is done before the next is taken.
+
+        Args:
+            model: any that reads from left to right.
+            sentences: of the text, in order.
+            options: settings of the search for errors.
+            begin: function that returns the state after `<s>` in so many rows; the model's own if it is left out.
 
         Raises:
             InvalidInputError: a caller's suggestions are for no place in the sentences.
@@ -77,15 +88,16 @@ class Checker:
 
         def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:
             context = CheckContext(
+                model,
                 SentenceBatch(batch),
                 error_model=channel,
                 search=options.search,
                 dictionary=dictionary,
                 given={index: given[first + index] for index in range(len(batch)) if first + index in given},
             )
-            state = carried.pop() if batch[0].continues_line else None
+            state = carried.pop() if batch[0].continues_line else (begin or model.initial_state)(len(batch))
             rescored = yield from rescore_batch(
-                model, self._proposer, context, state=state, right_tokens=right_tokens
+                self._proposer, context, state=state, right_tokens=right_tokens
             )
             if rescored.state is not None:
                 carried.append(rescored.state)

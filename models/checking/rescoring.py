@@ -11,16 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import TokenIds
+from models.calls import CallGenerator, advance, score
 from models.checking.candidates import (
-    AdvanceCall,
-    BeginCall,
-    CallGenerator,
     CandidateGenerator,
     CheckContext,
     Corrections,
     Floats,
     Indices,
-    ScoreCall,
     SentenceBatch,
     Slot,
     choice_log_probs,
@@ -68,7 +65,6 @@ class _PrefixStates(NamedTuple):
 
 
 def rescore_batch(
-    model: LanguageModel[Any],
     proposer: CandidateGenerator,
     context: CheckContext,
     *,
@@ -78,14 +74,13 @@ def rescore_batch(
     """Read a batch, find alternatives, and weigh them.
 
     Args:
-        model: any that reads from left to right.
         proposer: for its tokenizer.
         context: the batch, and how to look at it.
-        state: before a single sentence that goes on with the one before it; None otherwise.
+        state: before each sentence of the batch, a row each.
         right_tokens: after a place that alternatives must explain too.
     """
-    batch = context.batch
-    reading = yield from _prefix_states(batch, state)
+    model, batch = context.model, context.batch
+    reading = yield from _prefix_states(model, batch, state)
     first = yield from proposer.propose(context)
     count = len(batch.tokens)
     starts = np.flatnonzero(first.lengths)
@@ -100,7 +95,7 @@ def rescore_batch(
     shortlisted = first.select(_shortlist(context, first, before))
     more = yield from proposer.propose_after_reading(context, reading.state, reading.rows, log_probs)
     alternatives = concatenate_corrections([shortlisted, more])
-    totals, stops = yield from _sequence_log_probs(batch, reading, alternatives, right_tokens)
+    totals, stops = yield from _sequence_log_probs(model, batch, reading, alternatives, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[alternatives.firsts])
     log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
@@ -120,12 +115,12 @@ def rescore_batch(
     )
 
 
-def _prefix_states(batch: SentenceBatch, state: Any) -> CallGenerator[_PrefixStates]:
+def _prefix_states(
+    model: LanguageModel[Any], batch: SentenceBatch, state: Any
+) -> CallGenerator[_PrefixStates]:
     """Read all sentences side by side, one token of each at a time."""
     order = np.argsort(-batch.lengths, kind="stable")
     lengths, bases = batch.lengths[order], batch.bases[order]
-    if state is None:
-        state = yield BeginCall(len(order))
     states, firsts, num_rows = [], [], 0
     for step in range(int(lengths[0])):
         alive = int(np.searchsorted(-lengths, -step))  # the sentences longer than that
@@ -137,7 +132,7 @@ def _prefix_states(batch: SentenceBatch, state: Any) -> CallGenerator[_PrefixSta
         num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
         if num_unfinished:
             going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
-            state = yield AdvanceCall(going, batch.tokens[bases[:num_unfinished] + step])
+            state = yield from advance(model, going, batch.tokens[bases[:num_unfinished] + step])
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
@@ -193,7 +188,11 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
 
 
 def _sequence_log_probs(
-    batch: SentenceBatch, reading: _PrefixStates, found: Corrections, right_tokens: int
+    model: LanguageModel[Any],
+    batch: SentenceBatch,
+    reading: _PrefixStates,
+    found: Corrections,
+    right_tokens: int,
 ) -> CallGenerator[tuple[Floats, Indices]]:
     """Log-probabilities of alternatives with the tokens after them [M], and where those end [M]."""
     stops = np.minimum(found.lasts + right_tokens, batch.ends[batch.sentence_of[found.firsts]])
@@ -204,7 +203,7 @@ def _sequence_log_probs(
         selected = order[begin : begin + _MAX_ROWS]
         tokens = _padded_sequences(batch, found, selected, int(lengths[selected].max()))
         before = reading.state.select(reading.rows[found.firsts[selected]])
-        scores = yield ScoreCall(before, tokens, lengths[selected])
+        scores = yield from score(model, before, tokens, lengths[selected])
         totals[selected] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from models.calls import CallGenerator
 from models.checking.candidates import (
-    CallGenerator,
     CandidateGenerator,
     CheckContext,
     Corrections,

@@ -14,14 +14,12 @@ Everything here belongs to one thread.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.language_model import LanguageModel, is_lookup
 
 C = TypeVar("C")
 """Type of the calls of a batch."""
@@ -210,44 +208,6 @@ def _merge_neighbours(states: Sequence[StateView]) -> list[StateView]:
         run.append(state)
     joined.append(StateView(run[0].base, np.concatenate([part.rows for part in run])))
     return joined
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelCall(ABC):
-    """A computation of a model on R rows.
-
-    Attributes:
-        model: any language model.
-        state: R rows.
-    """
-
-    model: LanguageModel[Any]
-    state: Any
-
-    @property
-    def kind(self) -> Hashable:
-        """Batch key: calls of the same kind can be computed together."""
-        return type(self), id(self.model)
-
-    @property
-    @abstractmethod
-    def size(self) -> int:
-        """Number of tokens to read, or of distributions to compute."""
-
-    @property
-    def merges(self) -> bool:
-        """Whether batching saves time; False for n-gram tables, where it only adds copies."""
-        return not is_lookup(self.model)
-
-    @property
-    @abstractmethod
-    def urgent(self) -> bool:
-        """Whether it is a short interactive call, which is served before long ones."""
-
-    @staticmethod
-    @abstractmethod
-    def batch() -> CallBatch[Any, Any]:
-        """Return an empty batch for calls of this kind."""
 
 
 def check_no_nan(log_probs: FloatArray) -> FloatArray:

@@ -8,7 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from typing import Any, NamedTuple
 
-from service.engine.batching import CallBatch, ModelCall
+from models.calls import ModelCall
+from service.engine.batching import CallBatch
+from service.engine.calls import batch_for, merges
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job, SchedulerObserver
 
@@ -83,7 +85,7 @@ class CallQueue:
         self._calls[job] = call
         key = _batch_key(job, call)
         if key not in self._batches:
-            self._batches[key] = _QueuedBatch(call.batch(), {})
+            self._batches[key] = _QueuedBatch(batch_for(call), {})
         queued = self._batches[key]
         queued.batch.add(call)
         queued.jobs[call] = job
@@ -144,4 +146,4 @@ class _QueuedBatch(NamedTuple):
 
 
 def _batch_key(job: Job, call: ModelCall) -> Hashable:
-    return call.kind if call.merges else job
+    return call.kind if merges(call) else job

@@ -1,31 +1,19 @@
-"""Model calls that use cases yield, and batches of calls of one kind.
+"""Batches of each kind of model call, and how calls are scheduled.
 
-A use case evaluates `state, log_probs = yield from step(model, state, tokens)` and is resumed with
-the result, which is the same whether the call ran alone or in a batch with calls of other requests.
+A use case yields a call of `models.calls` and is resumed with the answer, which is the same whether
+the call ran alone or in a batch with calls of other requests.
 """
 
-from abc import abstractmethod
-from collections.abc import Generator, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.language_model import (
-    SCORES,
-    STATE,
-    LanguageModel,
-    RaggedScorer,
-    ReadResult,
-    TopKPredictor,
-    TopTokens,
-    Want,
-)
-from models.language_model import score_choices as scored
+from models.calls import ModelCall, Predict, Rank, Read, ScoreChoices, ScoreRagged, Step
+from models.language_model import RaggedScorer, TopKPredictor, TopTokens, is_lookup, score_choices
 from service.engine.batching import (
     CallBatch,
-    ModelCall,
     SliceResult,
     StateView,
     check_no_nan,
@@ -35,47 +23,18 @@ from service.engine.batching import (
     split_rows,
     view,
 )
-from service.engine.constants import MAX_ENTRIES
-from service.engine.prefill import Read
-
-A = TypeVar("A")
-CallGenerator: TypeAlias = Generator[Any, Any, A]
-"""Part of a use case: yields model calls and returns an answer of type A."""
+from service.engine.constants import MAX_ENTRIES, SHORT_LOOKUP_TOKENS, SHORT_READ_TOKENS
+from service.engine.prefill import ReadBatch
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ImmediateCall(ModelCall):
-    """A call that is answered in one slice."""
+class ImmediateBatch(CallBatch[ModelCall, ModelCall]):
+    """Batch of calls of one slice; a slice answers as many as its token count and `MAX_ENTRIES` allow."""
 
-    @property
-    def size(self) -> int:
-        """Number of rows: each takes one token or distribution."""
-        return len(self.state)
-
-    @property
-    def urgent(self) -> bool:
-        """True: these calls are short."""
-        return True
-
-    @classmethod
-    @abstractmethod
-    def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Compute the answers to calls of one kind; each equals the answer to the call alone."""
-
-    @staticmethod
-    def batch() -> "ImmediateBatch":
-        """Return an empty batch."""
-        return ImmediateBatch()
-
-
-class ImmediateBatch(CallBatch[ImmediateCall, ImmediateCall]):
-    """Batch of immediate calls; a slice answers as many as its token count and `MAX_ENTRIES` allow."""
-
-    def _start(self, call: ImmediateCall) -> ImmediateCall:
+    def _start(self, call: ModelCall) -> ModelCall:
         return call
 
-    def _run(self, under_way: Mapping[ImmediateCall, ImmediateCall], count: int) -> SliceResult:
-        calls: list[ImmediateCall] = []
+    def _run(self, under_way: Mapping[ModelCall, ModelCall], count: int) -> SliceResult:
+        calls: list[ModelCall] = []
         rows = 0
         for call in under_way:
             max_rows = min(count, MAX_ENTRIES // len(call.model.vocabulary))
@@ -83,123 +42,55 @@ class ImmediateBatch(CallBatch[ImmediateCall, ImmediateCall]):
                 break
             calls.append(call)
             rows += len(call.state)
-        return SliceResult(rows, rows, list(zip(calls, type(calls[0]).answers(calls), strict=True)))
+        return SliceResult(rows, rows, list(zip(calls, _ANSWERS[type(calls[0])](calls), strict=True)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Step(ImmediateCall):
-    """Read one token per row [R] and predict the next."""
-
-    tokens: TokenIds
-
-    @classmethod
-    def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Compute a state and log-probabilities [R, V] for each call."""
-        model = calls[0].model
-        after = model.advance(
-            gather_states([call.state for call in calls]), np.concatenate([call.tokens for call in calls])
-        )
-        log_probs = check_no_nan(to_numpy(model.next_log_probs(after)))
-        counts = [len(call.tokens) for call in calls]
-        return list(zip(split_rows(after, counts), _split_array(log_probs, counts), strict=True))
+def _answer_steps(calls: Sequence[Step]) -> list[Any]:
+    """Compute a state and log-probabilities [R, V] for each call."""
+    model = calls[0].model
+    after = model.advance(
+        gather_states([call.state for call in calls]), np.concatenate([call.tokens for call in calls])
+    )
+    log_probs = check_no_nan(to_numpy(model.next_log_probs(after)))
+    counts = [len(call.tokens) for call in calls]
+    return list(zip(split_rows(after, counts), _split_array(log_probs, counts), strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Predict(ImmediateCall):
-    """Predict the next token of each row."""
-
-    @classmethod
-    def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Compute log-probabilities [R, V] for each call."""
-        states = [call.state for call in calls]
-        log_probs = check_no_nan(to_numpy(calls[0].model.next_log_probs(gather_states(states))))
-        return _split_array(log_probs, [len(state) for state in states])
+def _answer_predictions(calls: Sequence[Predict]) -> list[Any]:
+    """Compute log-probabilities [R, V] for each call."""
+    states = [call.state for call in calls]
+    log_probs = check_no_nan(to_numpy(calls[0].model.next_log_probs(gather_states(states))))
+    return _split_array(log_probs, [len(state) for state in states])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Rank(ImmediateCall):
-    """Predict the most probable next tokens, with a model that need not compute the whole distribution."""
-
-    count: int
-
-    @property
-    def kind(self) -> Hashable:
-        """Batch key: calls for equally many tokens."""
-        return type(self), id(self.model), self.count
-
-    @classmethod
-    def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Compute the most probable tokens of each call's R rows."""
-        states = [call.state for call in calls]
-        ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
-        counts = [len(state) for state in states]
-        pairs = zip(
-            _split_array(ranked.ids, counts),
-            _split_array(check_no_nan(ranked.log_probs), counts),
-            strict=True,
-        )
-        return [TopTokens(ids, log_probs) for ids, log_probs in pairs]
+def _answer_rankings(calls: Sequence[Rank]) -> list[Any]:
+    """Compute the most probable tokens of each call's R rows."""
+    states = [call.state for call in calls]
+    ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
+    counts = [len(state) for state in states]
+    pairs = zip(
+        _split_array(ranked.ids, counts),
+        _split_array(check_no_nan(ranked.log_probs), counts),
+        strict=True,
+    )
+    return [TopTokens(ids, log_probs) for ids, log_probs in pairs]
 
 
-def step(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> CallGenerator[tuple[Any, FloatArray]]:
-    """Read one token per row, then predict the next.
-
-    Args:
-        model: any language model.
-        state: R rows; it is not changed.
-        tokens: ids [R].
-
-    Returns:
-        The state after the tokens and natural-log probabilities [R, V], read-only.
-    """
-    return cast("tuple[Any, FloatArray]", (yield Step(model, state, np.asarray(tokens))))
+def _answer_ragged(calls: Sequence[ScoreRagged]) -> list[Any]:
+    """Compute log-probabilities [N] for each call."""
+    return [
+        cast("RaggedScorer[Any]", call.model).score_ragged(materialize(call.state), call.tokens, call.offsets)
+        for call in calls
+    ]
 
 
-def next_log_probs(model: LanguageModel[Any], state: Any) -> CallGenerator[FloatArray]:
-    """Predict the next token of each row: natural-log probabilities [R, V], read-only."""
-    return cast("FloatArray", (yield Predict(model, state)))
-
-
-def top_k(model: LanguageModel[Any], state: Any, count: int) -> CallGenerator[TopTokens]:
-    """Return the most probable next tokens of each row [R, count]; the model must be a `TopKPredictor`."""
-    return cast("TopTokens", (yield Rank(model, state, count)))
-
-
-def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> CallGenerator[Any]:
-    """Read tokens [R, T], lengths[r] of them in row r, and return the state after them."""
-    return (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), STATE))
-
-
-def score(
-    model: LanguageModel[Any],
-    state: Any,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    *,
-    normalised: bool = True,
-) -> CallGenerator[FloatArray]:
-    """Score tokens [R, T] with row lengths [R]: natural-log probabilities or logits [R, T], 0 past a row's length."""
-    want = SCORES._replace(normalised=normalised)
-    return cast("FloatArray", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), want)))
-
-
-def read(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
-) -> CallGenerator[ReadResult]:
-    """Score tokens as `score` and return the state as `consume`, in one pass if the model supports it."""
-    want = Want(scores=True, state=True)
-    return cast("ReadResult", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), want)))
-
-
-def run_single(call: ModelCall) -> Any:
-    """Compute the answer to one call alone, without a scheduler."""
-    if isinstance(call, ImmediateCall):
-        return type(call).answers([call])[0]
-    batch = call.batch()
-    batch.add(call)
-    while True:
-        if answers := batch.run_slice(call.size).answers:
-            return answers[0][1]
+_ANSWERS: Mapping[type[ModelCall], Callable[[Sequence[Any]], list[Any]]] = {
+    Step: _answer_steps,
+    Predict: _answer_predictions,
+    Rank: _answer_rankings,
+    ScoreRagged: _answer_ragged,
+}
+"""Functions that answer calls of one kind that are answered in one slice; each answer equals that of the call alone."""
 
 
 def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
@@ -208,81 +99,6 @@ def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
         return [values]
     ends = np.cumsum(counts)
     return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScoreRagged(ImmediateCall):
-    """Score tokens of concatenated sequences; the caller bounds their number.
-
-    Attributes:
-        tokens: ids of R sequences, one after the other [N].
-        offsets: start of each sequence, and N at the end [R + 1].
-    """
-
-    tokens: TokenIds
-    offsets: TokenIds
-
-    @property
-    def size(self) -> int:
-        """Number of tokens."""
-        return len(self.tokens)
-
-    @property
-    def merges(self) -> bool:
-        """False: nothing is padded, so merging calls saves nothing."""
-        return False
-
-    @classmethod
-    def answers(cls, calls: Sequence[Self]) -> list[Any]:
-        """Compute log-probabilities [N] for each call."""
-        return [
-            cast("RaggedScorer[Any]", call.model).score_ragged(
-                materialize(call.state), call.tokens, call.offsets
-            )
-            for call in calls
-        ]
-
-
-def score_ragged(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, offsets: TokenIds
-) -> CallGenerator[FloatArray]:
-    """Score R concatenated sequences: natural-log probabilities [N].
-
-    Args:
-        model: a `RaggedScorer`.
-        state: R rows.
-        tokens: ids [N].
-        offsets: start of each sequence, and N at the end [R + 1].
-    """
-    return cast("FloatArray", (yield ScoreRagged(model, state, np.asarray(tokens), np.asarray(offsets))))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ScoreChoices(ModelCall):
-    """Score candidate next tokens of rows.
-
-    Attributes:
-        rows: row of each candidate, in ascending order [C].
-        tokens: ids of the candidates [C].
-    """
-
-    rows: TokenIds
-    tokens: TokenIds
-
-    @property
-    def size(self) -> int:
-        """Number of rows: each takes one distribution."""
-        return len(self.state)
-
-    @property
-    def urgent(self) -> bool:
-        """False: these calls come with many rows."""
-        return False
-
-    @staticmethod
-    def batch() -> "ChoiceBatch":
-        """Return an empty batch."""
-        return ChoiceBatch()
 
 
 class ChoiceBatch(CallBatch[ScoreChoices, "_ChoiceProgress"]):
@@ -306,7 +122,7 @@ class ChoiceBatch(CallBatch[ScoreChoices, "_ChoiceProgress"]):
             state = gather_states([state for state, _, _ in parts])
             model = next(iter(under_way)).model
             scores = check_no_nan(
-                scored(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
+                score_choices(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
             )
             for (progress, share), (_, _, tokens) in zip(shares, parts, strict=True):
                 progress.record(share, scores[: len(tokens)])
@@ -349,15 +165,39 @@ class _ChoiceProgress:
         return slice(*np.searchsorted(self._call.rows, [first, first + count]))
 
 
-def score_choices(
-    model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
-) -> CallGenerator[FloatArray]:
-    """Score tokens [C], each as the next of one of R rows: natural-log probabilities [C].
+BATCHES: dict[type[ModelCall], Callable[[], CallBatch[Any, Any]]] = {
+    **dict.fromkeys(_ANSWERS, ImmediateBatch),
+    ScoreChoices: ChoiceBatch,
+    Read: ReadBatch,
+}
+"""Batch of each kind of call; `service.engine.decode`, which needs compiled code, adds its own when it is imported."""
 
-    Args:
-        model: any language model.
-        state: R rows.
-        rows: row of each token, in ascending order [C].
-        tokens: ids [C].
-    """
-    return cast("FloatArray", (yield ScoreChoices(model, state, np.asarray(rows), np.asarray(tokens))))
+
+def batch_for(call: ModelCall) -> CallBatch[Any, Any]:
+    """Return an empty batch for calls of the kind of one."""
+    return BATCHES[type(call)]()
+
+
+def merges(call: ModelCall) -> bool:
+    """Return whether batching saves time; not for n-gram tables, where it only adds copies, nor without padding."""
+    return not (is_lookup(call.model) or isinstance(call, ScoreRagged))
+
+
+def is_urgent(call: ModelCall) -> bool:
+    """Return whether a call is short for its model and served before long ones."""
+    if not isinstance(call, Read):
+        return not isinstance(call, ScoreChoices)  # these come with many rows
+    if not merges(call):
+        return call.size <= SHORT_LOOKUP_TOKENS
+    rows, longest = len(call.lengths), int(call.lengths.max(initial=0))
+    # two short rows take a network no longer than one
+    return call.size <= SHORT_READ_TOKENS or (rows == 2 and longest <= SHORT_READ_TOKENS)
+
+
+def run_single(call: ModelCall) -> Any:
+    """Compute the answer to one call alone, without a scheduler."""
+    batch = batch_for(call)
+    batch.add(call)
+    while True:
+        if answers := batch.run_slice(max(call.size, 1)).answers:
+            return answers[0][1]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
+from models.calls import CallGenerator, ModelCall
 from models.decoding.batch import SequenceBatch
 from models.decoding.sampling import ChosenTokens, choose_next_tokens
 from models.decoding.top_k import top_tokens_of_rows
@@ -21,14 +22,13 @@ from models.language_model import LanguageModel, TopTokens
 from models.vocabulary import EOS
 from service.engine.batching import (
     CallBatch,
-    ModelCall,
     SliceResult,
     StateView,
     check_no_nan,
     gather_states,
     view,
 )
-from service.engine.calls import CallGenerator
+from service.engine.calls import BATCHES
 from service.engine.constants import MAX_ENTRIES
 
 
@@ -262,21 +262,6 @@ class Decode(ModelCall):
     top: int = 0
     last: bool = False
 
-    @property
-    def size(self) -> int:
-        """Number of distributions of one step."""
-        return len(self.state)
-
-    @property
-    def urgent(self) -> bool:
-        """True: a step is short."""
-        return True
-
-    @staticmethod
-    def batch() -> "DecodeCallBatch":
-        """Return an empty batch."""
-        return DecodeCallBatch()
-
 
 class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
     """Batch of decode calls; a slice is one step of all rows, or of the oldest calls' rows if not all fit."""
@@ -308,6 +293,9 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
             return batch.with_slots(slots[len(batch.slots) :])
         batch.dissolve()
         return DecodeBatch.of(slots)
+
+
+BATCHES[Decode] = DecodeCallBatch
 
 
 def decode(

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from service.engine.batching import ModelCall
+from models.calls import ModelCall
 from service.engine.calls import run_single
 
 E = TypeVar("E")

@@ -5,14 +5,14 @@ many columns that its token budget allows, and where not all texts can be finish
 than half of them need, so that one long text does not delay short ones.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
+from models.calls import Read
 from models.language_model import (
     ReadResult,
     Want,
@@ -21,7 +21,6 @@ from models.language_model import (
 from models.vocabulary import EOS
 from service.engine.batching import (
     CallBatch,
-    ModelCall,
     SliceResult,
     StateView,
     check_no_nan,
@@ -32,7 +31,7 @@ from service.engine.batching import (
     split_rows,
     view,
 )
-from service.engine.constants import SHORT_LOOKUP_TOKENS, SHORT_READ_TOKENS, STRIDE_TOKENS
+from service.engine.constants import STRIDE_TOKENS
 
 
 class Segment(NamedTuple):
@@ -166,44 +165,6 @@ def _detached(segment: Segment, state: Any) -> Segment:
     return (
         segment._replace(state=view(segment.state.materialized)) if segment.state.base is state else segment
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Read(ModelCall):
-    """Read tokens [R, T] with row lengths [R] for log-probabilities, the state after them, or both.
-
-    Attributes:
-        tokens: ids [R, T].
-        lengths: of the rows [R].
-        want: log-probabilities, the state, or both.
-    """
-
-    tokens: TokenIds
-    lengths: TokenIds
-    want: Want
-
-    @property
-    def kind(self) -> Hashable:
-        """Batch key: calls that want the same results."""
-        return type(self), id(self.model), self.want
-
-    @property
-    def size(self) -> int:
-        """Number of tokens without padding."""
-        return int(self.lengths.sum())
-
-    @property
-    def urgent(self) -> bool:
-        """Whether the call is short for its model, or two short rows, which take a network no longer than one."""
-        if not self.merges:
-            return self.size <= SHORT_LOOKUP_TOKENS
-        rows, longest = len(self.lengths), int(self.lengths.max(initial=0))
-        return self.size <= SHORT_READ_TOKENS or (rows == 2 and longest <= SHORT_READ_TOKENS)
-
-    @staticmethod
-    def batch() -> "ReadBatch":
-        """Return an empty batch."""
-        return ReadBatch()
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from models.calls import ModelCall
 from models.errors import (
     DeadlineExceededError,
     DrainingError,
@@ -27,8 +28,8 @@ from models.errors import (
     LanguageModelError,
     OverloadedError,
 )
-from service.engine.batching import ModelCall
 from service.engine.call_queues import CallQueue, CostModel, SliceSize
+from service.engine.calls import is_urgent
 from service.engine.constants import (
     BULK_JOBS_AT_ONCE,
     MIN_BULK_SLICE_TOKENS,
@@ -388,7 +389,7 @@ class Scheduler:
     def _queue_of(self, job: Job, call: ModelCall) -> CallQueue:
         if job.bulk:
             return self._bulk
-        return self._urgent if call.urgent else self._long
+        return self._urgent if is_urgent(call) else self._long
 
     def _run_slices(self, queue: CallQueue, size: SliceSize, *, num_slices: int = 1) -> list[Job]:
         """Run slices of a queue; return the jobs whose calls were answered."""

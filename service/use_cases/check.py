@@ -10,9 +10,7 @@ from math import log
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from models.checking import candidates
+from models.calls import CallGenerator, Read, run_call
 from models.checking.checker import Checker, Issue, find_issues
 from models.checking.error_model import CheckSettings
 from models.checking.rescoring import RescoredBatch
@@ -21,7 +19,6 @@ from models.errors import ContextLengthError, InvalidInputError
 from models.language_model import LanguageModel, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
 from service.engine.batching import view
-from service.engine.calls import consume, next_log_probs, score, score_choices
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.use_cases.inputs import Limits, check_reads_forward
@@ -121,8 +118,10 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     words: list[CheckedWord] = []
     issues: list[Issue] = []
     log_prob, num_ends = 0.0, 0
-    for work in checker.rescore_all(loaded.model, sentences, command.options):
-        rescored = yield from _through_engine(loaded.model, work)
+    direct = is_lookup(loaded.model)
+    begin = None if direct else lambda rows: view(loaded.model.initial_state(rows))
+    for work in checker.rescore_all(loaded.model, sentences, command.options, begin=begin):
+        rescored = yield from _answer_directly(work) if direct else work
         words += _words(rescored)
         issues += find_issues(
             rescored, tokens, threshold=command.threshold, max_suggestions=command.max_suggestions
@@ -191,14 +190,8 @@ def _words(rescored: RescoredBatch) -> list[CheckedWord]:
     ]
 
 
-def _through_engine(
-    model: LanguageModel[Any], work: candidates.CallGenerator[RescoredBatch]
-) -> Work[Any, RescoredBatch]:
-    """Run a checker's calls through the engine, batched with those of other requests.
-
-    Calls of an n-gram model run here: the lookup costs less than a call to the engine.
-    """
-    is_table = is_lookup(model)
+def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:
+    """Answer a checker's calls to an n-gram model here: the lookup costs less than a call to the engine."""
     answer: Any = None
     while True:
         try:
@@ -206,27 +199,6 @@ def _through_engine(
         except StopIteration as stopped:
             rescored: RescoredBatch = stopped.value
             return rescored
-        if is_table and call is not None:
-            answer = candidates.run_call(model, call)
-            if not isinstance(call, candidates.AdvanceCall):  # these are many and take microseconds each
-                yield None
-        else:
-            answer = yield from _run_call(model, call)
-
-
-def _run_call(model: LanguageModel[Any], call: candidates.CheckerCall | None) -> Work[Any, Any]:
-    match call:
-        case candidates.BeginCall(rows):
-            return view(model.initial_state(rows))
-        case candidates.AdvanceCall(state, tokens):
-            lengths = np.ones(len(tokens), dtype=np.int64)
-            return (yield from consume(model, state, tokens[:, None], lengths))
-        case candidates.ChoicesCall(state, rows, tokens):
-            return (yield from score_choices(model, state, rows, tokens))
-        case candidates.PredictCall(state):
-            return (yield from next_log_probs(model, state))
-        case candidates.ScoreCall(state, tokens, lengths):
-            return (yield from score(model, state, tokens, lengths))
-        case None:
+        answer = None if call is None else run_call(call)
+        if not isinstance(call, Read) or call.want.scores:  # reads of single tokens take microseconds each
             yield None
-            return None

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
+from models.calls import consume, next_log_probs, score
 from models.decoding.parameters import DecodingParameters
 from models.decoding.top_k import top_tokens_of_rows
 from models.errors import InvalidInputError
@@ -28,7 +29,6 @@ from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS
 from service.engine.batching import StateView, concatenate_states
-from service.engine.calls import consume, next_log_probs, score
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.use_cases.choices import LENGTH, Continuation, TokenEvent

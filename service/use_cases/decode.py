@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.calls import next_log_probs, step
 from models.decoding.batch import SequenceBatch, row_seed
 from models.decoding.beam_search import BeamSearch, FinishedBeam
 from models.decoding.rules import compile_rules
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
 from models.vocabulary import EOS
-from service.engine.calls import next_log_probs, step
 from service.engine.decode import DecodeState, Generated, decode
 from service.engine.job import Work
 from service.use_cases.choices import (

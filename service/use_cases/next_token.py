@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
+from models.calls import next_log_probs, step, top_k
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, next_step_batch
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, TopKPredictor, TopTokens, entropy_bits, supports
 from service.engine.batching import materialize, view
-from service.engine.calls import next_log_probs, step, top_k
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.calls import consume
 from models.language_model import LanguageModel, pad_sequences
 from models.vocabulary import BOS
 from service.engine.batching import concatenate_states, materialize
-from service.engine.calls import consume
 from service.engine.constants import SHORT_READ_TOKENS
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
+from models.calls import consume
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import pad_sequences
 from models.reranking import features as reranking_features
@@ -38,7 +39,6 @@ from models.reranking.mbr import (
 from models.reranking.ranking import LogLinearModel, Ranking, rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states, materialize
-from service.engine.calls import consume
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState

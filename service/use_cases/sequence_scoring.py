@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
+from models.calls import consume, score, score_choices, score_ragged
 from models.language_model import (
     LanguageModel,
     RaggedScorer,
@@ -24,7 +25,6 @@ from models.language_model import (
 )
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states
-from service.engine.calls import consume, score, score_choices, score_ragged
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
+from models.calls import consume, next_log_probs, read, score
 from models.errors import InvalidInputError
 from models.language_model import LOG_ZERO, LanguageModel, is_lookup, pad_sequences
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
-from service.engine.calls import consume, next_log_probs, read, score
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StateStore, StoredState

@@ -9,9 +9,9 @@ import httpx
 import numpy as np
 import pytest
 
+from models.calls import score
 from models.errors import EngineFailedError
 from models.language_model import pad_sequences
-from service.engine.calls import score
 from service.engine.job import Job, run_to_completion
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support import families

@@ -6,15 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.calls import Read, ScoreChoices, consume, next_log_probs, score, step
 from models.language_model import SCORES, STATE, Want, pad_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import Int8Model
 from models.neural.network import Network
 from service.engine.batching import split_budget
-from service.engine.calls import ScoreChoices, consume, next_log_probs, run_single, score, step
+from service.engine.calls import batch_for, run_single
 from service.engine.job import Job, run_to_completion
-from service.engine.prefill import Read, slice_width
+from service.engine.prefill import slice_width
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.use_cases.sequence_scoring import build_tree, score_tree
 from tests.support import families
@@ -176,7 +177,7 @@ def flat(answer):
 @settings(max_examples=150, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), moves=moves)
 def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
-    pool, here, answers = KINDS[kind]([[3]]).batch(), [], {}
+    pool, here, answers = batch_for(KINDS[kind]([[3]])), [], {}
     for move, given_ in [*moves, *[("go on", 1000)] * 30]:
         if move == "join":
             here.append(KINDS[kind](given_))

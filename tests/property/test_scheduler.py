@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from models.calls import consume, next_log_probs
 from models.errors import (
     DeadlineExceededError,
     DrainingError,
@@ -20,7 +21,6 @@ from models.errors import (
     InvalidInputError,
     OverloadedError,
 )
-from service.engine.calls import consume, next_log_probs
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from models.checking.candidates import run_calls
+from models.calls import run_calls
 from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CheckSettings
 from models.completion.prefix import split_prefix
@@ -109,7 +109,7 @@ def weigh(model, tokenizer, text, **options):
     """What comes out for each batch of a text."""
     checker = Checker(tokenizer)
     works = checker.rescore_all(model, list(checker.sentences(text)), CheckSettings(**options))
-    return [run_calls(model, work) for work in works]
+    return [run_calls(work) for work in works]
 
 
 def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options):

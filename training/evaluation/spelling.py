@@ -22,8 +22,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from models.calls import run_calls
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checking.candidates import run_calls
 from models.checking.checker import Checker, Issue, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings
 from models.checking.lexicon import FuzzyLexicon
@@ -284,7 +284,7 @@ def _check_line(
     pending = checker.rescore_all(
         checkpoint.model, list(checker.sentences(text)), CheckSettings(search=search)
     )
-    return [run_calls(checkpoint.model, calls) for calls in pending]
+    return [run_calls(calls) for calls in pending]
 
 
 class _Detection(NamedTuple):

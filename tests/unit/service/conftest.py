@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from models.calls import ModelCall
 from models.tokenizers import CharacterTokenizer, WordTokenizer
 from models.vocabulary import Vocabulary
-from service.engine.batching import ModelCall
 from service.engine.calls import run_single
 from service.engine.loaded_model import LoadedModel
 from tests.support.fake_models import FakeModel, fake_vocabulary

@@ -8,7 +8,7 @@ from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
 from models.vocabulary import EOS
 from service.engine.calls import run_single
-from service.engine.decode import Decode, DecodeState
+from service.engine.decode import Decode, DecodeCallBatch, DecodeState
 from tests.support.fake_models import FakeModel, fake_vocabulary
 
 
@@ -53,7 +53,7 @@ OPTIONS = [
 
 def test_calls_that_join_at_any_time_get_what_they_would_alone(model):
     calls = [made(model, seed, **options) for seed, options in enumerate(OPTIONS * 3)]
-    pool, answers = Decode.batch(), {}
+    pool, answers = DecodeCallBatch(), {}
     for call in calls:
         pool.add(call)
         run(pool, answers, steps=2)
@@ -66,7 +66,7 @@ def test_calls_that_join_at_any_time_get_what_they_would_alone(model):
 def test_a_text_in_parts_is_the_text_at_once(model):
     """Also while others step beside it."""
     whole = run_single(made(model, 1, count=8, ignore_eos=True))
-    pool, answers, parts = Decode.batch(), {}, [[], []]
+    pool, answers, parts = DecodeCallBatch(), {}, [[], []]
     call = made(model, 1, count=2, last=False, ignore_eos=True)
     other = made(model, 2, count=11, ignore_eos=True)
     pool.add(other)
@@ -84,7 +84,7 @@ def test_a_text_in_parts_is_the_text_at_once(model):
 
 def test_rows_that_end_leave(model):
     model.table[:, EOS] = 0.5
-    pool = Decode.batch()
+    pool = DecodeCallBatch()
     pool.add(made(model, 1, rows=8, count=50))
     rows = run(pool, {})
     assert rows[0] == 8
@@ -100,7 +100,7 @@ def test_where_a_text_ended_nothing_goes_on(model):
 
 
 def test_streams_that_go_on_together_copy_nothing(model):
-    pool, answers, histories = Decode.batch(), {}, []
+    pool, answers, histories = DecodeCallBatch(), {}, []
     calls = [made(model, seed, count=1, last=False, ignore_eos=True) for seed in range(4)]
     for step in range(6):
         for call in calls[step % 4 :] + calls[: step % 4]:  # whatever order they come in
@@ -113,7 +113,7 @@ def test_streams_that_go_on_together_copy_nothing(model):
 
 def test_who_leaves_is_missed_by_nobody(model):
     """A call that was cancelled takes no further step; the others get what they would have got."""
-    pool, answers = Decode.batch(), {}
+    pool, answers = DecodeCallBatch(), {}
     calls = [made(model, seed, count=6, ignore_eos=True) for seed in range(3)]
     for call in calls:
         pool.add(call)
@@ -126,7 +126,7 @@ def test_who_leaves_is_missed_by_nobody(model):
 
 
 def test_no_more_rows_step_together_than_there_is_room_for(model):
-    pool, answers = Decode.batch(), {}
+    pool, answers = DecodeCallBatch(), {}
     for seed in range(5):
         pool.add(made(model, seed, rows=3, count=4, ignore_eos=True))
     assert run(pool, answers, count=7) == [6] * 8 + [3] * 4
@@ -134,7 +134,7 @@ def test_no_more_rows_step_together_than_there_is_room_for(model):
 
 
 def test_a_call_of_more_rows_than_there_is_room_for_has_its_turn(model):
-    pool = Decode.batch()
+    pool = DecodeCallBatch()
     pool.add(made(model, 1, rows=9, count=1))
     assert run(pool, {}, count=2) == [9]
 
@@ -149,7 +149,7 @@ def test_only_who_is_at_fault_fails(model, monkeypatch, where):
             raise ZeroDivisionError
         return works(state, *tokens)
 
-    pool, answers, blamed = Decode.batch(), {}, []
+    pool, answers, blamed = DecodeCallBatch(), {}, []
     never = {"logit_bias": ((7, -100.0),), "ignore_eos": True}
     calls = [made(model, seed, **never) for seed in range(4)]
     bad = made(model, 4, ignore_eos=True)  # its prompt is the token 7

@@ -5,9 +5,10 @@ import weakref
 import numpy as np
 import pytest
 
+from models.calls import Read
 from models.language_model import SCORES, STATE, ReadResult, Want
-from service.engine.calls import run_single
-from service.engine.prefill import Read, ReadBatch
+from service.engine.calls import is_urgent, run_single
+from service.engine.prefill import ReadBatch
 from tests.support.fake_models import Numbers
 
 
@@ -173,4 +174,4 @@ def test_what_a_call_keeps_of_its_own_texts_keeps_no_others_alive():
 def test_one_short_text_is_urgent_and_two_are(lengths, urgent):
     tokens = np.zeros((len(lengths), max(lengths)), np.int64)
     call = Read(Letters(), Numbers(np.zeros(len(lengths))), tokens, np.array(lengths), STATE)
-    assert call.urgent == urgent
+    assert is_urgent(call) == urgent

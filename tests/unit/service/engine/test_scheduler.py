@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from models.calls import consume, next_log_probs
 from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
-from service.engine.calls import consume, next_log_probs
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers

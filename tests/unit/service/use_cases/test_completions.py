@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from models.arrays import to_numpy
+from models.calls import Predict
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import TopTokens, score_sequences
 from models.vocabulary import BOS, EOS, UNK
-from service.engine.calls import Predict, run_single
+from service.engine.calls import run_single
 from service.engine.job import iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.use_cases import completions as module

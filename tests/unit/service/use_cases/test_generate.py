@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from models.calls import ModelCall
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError
 from models.language_model import pad_sequences, score_sequences
 from models.vocabulary import EOS
-from service.engine.batching import ModelCall
 from service.engine.calls import run_single
 from service.engine.decode import Decode
 from service.engine.job import iter_outputs, run_to_completion

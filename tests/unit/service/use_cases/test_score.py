@@ -6,12 +6,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from models.calls import consume
 from models.decoding.parameters import DecodingParameters
 from models.errors import ContextLengthError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.vocabulary import UNK
 from service.engine.batching import materialize
-from service.engine.calls import consume
 from service.engine.job import iter_outputs, run_to_completion
 from service.engine.prefix_cache import NextTokenCache
 from service.use_cases import next_token as next_token_module
