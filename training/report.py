@@ -1,101 +1,26 @@
-"""HTML reports of a training run and of `gramophone evaluate --task autocomplete`.
+"""HTML reports of a training run and of `gramophone evaluate --task autocomplete`."""
 
-A page is one file. Its pictures are SVG with colours from the page's style, so that one picture
-suits light and dark screens.
-"""
-
-import io
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape
-from importlib import resources
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from models.report import (
+    ACCENT,
+    HEIGHT,
+    INK,
+    QUIET,
+    SECOND,
+    THIRD,
+    Picture,
+    Section,
+    Table,
+    draw_svg,
+    plain_log_ticks,
+    render_page,
+)
 from training.progress import HistoryRecord
 
-WIDTH, HEIGHT = 4.0, 2.6
-"""Inches: the width of a phone screen, so that text stays readable on it."""
-
-INK, QUIET, ACCENT, SECOND, THIRD, GRID = "#101010", "#707070", "#2060a0", "#c05010", "#208050", "#d0d0d0"
 SERIES = (ACCENT, SECOND, THIRD, QUIET)
-_VARIABLES = {
-    INK: "ink",
-    QUIET: "quiet",
-    ACCENT: "accent",
-    SECOND: "second",
-    THIRD: "third",
-    GRID: "grid",
-}
-_SETTINGS: Any = {"svg.fonttype": "none", "font.size": 9.0, "axes.titlesize": 9.5}
-
-
-def draw_svg(
-    title: str, draw: Callable[[Any], None], *, height: float = HEIGHT, along: Literal["x", "y"] = "y"
-) -> str:
-    """Draw an `<svg>` element.
-
-    Args:
-        title: shown above the picture and read by screen readers.
-        draw: draws on matplotlib's axes, in this module's colours.
-        height: in inches.
-        along: the value axis, which has grid lines.
-    """
-    import matplotlib as mpl  # slow to import
-    from matplotlib.figure import Figure  # no global state: not pyplot
-
-    with mpl.rc_context(_SETTINGS | {"svg.hashsalt": title}):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        axes = figure.subplots()
-        draw(axes)
-        axes.set_title(title, loc="left", color=INK, fontweight="bold")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(QUIET)
-        axes.tick_params(which="both", color=QUIET, labelcolor=INK)
-        axes.xaxis.label.set_color(QUIET)
-        axes.yaxis.label.set_color(QUIET)
-        axes.grid(visible=True, axis=along, color=GRID, linewidth=0.6)
-        axes.set_axisbelow(True)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, labelcolor=INK, fontsize=8)
-        buffer = io.StringIO()
-        metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
-    return _themed(buffer.getvalue(), title)
-
-
-def plain_log_ticks(axis: Any) -> None:
-    """Set the ticks of a logarithmic axis at 1, 2, 5, 10, … in plain digits."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _themed(svg: str, title: str) -> str:
-    svg = svg[svg.index("<svg") :]
-    # a style in a picture would apply to the whole page
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="(figure|axes|patch|line2d|text|legend|matplotlib|xtick|ytick|PolyColl)\w*"', "", svg)
-    opening, rest = svg.split(">", 1)
-    opening = re.sub(r' (width|height)="[^"]*"', "", opening)
-    svg = f'{opening} role="img" aria-label="{escape(title)}">{rest}'
-    for colour, name in _VARIABLES.items():
-        svg = svg.replace(colour, f"var(--{name})")
-    return re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 system-ui, sans-serif", svg)
-
-
-class Picture(NamedTuple):
-    """A picture with its caption.
-
-    Attributes:
-        svg: an `<svg>` element.
-        caption: plain text.
-    """
-
-    svg: str
-    caption: str
 
 
 def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
@@ -186,11 +111,11 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
     height = max(HEIGHT, 1.5 + 0.42 * len(gates))
     if all(gate["gate"] == "|h|" for gate in gates):
         return Picture(
-            draw_svg("Saturated outputs", draw, height=height, along="x"),
+            draw_svg("Saturated outputs", draw, height=height, grid="x"),
             "Absolute outputs of layers with tanh: above 0.9 it is flat and lets hardly any gradient through.",
         )
     return Picture(
-        draw_svg("Saturated gates", draw, height=height, along="x"),
+        draw_svg("Saturated gates", draw, height=height, grid="x"),
         "Values near 0 or 1 let hardly any gradient through. A forget gate often above 0.9 remembers; one "
         "mostly below 0.1 reads single tokens.",
     )
@@ -264,61 +189,6 @@ def _exp(loss: float) -> float:
     return math.exp(min(loss, 30.0))
 
 
-def document(heading: str, title: str, introduction: str, sections: Iterable[str]) -> bytes:
-    """Assemble an HTML page.
-
-    Args:
-        heading: plain text, at the top.
-        title: plain text, of the window.
-        introduction: a sentence, plain text.
-        sections: HTML.
-    """
-    style = (resources.files("training") / "report.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        f"<header>\n<h1>{escape(heading)}</h1>\n<p>{escape(introduction)}</p>\n</header>\n<main>\n"
-        f"{''.join(sections)}</main>\n</body>\n</html>\n"
-    ).encode()
-
-
-def section(title: str, content: str) -> str:
-    """Return a section with its title, both HTML; empty without content."""
-    return f"<section>\n<h2>{title}</h2>\n{content}</section>\n" if content else ""
-
-
-def tiles(labelled: Iterable[tuple[str, str]]) -> str:
-    """Return the summary figures as tiles from pairs of label and value, plain text."""
-    shown = "".join(
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(label)}</span></div>\n'
-        for label, value in labelled
-    )
-    return f'<div class="tiles">\n{shown}</div>\n' if shown else ""
-
-
-def figure_grid(pictures: Sequence[Picture]) -> str:
-    """Lay out pictures with their captions, side by side on wide screens."""
-    shown = "".join(
-        f"<figure>\n{picture.svg}\n<figcaption>{escape(picture.caption)}</figcaption>\n</figure>\n"
-        for picture in pictures
-    )
-    return f'<div class="pictures">\n{shown}</div>\n' if shown else ""
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of plain text, names in the first column, numbers in the others."""
-    first, *labels = (escape(head) for head in heads)
-    head = f"<th>{first}</th>" + "".join(f'<th class="number">{label}</th>' for label in labels)
-    body = "".join(
-        f"<tr><td>{escape(name)}</td>"
-        + "".join(f'<td class="number">{escape(value)}</td>' for value in values)
-        + "</tr>\n"
-        for name, *values in rows
-    )
-    return f"<table>\n<tr>{head}</tr>\n{body}</table>\n"
-
-
 REPORT_FILE = "report.html"
 
 _FIGURES = {
@@ -368,13 +238,13 @@ def report_page(data: ReportData) -> bytes:
     if diagnostics.get("gate_saturation"):
         inside.append(gate_picture(diagnostics["gate_saturation"]))
     sections = [
-        tiles(_training_summary(data)),
-        section("Held-out figures", _training_figures(data.metrics)),
-        section("Training", figure_grid(history_pictures(data.history))),
-        section("Inside the network", figure_grid(inside)),
-        section("Recipe", _recipe(data.provenance.get("recipe") or {})),
+        Section("", "tiles", list(_training_summary(data))),
+        Section("Held-out figures", "tables", _training_figures(data.metrics)),
+        Section("Training", "pictures", history_pictures(data.history)),
+        Section("Inside the network", "pictures", inside),
+        Section("Recipe", "tables", _recipe(data.provenance.get("recipe") or {})),
     ]
-    return document(data.name, f"{data.name}: training report", data.introduction, sections)
+    return render_page(data.name, f"{data.name}: training report", data.introduction, sections)
 
 
 def _training_summary(data: ReportData) -> Iterator[tuple[str, str]]:
@@ -392,37 +262,32 @@ def _training_summary(data: ReportData) -> Iterator[tuple[str, str]]:
         yield "ended by", _STOP_REASONS.get(stopped, str(stopped))
 
 
-def _training_figures(metrics: Mapping[str, Any]) -> str:
+def _training_figures(metrics: Mapping[str, Any]) -> list[Table]:
     splits = {split: metrics[split] for split in ("valid", "test") if metrics.get(split)}
     if not splits:
-        return ""
+        return []
     shown = {
         key: entry for key, entry in _FIGURES.items() if any(key in figures for figures in splits.values())
     }
-    rows = (
+    rows = [
         (label, *(_number(f.get(key), digits) for f in splits.values()))
         for key, (label, digits) in shown.items()
-    )
-    return table(["", *splits], rows)
+    ]
+    return [Table(["", *splits], rows)]
 
 
-def _recipe(recipe: Mapping[str, Any]) -> str:
+def _recipe(recipe: Mapping[str, Any]) -> list[Table]:
     """Return the recipe tables relevant to a network's training."""
     plain = {key: value for key, value in recipe.items() if not isinstance(value, Mapping)}
     tables = {
         "": plain,
         **{key: recipe[key] for key in ("corpus", "tokenizer", "neural", "train") if recipe.get(key)},
     }
-    blocks = "".join(
-        f"<table>\n<caption>{escape(title) or 'recipe'}</caption>\n"
-        + "".join(
-            f"<tr><td>{escape(key)}</td><td>{escape(_plain(value))}</td></tr>\n" for key, value in own.items()
-        )
-        + "</table>\n"
+    return [
+        Table([], [(key, _plain(value)) for key, value in own.items()], caption=title or "recipe")
         for title, own in tables.items()
         if own
-    )
-    return f'<div class="recipe">\n{blocks}</div>\n' if blocks else ""
+    ]
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -461,13 +326,13 @@ def autocomplete_page(result: Mapping[str, Any]) -> bytes:
         f"{result['lines']:,} held-out lines; intervals hold a figure with 95 % probability."
     )
     sections = [
-        tiles(_autocomplete_summary(result)),
-        section("Figures", _autocomplete_figures(result)),
-        section("Pictures", figure_grid(_pictures(result))),
-        section("Acceptance", _acceptance(result["acceptance"])),
+        Section("", "tiles", list(_autocomplete_summary(result))),
+        Section("Figures", "tables", [_autocomplete_figures(result)]),
+        Section("Pictures", "pictures", _pictures(result)),
+        Section("Acceptance", "tables", [_acceptance(result["acceptance"])]),
     ]
     heading = f"{result['model']}: autocomplete"
-    return document(heading, heading, introduction, sections)
+    return render_page(heading, heading, introduction, sections)
 
 
 def _figure_names(figures: Mapping[str, Any]) -> dict[str, str]:
@@ -493,7 +358,7 @@ def _autocomplete_summary(result: Mapping[str, Any]) -> Iterator[tuple[str, str]
     yield "one keystroke, median", f"{result['keystroke_ms']['p50']:.2f} ms"
 
 
-def _autocomplete_figures(result: Mapping[str, Any]) -> str:
+def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
     against = result.get("against")
     heads = ["", result["model"], "95 %"]
     if against:
@@ -507,14 +372,14 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> str:
             value = _format_figure(name, against["figures"][name]["value"])
             row += [value, _format_figure(name, gap["value"], signed=True), _span(name, gap, signed=True)]
         rows.append(row)
-    return table(heads, rows)
+    return Table(heads, rows)
 
 
 def _span(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> str:
     return " to ".join(_format_figure(name, figure[end], signed=signed) for end in ("low", "high"))
 
 
-def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
     heads = ["share of places where it is shown"]
     heads += [f"{name}, {label}" for label in _POSITIONS.values() for name in ("least probable", "right")]
     rows = []
@@ -523,7 +388,7 @@ def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -
         for row_of_position in same_coverage:
             row += [f"{row_of_position['threshold']:.3f}", f"{100 * row_of_position['precision']:.1f} %"]
         rows.append(row)
-    return table(heads, rows)
+    return Table(heads, rows)
 
 
 def _pictures(result: Mapping[str, Any]) -> list[Picture]:

@@ -164,7 +164,7 @@ def test_without_history_or_diagnostics_their_sections_are_not_there():
 
 def test_an_infinite_perplexity_and_odd_names_do_no_harm():
     text = page(name='<b> & "x"')
-    assert "<h1>&lt;b&gt; &amp; &quot;x&quot;</h1>" in text
+    assert "<h1>&lt;b&gt; &amp; &#34;x&#34;</h1>" in text
     assert '<td class="number">infinite</td>' in text
 
 

@@ -1,0 +1,197 @@
+"""HTML reports: pages of one file, with tiles, tables and pictures.
+
+Pictures are SVG with colours from the page's style, so that one picture suits light and dark
+screens. The page is `report.html.jinja`, its style `report.css`, both beside this module.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+INK, QUIET, ACCENT, SECOND, THIRD, GRID = "#101010", "#707070", "#2060a0", "#c05010", "#208050", "#d0d0d0"
+_VARIABLES = {
+    INK: "ink",
+    QUIET: "quiet",
+    ACCENT: "accent",
+    SECOND: "second",
+    THIRD: "third",
+    GRID: "grid",
+}
+WIDTH, HEIGHT = 4.0, 2.6
+"""Inches: the width of a phone screen, so that text stays readable on it."""
+
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.size": 9.0,
+    "axes.axisbelow": True,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": QUIET,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "xtick.labelcolor": INK,
+    "ytick.color": QUIET,
+    "ytick.labelcolor": INK,
+}
+
+
+class Picture(NamedTuple):
+    """A picture and how to read it.
+
+    Attributes:
+        svg: an `<svg>` element.
+        caption: plain text.
+    """
+
+    svg: str
+    caption: str
+
+
+class Table(NamedTuple):
+    """A table of plain text, names in the first column.
+
+    Attributes:
+        heads: titles of the columns; none for a table without a head.
+        rows: texts of all columns.
+        caption: title of the table; may be empty.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+class Section(NamedTuple):
+    """A part of a page; left out if it has no content.
+
+    Attributes:
+        title: plain text; a section without one has no heading.
+        kind: layout of the content, a macro of the template.
+        content: pairs of label and value as `tiles`, lists of `Table` or `Picture`, or the definition lists of
+            `examples`: pairs of a name and its pairs of label and text, which may be `Markup`.
+        note: a sentence before the content.
+        mark: colour at the side of examples: `good` or `bad`.
+    """
+
+    title: str
+    kind: Literal["tiles", "tables", "pictures", "examples"]
+    content: Sequence[Any]
+    note: str = ""
+    mark: str = ""
+
+
+def render_page(
+    heading: str,
+    title: str,
+    introduction: str,
+    sections: Iterable[Section],
+    *,
+    verdict: str = "",
+    adopted: bool = False,
+    signature: str = "",
+) -> bytes:
+    """Return a page, HTML in UTF-8, without references to other files; all texts are plain.
+
+    Args:
+        heading: text at the top.
+        title: text of the window.
+        introduction: a sentence.
+        sections: parts of the page.
+        verdict: result, to stand out; may be empty.
+        adopted: whether the verdict is for a change.
+        signature: settings in one line, shown as code; may be empty.
+    """
+    page: str = _template().render(
+        heading=heading,
+        title=title,
+        introduction=introduction,
+        sections=[section for section in sections if section.content],
+        verdict=verdict,
+        adopted=adopted,
+        signature=signature,
+        style=Path(__file__).with_name("report.css").read_text(encoding="utf-8"),
+    )
+    return page.encode()
+
+
+@cache
+def _template() -> Any:
+    import jinja2  # needed for reports only
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        keep_trailing_newline=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("report.html.jinja")
+
+
+def draw_svg(
+    title: str,
+    draw: Callable[[Any], None],
+    *,
+    height: float = HEIGHT,
+    grid: Literal["x", "y", "both"] = "y",
+) -> str:
+    """Draw an `<svg>` element.
+
+    Args:
+        title: shown above the picture and read by screen readers.
+        draw: draws on matplotlib's axes, in this module's colours.
+        height: in inches.
+        grid: axes with grid lines, those of values.
+    """
+    import matplotlib as mpl  # slow to import
+    from matplotlib.figure import Figure  # no global state: not pyplot
+
+    with mpl.rc_context(_STYLE | {"svg.hashsalt": title}):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        axes.set_title(title, parse_math=False)  # names may have dollars in them
+        axes.grid(visible=True, axis=grid)
+        if labels := axes.get_legend_handles_labels()[1]:
+            figure.legend(loc="outside lower center", ncols=min(len(labels), 3))  # where it hides no data
+        buffer = io.StringIO()
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    return _themed(buffer.getvalue(), title)
+
+
+def plain_log_ticks(axis: Any) -> None:
+    """Set the ticks of a logarithmic axis at 1, 2, 5, 10, … in plain digits."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _themed(svg: str, title: str) -> str:
+    """Reduce SVG to its root element: of full width, labelled, with the page's fonts and colours."""
+    svg = svg[svg.index("<svg") :]
+    # a style in a picture would apply to the whole page
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="(figure|axes|patch|line2d|text|legend|matplotlib|xtick|ytick|PolyColl)\w*"', "", svg)
+    opening, rest = svg.split(">", 1)
+    opening = re.sub(r' (width|height)="[^"]*"', "", opening)
+    svg = f'{opening} role="img" aria-label="{escape(title)}">{rest}'
+    for colour, name in _VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{name})")
+    return re.sub(r"(font: [^;\"]*?px) [^;\"]+", r"\1 system-ui, sans-serif", svg)
