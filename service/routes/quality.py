@@ -24,15 +24,14 @@ from service.routes.request import (
 from service.routes.streaming import error_line, json_lines, with_error_line
 from service.schemas.check import (
     QualityLine,
-    QualityQuery,
     QualityRequest,
+    QualitySettings,
     quality_items,
     quality_reply,
     quality_result,
-    read_quality_query,
 )
 from service.schemas.replies import QualityReply, TextQualityResult
-from service.schemas.wire import parse_json
+from service.schemas.wire import parse_json, parse_query
 from service.use_cases.score import QualityOutcome, TextQuality, quality, quality_lines
 
 router = EndpointRouter()
@@ -44,7 +43,7 @@ router = EndpointRouter()
     tag="Check",
     body=QualityRequest,
     reply=QualityReply,
-    lines=Lines(QualityLine, TextQualityResult, QualityQuery),
+    lines=Lines(QualityLine, TextQualityResult, QualitySettings),
 )
 async def rate_texts(request: Request) -> Response:
     """Score texts by bits per word and byte, and by the difference between two models; to filter corpora.
@@ -56,7 +55,7 @@ async def rate_texts(request: Request) -> Response:
     services = services_of(request)
     if has_json_lines(request):
         return await _rate_lines(request, services)
-    refuse_query_options(request, QualityQuery)
+    refuse_query_options(request, QualitySettings)
     body = await request.body()
     wire = parse_json(QualityRequest, body)
     items = wire.items(services.limits)
@@ -71,7 +70,7 @@ async def rate_texts(request: Request) -> Response:
 
 
 async def _rate_lines(request: Request, services: Services) -> Response:
-    options = read_quality_query(request.query_params)
+    options = parse_query(QualitySettings, request.query_params)
     loaded, against = _models(request, services, options.model, options.against)
     body = await request.body()
     work = quality_lines(loaded, against, quality_items(body), services.limits)

@@ -27,8 +27,15 @@ from service.routes.request import (
 )
 from service.routes.streaming import error_line, json_lines, with_error_line
 from service.schemas.replies import ScoreReply, SequenceScoreResult
-from service.schemas.score import ScoreLine, ScoreQuery, ScoreRequest, score_items, score_result, score_totals
-from service.schemas.wire import parse_json
+from service.schemas.score import (
+    ScoreLine,
+    ScoreRequest,
+    ScoreSettings,
+    score_items,
+    score_result,
+    score_totals,
+)
+from service.schemas.wire import parse_json, parse_query
 from service.use_cases.score import Detail, SequenceScore, score, score_lines
 
 router = EndpointRouter()
@@ -40,7 +47,7 @@ router = EndpointRouter()
     tag="Score",
     body=ScoreRequest,
     reply=ScoreReply,
-    lines=Lines(ScoreLine, SequenceScoreResult, ScoreQuery),
+    lines=Lines(ScoreLine, SequenceScoreResult, ScoreSettings),
 )
 async def score_texts(request: Request) -> Response:
     """Log-probabilities and perplexities of texts.
@@ -53,7 +60,7 @@ async def score_texts(request: Request) -> Response:
     services = services_of(request)
     if has_json_lines(request):
         return await _score_lines(request, services)
-    refuse_query_options(request, ScoreQuery)
+    refuse_query_options(request, ScoreSettings)
     body = await request.body()
     wire = parse_json(ScoreRequest, body)
     items, options = wire.items(services.limits), wire.options()
@@ -79,7 +86,7 @@ async def score_texts(request: Request) -> Response:
 
 
 async def _score_lines(request: Request, services: Services) -> Response:
-    options = ScoreQuery.options(dict(request.query_params))
+    options = parse_query(ScoreSettings, request.query_params).options()
     loaded = resolve_model(request, options.model)
     body = await request.body()
     work = score_lines(loaded, score_items(body), options, services.limits)

@@ -1,17 +1,15 @@
 """Schemas of POST /v1/check and POST /v1/quality, the latter as one JSON object or as JSON lines."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Self
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
     Tag,
-    ValidationError,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -33,7 +31,6 @@ from service.schemas.wire import (
     TimedRequest,
     WireModel,
     body_lines,
-    invalid_input,
     parse_json,
     text_or_object_tag,
 )
@@ -259,7 +256,16 @@ _Text = Annotated[
 ]
 
 
-class QualityRequest(TimedRequest):
+class QualitySettings(WireModel):
+    """Models of a request, in the query string of lines."""
+
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    against: str | None = None
+    """A second model: `difference` says which of the two a text is more like."""
+
+
+class QualityRequest(QualitySettings, TimedRequest):
     """Score the quality of texts, to filter corpora."""
 
     model_config = ConfigDict(
@@ -273,10 +279,6 @@ class QualityRequest(TimedRequest):
 
     texts: list[_Text] = Field(min_length=1)
     """What to score; each a text, or an object with `text` and `id`."""
-    model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
-    against: str | None = None
-    """A second model: `difference` says which of the two a text is more like."""
 
     def items(self, limits: Limits) -> list[QualityItem]:
         """Return the items to score.
@@ -286,27 +288,6 @@ class QualityRequest(TimedRequest):
         """
         limits.check_count(len(self.texts), parameter="texts")
         return [_quality_item(f"texts[{index}]", given) for index, given in enumerate(self.texts)]
-
-
-class QualityQuery(BaseModel):
-    """The options of a stream of lines, in the query string."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str | None = None
-    against: str | None = None
-
-
-def read_quality_query(query: Mapping[str, str]) -> QualityQuery:
-    """Parse the options in a query string.
-
-    Raises:
-        InvalidInputError: an option is unknown.
-    """
-    try:
-        return QualityQuery.model_validate(query)
-    except ValidationError as error:
-        raise invalid_input(error) from None
 
 
 def quality_items(body: bytes) -> Iterator[QualityItem | InvalidInputError]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from models.decoding.parameters import DecodingParameters
 from models.errors import InvalidInputError, UnsupportedParameterError
 from service.engine.loaded_model import LoadedModel
-from service.schemas.generate import read_biases
+from service.schemas.generate import read_biases, stop_texts
 from service.schemas.wire import (
     Biases,
     NonNegative,
@@ -27,6 +27,7 @@ from service.schemas.wire import (
     TimedRequest,
     named_contexts,
     schema_only,
+    shared_fields,
 )
 from service.use_cases.completions import ChoiceChunk, CompletionCommand, CompletionResult, TokenEntries
 from service.use_cases.generate import check_streams
@@ -248,24 +249,15 @@ class CompletionRequest(TimedRequest):
             raise InvalidInputError(
                 "max_tokens is 0; that is accepted with echo only", parameter="max_tokens"
             )
-        stop = self.stop if self.stop is not None else []
-        parameters = DecodingParameters(
-            max_tokens=max_tokens or 1,  # with 0 the other fields are still checked
-            temperature=_default(self.temperature, 1.0),
-            top_k=None if self.top_k in {-1, 0} else self.top_k,
-            top_p=_default(self.top_p, 1.0),
-            min_p=_default(self.min_p, 0.0),
-            repetition_penalty=_default(self.repetition_penalty, 1.0),
-            presence_penalty=_default(self.presence_penalty, 0.0),
-            frequency_penalty=_default(self.frequency_penalty, 0.0),
-            logit_bias=read_biases(self.logit_bias or {}),
-            ignore_eos=bool(self.ignore_eos),
-            min_tokens=_default(self.min_tokens, 0),
-            n=n,
-            best_of=self.best_of,
-            seed=None if self.seed is None else _seed(self.seed),
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        )
+        converted = {
+            "max_tokens": max_tokens or 1,  # with 0 the other fields are still checked
+            "top_k": None if self.top_k in {-1, 0} else self.top_k,
+            "logit_bias": read_biases(self.logit_bias or {}),
+            "n": n,
+            "seed": None if self.seed is None else _seed(self.seed),
+            "stop": stop_texts(self.stop),
+        }
+        parameters = DecodingParameters(**shared_fields(self, DecodingParameters) | converted)
         if self.stream:
             check_streams(parameters)
         return parameters if max_tokens else None

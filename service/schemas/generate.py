@@ -28,6 +28,7 @@ from service.schemas.wire import (
     Temperature,
     TimedRequest,
     schema_only,
+    shared_fields,
     text_or_ids,
 )
 from service.use_cases.choices import Continuation, TokenEvent
@@ -139,36 +140,18 @@ class GenerateRequest(TimedRequest):
                 f"max_tokens is {self.max_tokens}; this service generates at most {limits.max_new_tokens}",
                 parameter="max_tokens",
             )
-        parameters = DecodingParameters(
-            max_tokens=self.max_tokens,
-            min_tokens=self.min_tokens,
-            ignore_eos=self.ignore_eos,
-            strategy=self.strategy,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            typical_p=self.typical_p,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=read_biases(self.logit_bias),
-            bad_words=tuple(self.bad_words),
-            n=self.n,
-            best_of=self.best_of,
-            num_beams=self.num_beams,
-            length_penalty=self.length_penalty,
-            early_stopping=self.early_stopping,
-            num_beam_groups=self.num_beam_groups,
-            diversity_penalty=self.diversity_penalty,
-            seed=self.seed,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
-        )
+        converted = {"logit_bias": read_biases(self.logit_bias), "stop": stop_texts(self.stop)}
+        parameters = DecodingParameters(**shared_fields(self, DecodingParameters) | converted)
         if self.stream:
             check_streams(parameters)
         return GenerateCommand(
             text_or_ids(self.prompt), parameters, self.model, top=self.num_alternatives, stream=self.stream
         )
+
+
+def stop_texts(given: str | list[str] | None) -> tuple[str, ...]:
+    """Return the texts of a field that holds one, several or none."""
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, JsonValue, ValidationError, model_validator, with_config
+from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
 from pydantic_core import PydanticCustomError, to_json
 
 from models.errors import InvalidInputError
@@ -30,8 +30,8 @@ from service.schemas.wire import (
     Weight,
     WireModel,
     body_lines,
-    invalid_input,
     parse_json,
+    parse_query,
     schema_only,
 )
 from service.use_cases.candidate_features import (
@@ -346,10 +346,7 @@ def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     if "models" in fields:
         named = parse_names(fields["models"], parameter="models")
         fields["models"] = [{"name": name, "model": model} for name, model in named.items()]
-    try:
-        return RerankSettings.model_validate(fields, strict=False)
-    except ValidationError as error:
-        raise invalid_input(error) from None
+    return parse_query(RerankSettings, fields)
 
 
 def parse_weights(text: str, *, parameter: str) -> dict[str, float]:

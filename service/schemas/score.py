@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import TokenIds
@@ -38,7 +38,6 @@ from service.schemas.wire import (
     TokenId,
     WireModel,
     body_lines,
-    invalid_input,
     named_contexts,
     parse_json,
     text_or_ids,
@@ -52,7 +51,24 @@ DetailName = Annotated[Detail, Field(strict=False)]
 """Level of detail of a reply, in JSON by name."""
 
 
-class ScoreRequest(TimedRequest):
+class ScoreSettings(WireModel):
+    """Settings of scoring, in the query string of lines."""
+
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    bos: bool = True
+    """Whether `<s>` stands before the context."""
+    eos: bool = True
+    """Whether `</s>` after each is scored too."""
+    detail: DetailName = Detail.NONE
+    """How finely to report: `none`, `token` or `word`."""
+
+    def options(self) -> ScoreOptions:
+        """Return the options of scoring."""
+        return ScoreOptions(self.model, self.bos, self.eos, self.detail)
+
+
+class ScoreRequest(ScoreSettings, TimedRequest):
     """Score texts, each given the same context."""
 
     model_config = ConfigDict(
@@ -70,14 +86,6 @@ class ScoreRequest(TimedRequest):
     """What to score, as token ids; or else `texts`."""
     context: OneContext = ""
     """What stands before each; tokenised together with it, and not scored."""
-    model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
-    bos: bool = True
-    """Whether `<s>` stands before the context."""
-    eos: bool = True
-    """Whether `</s>` after each is scored too."""
-    detail: DetailName = Detail.NONE
-    """How finely to report: `none`, `token` or `word`."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -96,10 +104,6 @@ class ScoreRequest(TimedRequest):
         limits.check_count(len(given), parameter=name)
         context = text_or_ids(self.context)
         return [_score_item(f"{name}[{i}]", text_or_ids(value), context) for i, value in enumerate(given)]
-
-    def options(self) -> ScoreOptions:
-        """Return the options of scoring."""
-        return ScoreOptions(self.model, self.bos, self.eos, self.detail)
 
 
 class ScoreLine(WireModel):
@@ -123,30 +127,6 @@ class ScoreLine(WireModel):
         if (self.text is None) == (self.token_ids is None):
             raise PydanticCustomError("one_of", "give either text or token_ids")
         return self
-
-
-class ScoreQuery(BaseModel):
-    """The options of a stream of lines, in the query string."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str | None = None
-    bos: bool = True
-    eos: bool = True
-    detail: Detail = Detail.NONE
-
-    @classmethod
-    def options(cls, query: dict[str, str]) -> ScoreOptions:
-        """Parse the options in a query string.
-
-        Raises:
-            InvalidInputError: an option is unknown or invalid.
-        """
-        try:
-            parsed = cls.model_validate(query)
-        except ValidationError as error:
-            raise invalid_input(error) from None
-        return ScoreOptions(parsed.model, parsed.bos, parsed.eos, parsed.detail)
 
 
 def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:

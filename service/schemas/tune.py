@@ -25,7 +25,15 @@ from models.reranking.tuning.fitting import (
     TuningSettings,
 )
 from service.schemas.rerank import CandidateIn, Mixture, main_models
-from service.schemas.wire import LengthExponent, ModelName, Probability, TimedRequest, WireModel, schema_only
+from service.schemas.wire import (
+    LengthExponent,
+    ModelName,
+    Probability,
+    TimedRequest,
+    WireModel,
+    schema_only,
+    shared_fields,
+)
 from service.use_cases.candidate_features import MAX_MODELS, ModelChoice, ScoringModels
 from service.use_cases.tune import TuneCommand, TuneResult, check_candidate_count
 
@@ -127,15 +135,7 @@ class TuneSettings(TimedRequest):
                 normaliser=self.normaliser,
             ),
             features=None if self.features is None else tuple(self.features),
-            settings=TuningSettings(
-                folds=self.folds,
-                seed=self.seed,
-                restarts=self.restarts,
-                resamples=self.resamples,
-                length_exponents=tuple(self.length_exponents),
-                max_p_value=self.max_p_value,
-                bootstrap_samples=self.bootstrap_samples,
-            ),
+            settings=TuningSettings(**shared_fields(self, TuningSettings)),
         )
 
     def choice(self) -> ModelChoice:

@@ -5,7 +5,8 @@ from the modules that check them.
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -96,6 +97,28 @@ class TimedRequest(WireModel):
 
 
 W = TypeVar("W", bound=BaseModel)
+
+
+def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
+    """Return the fields of a request that a dataclass has too, lists as tuples; null means the dataclass's default."""
+    values = {field.name: getattr(wire, field.name, None) for field in fields(kind)}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def parse_query(kind: type[W], query: Mapping[str, Any]) -> W:
+    """Parse options in a query string, where numbers and flags are texts.
+
+    Raises:
+        InvalidInputError: an option is unknown or invalid.
+    """
+    try:
+        return kind.model_validate(dict(query), strict=False)
+    except ValidationError as error:
+        raise invalid_input(error) from None
 
 
 def parse_json(kind: type[W], body: bytes) -> W:
