@@ -106,7 +106,25 @@ def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[A
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
     """Return whether reading prefixes once, level by level, costs less than all texts side by side."""
     num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
-    return bool(PREFIX_COST * num_prefixes + LEVEL_COST * len(levels) <= lengths.sum())
+    return _is_cheaper(num_prefixes, len(levels), lengths)
+
+
+def may_be_cheaper(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> bool:
+    """Return whether a tree could be cheaper, by a lower bound: the longest texts after each first token.
+
+    Args:
+        contexts: index of the context of each text [N].
+        tokens: ids [N, T].
+        lengths: of the texts [N].
+    """
+    starts, start_of = np.unique(contexts * (int(tokens[:, 0].max()) + 1) + tokens[:, 0], return_inverse=True)
+    longest = np.zeros(len(starts), dtype=np.int64)
+    np.maximum.at(longest, start_of, lengths)
+    return _is_cheaper(int(np.maximum(longest - 1, 0).sum()), int(lengths.max()), lengths)
+
+
+def _is_cheaper(num_prefixes: int, num_levels: int, lengths: TokenIds) -> bool:
+    return bool(PREFIX_COST * num_prefixes + LEVEL_COST * num_levels <= lengths.sum())
 
 
 def score_tree(
@@ -345,7 +363,7 @@ def _score_padded(
     normalised: bool,
 ) -> Work[Any, FloatArray]:
     """Score texts [N, T] after contexts [N] of K, shared prefixes once if that saves work."""
-    if normalised and len(lengths) > 1 and not is_lookup(model):
+    if normalised and len(lengths) > 1 and not is_lookup(model) and may_be_cheaper(contexts, tokens, lengths):
         levels = yield from build_tree(contexts, tokens, lengths)
         if tree_is_cheaper(levels, len(state), lengths):
             return (yield from score_tree(model, state, levels, tokens.shape))

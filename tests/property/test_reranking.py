@@ -20,7 +20,7 @@ from service.engine.loaded_model import LoadedModel
 from service.use_cases.candidate_features import ScoringModels, ScoringOptions, compute_features
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import RerankItem, RerankOptions, rerank
-from service.use_cases.sequence_scoring import build_tree, score_tree
+from service.use_cases.sequence_scoring import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
 from tests.support import families
 from tests.support.nbest_lists import problem
 
@@ -121,6 +121,8 @@ def test_a_tree_of_texts_scores_as_each_alone_does(name, some, contexts):
     tokens, lengths = pad_sequences(some)
     before = model.advance(model.initial_state(len(used)), used + 5)
     levels = run_to_completion(build_tree(numbers, tokens, lengths))
+    if lengths.max():
+        assert may_be_cheaper(numbers, tokens, lengths) or not tree_is_cheaper(levels, len(used), lengths)
     told = run_to_completion(score_tree(model, before, levels, tokens.shape))
     wanted = score_sequences(model, before.select(numbers), tokens, lengths)
     np.testing.assert_allclose(told, wanted, rtol=0, atol=0 if name in EXACT else 2e-5)

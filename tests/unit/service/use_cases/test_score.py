@@ -28,7 +28,12 @@ from service.use_cases.next_token import (
 )
 from service.use_cases.prefill import prefill
 from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
-from service.use_cases.sequence_scoring import build_tree, score_sequence_list, tree_is_cheaper
+from service.use_cases.sequence_scoring import (
+    build_tree,
+    may_be_cheaper,
+    score_sequence_list,
+    tree_is_cheaper,
+)
 
 LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_tokens=100)
 
@@ -254,6 +259,14 @@ def test_a_tree_is_walked_where_beginnings_and_levels_cost_less_than_tokens(coun
     lengths = np.full(count, shared + own)
     levels = run_to_completion(build_tree(np.zeros(count, int), tokens, lengths))
     assert tree_is_cheaper(levels, 1, lengths) is spared
+    assert may_be_cheaper(np.zeros(count, int), tokens, lengths) >= spared
+
+
+def test_a_tree_is_not_built_where_texts_begin_differently():
+    tokens = np.arange(320).reshape(16, 20)
+    assert not may_be_cheaper(np.zeros(16, int), tokens, np.full(16, 20))
+    assert not may_be_cheaper(np.arange(16), np.zeros((16, 20), int), np.full(16, 20))
+    assert may_be_cheaper(np.zeros(200, int), np.zeros((200, 20), int), np.full(200, 20))
 
 
 CANDIDATE_LIMITS = Limits(max_texts=1000, max_tokens_per_sequence=1000, max_new_tokens=1)
