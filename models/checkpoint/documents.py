@@ -14,133 +14,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from models.checking.calibration import Calibration, parse_calibration
-from models.checkpoint.folders import replace_file
 from models.checkpoint.manifest import check_name
-from models.checkpoint.registry import Address, local_registry_folder
-from models.checkpoint.stores import ObjectStore, require_writable
+from models.checkpoint.registry import Address, open_store
+from models.checkpoint.stores import FolderStore, ObjectStore, require_writable
 from models.errors import FormatError, InvalidInputError, RegistryError
 from models.reranking.ranking import Profile, parse_profile
 
 MAX_DOCUMENT_BYTES = 1 << 20
-
-
-class DocumentStore(Protocol):
-    """The files of one folder of a registry. Names are checked by the caller."""
-
-    def display_path(self, name: str) -> str | Path:
-        """Name of a file in messages."""
-        ...
-
-    def names(self) -> list[str]:
-        """The files there are, in no order.
-
-        Raises:
-            RegistryError: they cannot be listed.
-        """
-        ...
-
-    def read(self, name: str) -> bytes | None:
-        """The beginning of a file, at most a byte more than MAX_DOCUMENT_BYTES; None if there is none.
-
-        Raises:
-            RegistryError: it cannot be read.
-        """
-        ...
-
-    def write(self, name: str, content: bytes) -> None:
-        """Store a file; one of the same name is replaced, by whoever comes last.
-
-        Raises:
-            RegistryError: the registry cannot be written to.
-        """
-        ...
-
-    def delete(self, name: str) -> bool:
-        """Remove a file.
-
-        Returns:
-            Whether there was one.
-
-        Raises:
-            RegistryError: the registry cannot be written to.
-        """
-        ...
-
-
-class LocalDocumentStore:
-    """Documents in a local folder, which need not be there; the registry that it belongs to must be."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def display_path(self, name: str) -> Path:
-        """The file's path."""
-        return self._folder / name
-
-    def names(self) -> list[str]:
-        """See `DocumentStore`."""
-        try:
-            return [path.name for path in self._folder.iterdir()]
-        except FileNotFoundError:
-            self._check_registry()
-            return []
-        except OSError as error:
-            raise RegistryError(f"cannot read {self._folder}: {error.strerror}") from None
-
-    def read(self, name: str) -> bytes | None:
-        """See `DocumentStore`."""
-        try:
-            with self.display_path(name).open("rb") as file:
-                return file.read(MAX_DOCUMENT_BYTES + 1)
-        except FileNotFoundError:
-            self._check_registry()
-            return None
-        except OSError as error:
-            raise RegistryError(f"cannot read {self.display_path(name)}: {error.strerror}") from None
-
-    def write(self, name: str, content: bytes) -> None:
-        """See `DocumentStore`."""
-        try:
-            replace_file(self.display_path(name), content)
-        except OSError as error:
-            raise RegistryError(f"cannot write to {self._folder}: {error.strerror}") from error
-
-    def delete(self, name: str) -> bool:
-        """See `DocumentStore`."""
-        try:
-            self.display_path(name).unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise RegistryError(f"cannot remove {self.display_path(name)}: {error.strerror}") from None
-        return True
-
-    def _check_registry(self) -> None:
-        """Tell a registry that is gone from one without such a file: the file may come back with it."""
-        if not self._folder.parent.is_dir():
-            raise RegistryError(f"cannot read the registry {self._folder.parent}: it is not there")
-
-
-def open_document_store(registry: Address, folder: str) -> DocumentStore:
-    """The documents in a folder of a registry, which need hold no model.
-
-    Args:
-        registry: its address.
-        folder: by name; no model's can begin with a dot, as these do.
-
-    Raises:
-        RegistryError: a remote registry needs a package that is not installed.
-        InvalidInputError: the address cannot be a registry's.
-    """
-    root = local_registry_folder(registry)
-    if root is not None:
-        return LocalDocumentStore(root / folder)
-    from models.checkpoint.registry import open_store
-
-    return RemoteDocumentStore(open_store(str(registry)), folder)
 
 
 _CACHE_TTL_S = 5.0
@@ -160,37 +43,51 @@ class _CachedRead(NamedTuple):
         return self.content
 
 
-class RemoteDocumentStore:
-    """Documents in a folder of an object store, see `models.checkpoint.documents.DocumentStore`.
+class DocumentStore:
+    """Small files in a folder of a registry, which need hold no model. Names are checked by the caller.
 
-    What was read is remembered for some seconds, as requests ask for it, and for as long as the store cannot be
-    reached. Each write is atomic, and the last one stays.
+    All methods raise RegistryError where the registry cannot be read or written to. What was read of a remote
+    registry is remembered for some seconds, as requests ask for it, and for as long as the store cannot be reached.
 
     Args:
-        store: where the registry lies.
-        folder: in it.
+        registry: its address.
+        folder: by name; no model's can begin with a dot, as these do.
+        store: the registry's store, if it is open already.
         clock: seconds, monotonic.
+
+    Raises:
+        RegistryError: a remote registry needs a package that is not installed.
+        InvalidInputError: the address cannot be a registry's.
     """
 
     def __init__(
-        self, store: ObjectStore, folder: str, *, clock: Callable[[], float] = time.monotonic
+        self,
+        registry: Address,
+        folder: str,
+        *,
+        store: ObjectStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._store = store or open_store(registry)
+        self._is_remote = not isinstance(self._store, FolderStore)
         self._folder = folder
         self._clock = clock
         self._read: dict[str, _CachedRead] = {}
         self._lock = threading.Lock()
 
-    def display_path(self, name: str) -> str:
-        """The file's URL."""
-        return f"{self._store.location}/{self._key(name)}"
+    def display_path(self, name: str) -> str | Path:
+        """Name of a file in messages: its path or URL."""
+        path = f"{self._store.location}/{self._key(name)}"
+        return path if self._is_remote else Path(path)
 
     def names(self) -> list[str]:
-        """See `DocumentStore`."""
+        """The files there are, in no order."""
         return [entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder)]
 
     def read(self, name: str) -> bytes | None:
-        """See `DocumentStore`."""
+        """The beginning of a file, at most a byte more than MAX_DOCUMENT_BYTES; None if there is none."""
+        if not self._is_remote:
+            return self._fetch(name, None).result()
         before = self._read.get(name)
         if before is not None and self._is_fresh(before):
             return before.result()
@@ -207,12 +104,12 @@ class RemoteDocumentStore:
             self._lock.release()
 
     def write(self, name: str, content: bytes) -> None:
-        """See `DocumentStore`."""
+        """Store a file; one of the same name is replaced, by whoever comes last."""
         require_writable(self._store).put(self._key(name), content)
         self._forget(name)
 
     def delete(self, name: str) -> bool:
-        """See `DocumentStore`."""
+        """Remove a file; return whether there was one."""
         store = require_writable(self._store)
         there = store.read(self._key(name)) is not None
         store.delete(self._key(name))
@@ -261,7 +158,7 @@ class ProfileStore:
     """
 
     def __init__(self, registry: Address) -> None:
-        self._documents = open_document_store(registry, PROFILES_FOLDER)
+        self._documents = DocumentStore(registry, PROFILES_FOLDER)
 
     def names(self) -> list[str]:
         """Names of the profiles, sorted.
@@ -348,7 +245,7 @@ class CalibrationStore:
     """
 
     def __init__(self, registry: Address) -> None:
-        self._documents = open_document_store(registry, CALIBRATIONS_FOLDER)
+        self._documents = DocumentStore(registry, CALIBRATIONS_FOLDER)
 
     def read(self, address: str) -> Calibration | None:
         """The calibration of a version; None if it has none.

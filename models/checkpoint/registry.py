@@ -11,7 +11,6 @@ sees all of it or nothing, whenever the writer dies.
 """
 
 import errno
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
@@ -21,39 +20,30 @@ from typing import TypeAlias
 from typing_extensions import override
 
 from models.checkpoint.folders import (
-    TEMPORARY_PREFIX,
     fsync_path,
     fsync_tree,
     locked_folder,
     make_read_only,
     remove_stale_folders,
-    replace_file,
     report_write_errors,
     temporary_folder,
 )
 from models.checkpoint.manifest import (
     ALIASES_FILE,
-    CHAMPION,
-    DEFAULT_FILE,
     MANIFEST_FILE,
     ChangeStamp,
     Manifest,
     Version,
-    check_alias,
     check_name,
     check_unaliased,
     format_aliases,
-    format_default,
     is_name,
     is_version_number,
-    parse_aliases,
-    parse_default,
     read_manifest,
-    unknown_alias_error,
     verify_files,
 )
 from models.checkpoint.registry_interface import Registry
-from models.checkpoint.stores import ObjectStore, StoreTimeouts
+from models.checkpoint.stores import FolderStore, ObjectStore, StoreTimeouts, require_writable
 from models.errors import InvalidInputError, ManifestError, RegistryError
 
 Address: TypeAlias = str | Path
@@ -84,7 +74,7 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
         return LocalRegistry(folder, create=create)
     from models.checkpoint.remote_registry import RemoteRegistry
 
-    registry = RemoteRegistry(open_store(str(address)), cache=cache)
+    registry = RemoteRegistry(open_store(address), cache=cache)
     if create:
         registry.check_writable()
     return registry
@@ -130,6 +120,7 @@ class LocalRegistry(Registry):
     """
 
     def __init__(self, root: Path, *, create: bool = False) -> None:
+        super().__init__(FolderStore(root))
         self.root = root
         if create:
             try:
@@ -140,11 +131,6 @@ class LocalRegistry(Registry):
             raise RegistryError(
                 f"there is no registry at {root}: train or import a model first, or name another folder with --registry"
             )
-
-    @property
-    @override
-    def location(self) -> str:
-        return str(self.root)
 
     @property
     @override
@@ -168,10 +154,6 @@ class LocalRegistry(Registry):
             return []
         except OSError as error:
             raise RegistryError(f"cannot read {folder}: {error.strerror}") from None
-
-    @override
-    def aliases(self, name: str) -> dict[str, int]:
-        return parse_aliases(self._stored_aliases(name), self._folder(name) / ALIASES_FILE)
 
     @override
     def version(self, name: str, number: int) -> Version:
@@ -209,43 +191,13 @@ class LocalRegistry(Registry):
                 number = _rename_to_next_number(temporary, versions)
         return self.version(name, number)
 
-    @override
-    def set_alias(self, name: str, alias: str, number: int) -> None:
-        check_alias(alias)
-        self.resolve(f"{name}@{number}")
-        folder = self._folder(name)
-        with report_write_errors(folder), locked_folder(folder):
-            self.resolve(f"{name}@{number}")  # it may have been deleted before the lock was had
-            content = self._stored_aliases(name)
-            try:
-                aliases = parse_aliases(content, folder / ALIASES_FILE)
-            except ManifestError:
-                if alias != CHAMPION:
-                    raise
-                aliases = {}
-            _write_aliases(folder, {**aliases, alias: number})
-
-    @override
-    def delete_alias(self, name: str, alias: str) -> int:
-        self.resolve(name)
-        folder = self._folder(name)
-        with report_write_errors(folder), locked_folder(folder):
-            aliases = self.aliases(name)
-            if alias not in aliases:
-                raise unknown_alias_error(name, alias, aliases)
-            number = aliases.pop(alias)
-            _write_aliases(folder, aliases)
-        return number
-
     def replace_aliases(self, name: str, aliases: dict[str, int]) -> None:
         """Point aliases at versions, atomically, and take all others away; for one who knows the versions.
 
         Raises:
             RegistryError: the registry cannot be written to.
         """
-        folder = self._folder(name)
-        with report_write_errors(folder), locked_folder(folder):
-            _write_aliases(folder, aliases)
+        require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_aliases(aliases))
 
     def deleted_numbers(self, name: str) -> set[int]:
         """Numbers of a model that were deleted, and are not used again."""
@@ -266,22 +218,6 @@ class LocalRegistry(Registry):
         with report_write_errors(versions):
             for number in numbers:
                 (versions / f"{_DELETED}{number}").mkdir(parents=True, exist_ok=True)
-
-    @override
-    def default(self) -> str | None:
-        path = self.root / DEFAULT_FILE
-        try:
-            return parse_default(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise RegistryError(f"cannot read {path}: {error.strerror}") from None
-
-    @override
-    def set_default(self, name: str) -> None:
-        self.resolve(name)
-        with report_write_errors(self.root):
-            replace_file(self.root / DEFAULT_FILE, format_default(name))
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
@@ -330,30 +266,9 @@ class LocalRegistry(Registry):
     def _folder(self, name: str) -> Path:
         return self.root / name
 
-    def _stored_aliases(self, name: str) -> bytes:
-        """The bytes of aliases.json, whatever they are; of an empty object if there is none.
-
-        Raises:
-            ManifestError: they cannot be read.
-        """
-        path = self._folder(name) / ALIASES_FILE
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return format_aliases({})
-        except OSError as error:
-            raise ManifestError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:
-    """Replace aliases.json by one rename."""
-    temporary = folder / f"{TEMPORARY_PREFIX}aliases"
-    with temporary.open("wb") as file:
-        file.write(format_aliases(aliases))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / ALIASES_FILE)
-    fsync_path(folder)
+    @override
+    def _stored_versions(self, name: str) -> list[int]:
+        return self.versions(name)
 
 
 def _empty_folder(tombstone: Path) -> bool:
@@ -394,13 +309,17 @@ STORE_TIMEOUTS = StoreTimeouts()
 _FORBIDDEN = re.compile(r"[@?#\s]|::")
 
 
-def open_store(url: str) -> ObjectStore:
-    """The store at a URL; no request is made yet.
+def open_store(address: Address) -> ObjectStore:
+    """The store of a registry; no request is made yet.
 
     Raises:
         InvalidInputError: the URL holds credentials or a query, or names no bucket or folder.
         RegistryError: it needs a package that is not installed, or fsspec knows no such protocol.
     """
+    folder = local_registry_folder(address)
+    if folder is not None:
+        return FolderStore(folder)
+    url = str(address)
     protocol, _, rest = url.partition("://")
     if _FORBIDDEN.search(rest):  # not quoted: it may hold a password
         raise InvalidInputError(

@@ -3,24 +3,34 @@
 `resolve_address` finds the version that `name`, `name@7` or `name@champion` means in any catalogue.
 """
 
+import random
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
 from models.checkpoint.manifest import (
+    ALIASES_FILE,
     CHAMPION,
+    DEFAULT_FILE,
     MAX_NAME_LENGTH,
     ChangeStamp,
     Manifest,
     Version,
+    check_alias,
     choose_default,
+    format_aliases,
+    format_default,
     is_name,
     is_version_number,
+    parse_aliases,
+    parse_default,
     unknown_alias_error,
 )
-from models.errors import InvalidInputError, ModelNotFoundError
+from models.checkpoint.stores import ConditionalStore, ObjectStore, require_writable
+from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
 
 class Catalogue(Protocol):
@@ -91,13 +101,69 @@ _QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^
 _ACCOUNT = re.compile(r"\barn:[^\s,;]+")
 
 
+_MAX_ALIAS_ATTEMPTS = 40
+_ALIAS_RETRY_PAUSE_S = 0.02
+
+
+def update_aliases(
+    store: ConditionalStore,
+    key: str,
+    location: str,
+    change: Callable[[dict[str, int]], dict[str, int]],
+    *,
+    replace_damaged: bool = False,
+) -> dict[str, int]:
+    """Change a model's aliases, on top of whatever others changed.
+
+    Args:
+        store: where they are.
+        key: their object's.
+        location: what messages call it.
+        change: from what is there to what is to be; called again if somebody else was faster.
+        replace_damaged: whether damaged aliases are replaced.
+
+    Returns:
+        What was there before.
+
+    Raises:
+        ManifestError: they are damaged.
+        RegistryError: the store cannot be reached, or others change them without end.
+        What `change` raises.
+    """
+    for attempt in range(_MAX_ALIAS_ATTEMPTS):
+        current = store.read(key)
+        aliases: dict[str, int] = {}
+        if current is not None:
+            try:
+                aliases = parse_aliases(current.content, location)
+            except ManifestError:
+                if not replace_damaged:
+                    raise
+        content = format_aliases(change(aliases))
+        if (
+            store.put_if_absent(key, content)
+            if current is None
+            else store.put_if_match(key, content, current.tag)
+        ):
+            return aliases
+        time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
+    raise RegistryError(f"{location} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again")
+
+
 class Registry(ABC):
-    """Models with immutable, numbered versions and movable aliases, wherever they are kept."""
+    """Models with immutable, numbered versions and movable aliases, wherever they are kept.
+
+    Args:
+        store: store of its aliases and documents.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
 
     @property
-    @abstractmethod
     def location(self) -> str:
         """Name in messages: the folder or the URL."""
+        return self._store.location
 
     @property
     @abstractmethod
@@ -125,7 +191,6 @@ class Registry(ABC):
             RegistryError: the registry cannot be read.
         """
 
-    @abstractmethod
     def aliases(self, name: str) -> dict[str, int]:
         """A model's aliases.
 
@@ -133,6 +198,7 @@ class Registry(ABC):
             ManifestError: aliases.json is damaged.
             RegistryError: the registry cannot be read.
         """
+        return self._stored_aliases(name)
 
     def resolve(self, address: str) -> Version:
         """The version that `name`, `name@7` or `name@champion` means.
@@ -213,7 +279,6 @@ class Registry(ABC):
             RegistryError: the registry cannot be written to; nothing is published.
         """
 
-    @abstractmethod
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Point an alias at a version, atomically.
 
@@ -223,8 +288,23 @@ class Registry(ABC):
             ManifestError: aliases.json is damaged (it is set anew if `alias` is the champion).
             RegistryError: the registry cannot be written to.
         """
+        check_alias(alias)
+        require_writable(self._store)
+        self.resolve(f"{name}@{number}")
+        before = self._update_aliases(
+            name, lambda aliases: {**aliases, alias: number}, replace_damaged=alias == CHAMPION
+        )
+        if number in self._stored_versions(name):
+            return
 
-    @abstractmethod
+        def back(aliases: dict[str, int]) -> dict[str, int]:
+            remaining = {existing: target for existing, target in aliases.items() if existing != alias}
+            return {**remaining, alias: before[alias]} if alias in before else remaining
+
+        # somebody deleted it meanwhile, who looks at the aliases after that
+        self._update_aliases(name, back)
+        raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
+
     def delete_alias(self, name: str, alias: str) -> int:
         """Take an alias away, atomically.
 
@@ -236,16 +316,24 @@ class Registry(ABC):
             ManifestError: aliases.json is damaged.
             RegistryError: the registry cannot be written to.
         """
+        require_writable(self._store)
+        self.resolve(name)
 
-    @abstractmethod
+        def without(aliases: dict[str, int]) -> dict[str, int]:
+            if alias not in aliases:
+                raise unknown_alias_error(name, alias, aliases)
+            return {existing: number for existing, number in aliases.items() if existing != alias}
+
+        return self._update_aliases(name, without)[alias]
+
     def default(self) -> str | None:
         """The name of the model remembered for requests that name none, there or not; None if none is remembered.
 
         Raises:
             RegistryError: the registry cannot be read.
         """
+        return parse_default(self._stored_default())
 
-    @abstractmethod
     def set_default(self, name: str) -> None:
         """Remember which model answers requests that name none, atomically.
 
@@ -253,6 +341,8 @@ class Registry(ABC):
             ModelNotFoundError: there is no such model.
             RegistryError: the registry cannot be written to.
         """
+        self.resolve(name)
+        require_writable(self._store).put(DEFAULT_FILE, format_default(name))
 
     def pin_default(self, coming: str) -> None:
         """Remember what the default has been so far, if a model of another name is about to be published.
@@ -300,6 +390,36 @@ class Registry(ABC):
             InvalidInputError: an alias points to it.
             RegistryError: the registry cannot be written to.
         """
+
+    @abstractmethod
+    def _stored_versions(self, name: str) -> list[int]:
+        """Version numbers as the store has them now."""
+
+    def _stored_aliases(self, name: str) -> dict[str, int]:
+        """Aliases as the store has them now."""
+        found = self._store.read(f"{name}/{ALIASES_FILE}")
+        return {} if found is None else parse_aliases(found.content, self._path_of(name, ALIASES_FILE))
+
+    def _stored_default(self) -> bytes:
+        """Content of the file of the default as the store has it now; empty if there is none."""
+        found = self._store.read(DEFAULT_FILE)
+        return b"" if found is None else found.content
+
+    def _update_aliases(
+        self, name: str, change: Callable[[dict[str, int]], dict[str, int]], *, replace_damaged: bool = False
+    ) -> dict[str, int]:
+        """Change a model's aliases, as `update_aliases`."""
+        return update_aliases(
+            require_writable(self._store),
+            f"{name}/{ALIASES_FILE}",
+            self._path_of(name, ALIASES_FILE),
+            change,
+            replace_damaged=replace_damaged,
+        )
+
+    def _path_of(self, *parts: str) -> str:
+        """Name of a file in messages."""
+        return "/".join((self.location, *parts))
 
     def redact_location(self, message: str) -> str:
         """A message without where the registry lies."""

@@ -14,7 +14,6 @@ removes contents that are old and that no manifest names.
 
 import hashlib
 import math
-import random
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,76 +31,21 @@ from models.checkpoint.download_cache import (
 )
 from models.checkpoint.manifest import (
     ALIASES_FILE,
-    CHAMPION,
-    DEFAULT_FILE,
     MANIFEST_FILE,
     ChangeStamp,
     Manifest,
     Version,
-    check_alias,
     check_name,
     check_unaliased,
-    format_aliases,
-    format_default,
     parse_aliases,
     parse_default,
     parse_manifest,
     read_manifest,
-    unknown_alias_error,
     verify_files,
 )
 from models.checkpoint.registry_interface import Registry, resolve_address
 from models.checkpoint.stores import ConditionalStore, Listing, ObjectStore, manifest_key, require_writable
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
-
-_MAX_ALIAS_ATTEMPTS = 40
-_ALIAS_RETRY_PAUSE_S = 0.02
-
-
-def update_aliases(
-    store: ConditionalStore,
-    key: str,
-    location: str,
-    change: Callable[[dict[str, int]], dict[str, int]],
-    *,
-    replace_damaged: bool = False,
-) -> dict[str, int]:
-    """Change a model's aliases, on top of whatever others changed.
-
-    Args:
-        store: where they are.
-        key: their object's.
-        location: what messages call it.
-        change: from what is there to what is to be; called again if somebody else was faster.
-        replace_damaged: whether damaged aliases are replaced.
-
-    Returns:
-        What was there before.
-
-    Raises:
-        ManifestError: they are damaged.
-        RegistryError: the store cannot be reached, or others change them without end.
-        What `change` raises.
-    """
-    for attempt in range(_MAX_ALIAS_ATTEMPTS):
-        current = store.read(key)
-        aliases: dict[str, int] = {}
-        if current is not None:
-            try:
-                aliases = parse_aliases(current.content, location)
-            except ManifestError:
-                if not replace_damaged:
-                    raise
-        content = format_aliases(change(aliases))
-        if (
-            store.put_if_absent(key, content)
-            if current is None
-            else store.put_if_match(key, content, current.tag)
-        ):
-            return aliases
-        time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
-    raise RegistryError(f"{location} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again")
-
 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
 """An empty object, which is there while somebody sweeps."""
@@ -182,7 +126,7 @@ class RemoteRegistry(Registry):
     def __init__(
         self, store: ObjectStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._cache = DownloadCache(folders.cache_folder(cache), store.location)
         self._known = CachedCatalogue(self._cache.root, store.location)
         self._breaker = CircuitBreaker(clock)
@@ -194,11 +138,6 @@ class RemoteRegistry(Registry):
             RegistryError: it is so.
         """
         require_writable(self._store).entries()
-
-    @property
-    @override
-    def location(self) -> str:
-        return self._store.location
 
     @property
     @override
@@ -217,7 +156,7 @@ class RemoteRegistry(Registry):
     @override
     def versions(self, name: str) -> list[int]:
         return self._breaker.call(
-            lambda: self._list_model(name).versions(name), lambda: self._known.versions(name) or None
+            lambda: self._stored_versions(name), lambda: self._known.versions(name) or None
         )
 
     @override
@@ -234,7 +173,7 @@ class RemoteRegistry(Registry):
     @override
     def aliases(self, name: str) -> dict[str, int]:
         return self._breaker.call(
-            lambda: self._aliases_now(name),
+            lambda: self._stored_aliases(name),
             lambda: self._known.aliases(name) if self._known.versions(name) else None,
         )
 
@@ -254,7 +193,7 @@ class RemoteRegistry(Registry):
 
     @override
     def manifest(self, version: Version) -> Manifest:
-        return parse_manifest(self._manifest_bytes(version), self._place(manifest_key(version)))
+        return parse_manifest(self._manifest_bytes(version), self._path_of(manifest_key(version)))
 
     @override
     def read_file(self, version: Version, name: str) -> bytes:
@@ -279,68 +218,20 @@ class RemoteRegistry(Registry):
         return version
 
     @override
-    def set_alias(self, name: str, alias: str, number: int) -> None:
-        check_alias(alias)
-        store = require_writable(self._store)
-        self.resolve(f"{name}@{number}")
-        key, location = f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE)
-        before = update_aliases(
-            store,
-            key,
-            location,
-            lambda aliases: {**aliases, alias: number},
-            replace_damaged=alias == CHAMPION,
-        )
-        if number in self._list_model(name).versions(name):
-            return
-
-        def back(aliases: dict[str, int]) -> dict[str, int]:
-            remaining = {existing: target for existing, target in aliases.items() if existing != alias}
-            return {**remaining, alias: before[alias]} if alias in before else remaining
-
-        # somebody deleted it meanwhile, who looks at the aliases after that
-        update_aliases(store, key, location, back)
-        raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
-
-    @override
-    def delete_alias(self, name: str, alias: str) -> int:
-        store = require_writable(self._store)
-        self.resolve(name)
-
-        def without(aliases: dict[str, int]) -> dict[str, int]:
-            if alias not in aliases:
-                raise unknown_alias_error(name, alias, aliases)
-            return {existing: number for existing, number in aliases.items() if existing != alias}
-
-        before = update_aliases(store, f"{name}/{ALIASES_FILE}", self._place(name, ALIASES_FILE), without)
-        return before[alias]
-
-    @override
     def default(self) -> str | None:
-        def read() -> bytes:
-            found = self._store.read(DEFAULT_FILE)
-            content = b"" if found is None else found.content
-            self._known.remember_default(content)
-            return content
-
-        return parse_default(self._breaker.call(read, self._known.default))
-
-    @override
-    def set_default(self, name: str) -> None:
-        self.resolve(name)
-        require_writable(self._store).put(DEFAULT_FILE, format_default(name))
+        return parse_default(self._breaker.call(self._stored_default, self._known.default))
 
     @override
     def delete(self, name: str, number: int) -> None:
         store = require_writable(self._store)
         version = self.resolve(f"{name}@{number}")
-        check_unaliased(version, self._aliases_now(name))
+        check_unaliased(version, self._stored_aliases(name))
         key = manifest_key(version)
         manifest = store.read(key)
         if manifest is None or not store.put_if_match(key, b"", manifest.tag):
             raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
         try:  # an alias that came meanwhile is seen here, or whoever set it sees that the version is gone
-            check_unaliased(version, self._aliases_now(name))
+            check_unaliased(version, self._stored_aliases(name))
         except InvalidInputError:
             tombstone = store.read(key)
             if tombstone is not None:
@@ -370,11 +261,21 @@ class RemoteRegistry(Registry):
             "last, as if each were there already"
         )
 
-    def _aliases_now(self, name: str) -> dict[str, int]:
-        """A model's aliases as the store has them, which are taken note of."""
+    @override
+    def _stored_versions(self, name: str) -> list[int]:
+        return self._list_model(name).versions(name)
+
+    @override
+    def _stored_aliases(self, name: str) -> dict[str, int]:
         found = self._store.read(f"{name}/{ALIASES_FILE}")
         self._known.remember_aliases(name, found and found.content)
-        return {} if found is None else parse_aliases(found.content, self._place(name, ALIASES_FILE))
+        return {} if found is None else parse_aliases(found.content, self._path_of(name, ALIASES_FILE))
+
+    @override
+    def _stored_default(self) -> bytes:
+        content = super()._stored_default()
+        self._known.remember_default(content)
+        return content
 
     def _alias_tag(self, listing: Listing, name: str) -> str:
         """The tag of a model's aliases; their hash if the store has no tags."""
@@ -403,11 +304,8 @@ class RemoteRegistry(Registry):
             found = self._store.read(manifest_key(version))
             if found is None or not found.content:
                 raise ManifestError(
-                    f"{self._place(manifest_key(version))} is missing: never finished, or deleted"
+                    f"{self._path_of(manifest_key(version))} is missing: never finished, or deleted"
                 )
             return found.content
 
         return self._breaker.call(read, lambda: self._cache.manifest(version))
-
-    def _place(self, *parts: str) -> str:
-        return "/".join((self.location, *parts))

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from models.checkpoint import documents
 from models.checkpoint.copies import copy_and_verify
-from models.checkpoint.documents import MAX_DOCUMENT_BYTES, DocumentStore, open_document_store
+from models.checkpoint.documents import MAX_DOCUMENT_BYTES, DocumentStore
 from models.checkpoint.folders import (
     fsync_path,
     fsync_tree,
@@ -226,8 +226,8 @@ def _default_items(backup: Registry, target: LocalRegistry) -> Iterator[_Restore
 
 def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
     for folder in (documents.PROFILES_FOLDER, documents.CALIBRATIONS_FOLDER):
-        from_ = open_document_store(backup.location, folder)
-        to = open_document_store(target.location, folder)
+        from_ = DocumentStore(backup.location, folder)
+        to = DocumentStore(target.location, folder)
         for name in sorted(filter(_is_document, from_.names())):
             content = from_.read(name)
             if content is not None and len(content) > MAX_DOCUMENT_BYTES:

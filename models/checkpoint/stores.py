@@ -1,18 +1,24 @@
-"""Interface of object stores, their timeouts, and the listing of a registry in one.
+"""Interface of object stores, the store in a local folder, and the listing of a registry in a store.
 
 A `ConditionalStore` has create-only writes and compare-and-swap, which keep concurrent publishers
 from overwriting each other.
 """
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from typing_extensions import override
+
+from models.checkpoint.folders import fsync_path, locked_folder, replace_file, report_write_errors
 from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, Version, is_name, is_version_number
 from models.errors import RegistryError
+
+_CHUNK_BYTES = 1 << 20
 
 
 class StoreTimeouts(NamedTuple):
@@ -118,6 +124,97 @@ class ConditionalStore(ObjectStore):
     @abstractmethod
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
+
+
+class FolderStore(ConditionalStore):
+    """Files below a local folder, each replaced by one rename; conditional writes hold the lock of the file's folder.
+
+    Args:
+        root: the folder; reading from a missing one is an error, as it may be a volume that is not mounted.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.location = str(root)
+        self._root = root
+
+    @override
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise RegistryError(f"cannot read {error.filename}: {error.strerror}") from None
+            self._check_root()
+
+        found = []
+        for parent, folders, names in os.walk(self._root / folder, onerror=refuse):
+            if not folder and parent == self.location:
+                folders[:] = [name for name in folders if not name.startswith(".")]
+                names[:] = [name for name in names if not name.startswith(".")]
+            for path in (Path(parent, name) for name in names):
+                info = path.stat()
+                key = path.relative_to(self._root).as_posix()
+                found.append(
+                    ObjectEntry(key, info.st_size, f"{info.st_mtime_ns}-{info.st_ino}", info.st_mtime)
+                )
+        return found
+
+    @override
+    def read(self, key: str) -> TaggedContent | None:
+        try:
+            content = (self._root / key).read_bytes()
+        except FileNotFoundError:
+            self._check_root()
+            return None
+        except OSError as error:
+            raise RegistryError(f"cannot read {self._root / key}: {error.strerror}") from None
+        return TaggedContent(content, hashlib.sha256(content).hexdigest())
+
+    @override
+    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
+        with (self._root / key).open("rb") as file:
+            while chunk := file.read(min(num_bytes, _CHUNK_BYTES)):
+                num_bytes -= len(chunk)
+                yield chunk
+
+    @override
+    def put(self, key: str, content: bytes) -> None:
+        path = self._root / key
+        with report_write_errors(path.parent):
+            replace_file(path, content)
+            fsync_path(path.parent)
+
+    @override
+    def upload(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    @override
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        return self._put_if(key, content, lambda current: current is None)
+
+    @override
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
+        return self._put_if(key, content, lambda current: current is not None and current.tag == tag)
+
+    @override
+    def delete(self, key: str) -> None:
+        try:
+            (self._root / key).unlink(missing_ok=True)
+        except OSError as error:
+            raise RegistryError(f"cannot remove {self._root / key}: {error.strerror}") from None
+
+    def _put_if(self, key: str, content: bytes, expects: Callable[[TaggedContent | None], bool]) -> bool:
+        folder = (self._root / key).parent
+        with report_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked_folder(folder):
+                if not expects(self.read(key)):
+                    return False
+                self.put(key, content)
+        return True
+
+    def _check_root(self) -> None:
+        """Tell a registry that is gone from one without such a file: the file may come back with it."""
+        if not self._root.is_dir():
+            raise RegistryError(f"cannot read the registry {self._root}: it is not there")
 
 
 def require_writable(store: ObjectStore) -> ConditionalStore:

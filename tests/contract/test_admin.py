@@ -1,5 +1,7 @@
 """Administering models over HTTP: who may, what is told, loading, unloading, aliases."""
 
+import errno
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from models.checkpoint import stores
 from models.checkpoint.registry import LocalRegistry
 from models.tokenizers import WordTokenizer
 from service.api_keys import create_key
@@ -267,8 +270,11 @@ def test_a_bad_alias_changes_nothing(admin, registry, path, body, status):
     assert sorted(path.name for path in registry.root.iterdir()) == [".default", "damaged", "main", "other"]
 
 
-def test_a_registry_that_cannot_be_written_says_so(admin, registry):
-    (registry.root / "main" / ".tmp-aliases").mkdir()
+def test_a_registry_that_cannot_be_written_says_so(admin, registry, monkeypatch):
+    def full(_path, _content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(stores, "replace_file", full)
     answer = admin.put("/admin/models/main/aliases/champion", json={"version": 2})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "registry_unavailable")
     assert str(registry.root) not in answer.text

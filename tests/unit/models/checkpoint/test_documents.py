@@ -11,8 +11,8 @@ from models.checkpoint.documents import (
     CALIBRATIONS_FOLDER,
     MAX_DOCUMENT_BYTES,
     CalibrationStore,
+    DocumentStore,
     ProfileStore,
-    RemoteDocumentStore,
 )
 from models.checkpoint.fsspec_store import MemoryStore
 from models.checkpoint.registry import LocalRegistry
@@ -223,7 +223,7 @@ def remote_store(store_address):
 
 @pytest.fixture
 def documents(remote_store, clock):
-    return RemoteDocumentStore(remote_store, ".profiles", clock=clock)
+    return DocumentStore(remote_store.location, ".profiles", store=remote_store, clock=clock)
 
 
 def test_profiles_of_a_remote_registry_are_written_listed_read_and_deleted(store_address):

@@ -9,7 +9,7 @@ import pytest
 
 from models.checkpoint import folders
 from models.checkpoint import restore as checkpoint_restore
-from models.checkpoint.documents import ProfileStore, open_document_store
+from models.checkpoint.documents import DocumentStore, ProfileStore
 from models.checkpoint.manifest import MANIFEST_FILE, read_manifest, verify_files
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.errors import IntegrityError, InvalidInputError, ManifestError, RegistryError
@@ -151,7 +151,7 @@ def test_a_default_that_was_deleted_is_not_restored(registry, backup):
 def test_keys_of_a_bucket_lead_nowhere_else(registry, tmp_path):
     bucket = open_registry(f"memory://{uuid.uuid4().hex}", create=True)
     publish(bucket, "m2")
-    documents = open_document_store(bucket.location, ".profiles")
+    documents = DocumentStore(bucket.location, ".profiles")
     documents.write("a/../../../evil/keys", b"x")
     documents.write("b/../../../evil.json", b"x")
     assert restore(bucket, registry).restored == ["m2@1"]
