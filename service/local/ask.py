@@ -31,15 +31,8 @@ from service.local.streams import LineWarnings, binary_stream
 from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
 from service.schemas.check import CheckRequest, check_reply
 from service.schemas.generate import GenerateRequest, generate_reply
+from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
-from service.schemas.score import (
-    NextTokenRequest,
-    ScoreRequest,
-    next_token_reply,
-    next_word_reply,
-    score_result,
-    score_totals,
-)
 from service.schemas.wire import parse_json
 from service.use_cases import autocomplete as completing
 from service.use_cases import candidate_features
@@ -48,7 +41,12 @@ from service.use_cases import generate as generating
 from service.use_cases.candidate_features import ModelChoice, ScoringModels
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.inputs import Limits
-from service.use_cases.next_token import rank_next_tokens, rank_next_words
+from service.use_cases.next_token import (
+    NextTokenRequest,
+    next_token_result,
+    rank_next_tokens,
+    rank_next_words,
+)
 from service.use_cases.rerank import (
     RankedList,
     RerankItem,
@@ -58,6 +56,7 @@ from service.use_cases.rerank import (
     read_batch,
     rerank_batch,
 )
+from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
@@ -84,13 +83,13 @@ def load_published(registry: Address, address: str, device: str, precision: str)
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/next-token."""
     parsed = parse_json(NextTokenRequest, _request_body(request))
-    command = parsed.command(_UNLIMITED)
+    reply: NextWordReply | NextTokenReply
     if parsed.unit == "word":
-        words = run_to_completion(rank_next_words(loaded, command, _UNLIMITED))
-        return dataclasses.asdict(next_word_reply(loaded, words))
-    return dataclasses.asdict(
-        next_token_reply(loaded, run_to_completion(rank_next_tokens(loaded, command, _UNLIMITED)))
-    )
+        reply = NextWordReply(loaded.address, run_to_completion(rank_next_words(loaded, parsed, _UNLIMITED)))
+    else:
+        ranked = run_to_completion(rank_next_tokens(loaded, parsed, _UNLIMITED))
+        reply = NextTokenReply(loaded.address, [next_token_result(loaded, result) for result in ranked])
+    return dataclasses.asdict(reply)
 
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -111,9 +110,9 @@ def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) ->
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/score."""
     parsed = parse_json(ScoreRequest, _request_body(request))
-    options = parsed.options()
-    scores = run_to_completion(score_texts(loaded, parsed.items(_UNLIMITED), options, _UNLIMITED))
-    results = [score_result(loaded, score, options.detail) for score in scores]
+    outcomes = run_to_completion(score_texts(loaded, parsed.items(_UNLIMITED), parsed, _UNLIMITED))
+    scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
+    results = [score_result(loaded, score, parsed.detail) for score in scores]
     return dataclasses.asdict(dataclasses.replace(score_totals(loaded, scores), results=results))
 
 

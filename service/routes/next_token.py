@@ -21,9 +21,15 @@ from service.routes.request import (
 )
 from service.routes.streaming import float32_response
 from service.schemas.replies import NextTokenReply, NextWordReply
-from service.schemas.score import NextTokenRequest, next_token_reply, next_token_result, next_word_reply
 from service.schemas.wire import parse_json
-from service.use_cases.next_token import max_word_steps, next_distributions, rank_next_tokens, rank_next_words
+from service.use_cases.next_token import (
+    NextTokenRequest,
+    max_word_steps,
+    next_distributions,
+    next_token_result,
+    rank_next_tokens,
+    rank_next_words,
+)
 
 router = EndpointRouter()
 
@@ -46,37 +52,37 @@ async def next_token(request: Request) -> Response:
     [B, V], row after row; the header `x-shape` says `B,V`, and `x-model` which model it was.
     """
     services = services_of(request)
+    limits = services.limits
     body = await request.body()
     wire = parse_json(NextTokenRequest, body)
-    command = wire.command(services.limits)
-    loaded = resolve_model(request, command.model)
+    count, top_k = len(wire.contexts), wire.top_k
+    limits.check_count(count, parameter="context")
+    loaded = resolve_model(request, wire.model)
     if wire.unit == "word":
-        words = rank_next_words(loaded, command, services.limits)
         # half of the maximum of steps, as most searches end early
-        num_rows = len(command.contexts) * max_word_steps(loaded) // 2
-        terms = request_options(request, wire, body, WorkEstimate(num_rows, predicted_each=1))
-        return await run_request(
-            request, words, lambda results: to_json(next_word_reply(loaded, results)), terms
-        )
-    reply_work = min(command.top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN
-    terms = request_options(
-        request, wire, body, WorkEstimate(len(command.contexts), reply_work, predicted_each=1)
-    )
-    if not accepts(request, BINARY_TYPE):
-        work = rank_next_tokens(loaded, command, services.limits)
-        is_small = len(command.contexts) * command.top_k <= INLINE_CANDIDATES and not command.entropy
+        estimate = WorkEstimate(count * max_word_steps(loaded) // 2, predicted_each=1)
         return await run_request(
             request,
-            work,
-            lambda results: json_pieces(
-                next_token_reply(loaded, []),
-                "results",
-                results,
-                partial(next_token_result, loaded),
-                entries=len(results) * command.top_k,
-            ),
-            terms,
-            inline=is_small and runs_inline(loaded, body),
+            rank_next_words(loaded, wire, limits),
+            lambda results: to_json(NextWordReply(loaded.address, results)),
+            request_options(request, wire, body, estimate),
         )
-    rows = services.engine.stream(next_distributions(loaded, command, services.limits), terms)
-    return await float32_response(request, loaded, rows, shape=(len(command.contexts), loaded.vocab_size))
+    estimate = WorkEstimate(count, min(top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN, predicted_each=1)
+    terms = request_options(request, wire, body, estimate)
+    if accepts(request, BINARY_TYPE):
+        rows = services.engine.stream(next_distributions(loaded, wire, limits), terms)
+        return await float32_response(request, loaded, rows, shape=(count, loaded.vocab_size))
+    is_small = count * top_k <= INLINE_CANDIDATES and not wire.entropy
+    return await run_request(
+        request,
+        rank_next_tokens(loaded, wire, limits),
+        lambda results: json_pieces(
+            NextTokenReply(loaded.address, []),
+            "results",
+            results,
+            partial(next_token_result, loaded),
+            entries=len(results) * top_k,
+        ),
+        terms,
+        inline=is_small and runs_inline(loaded, body),
+    )

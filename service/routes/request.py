@@ -27,9 +27,9 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader
 from service.engine.state_store import StateStore, UserStore
-from service.middleware.request_context import annotate, context_of, track_use
+from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
-from service.schemas.wire import TimedRequest
+from service.schemas.wire import TimedRequest, parse_json, parse_query
 from service.use_cases.inputs import Limits
 
 
@@ -77,6 +77,8 @@ class AutocompleteSessions:
         return self._newest.get((owner, session)) is answer
 
 
+B = TypeVar("B", bound=BaseModel)
+S = TypeVar("S", bound=BaseModel)
 R = TypeVar("R")
 T = TypeVar("T")
 _WATCH_DELAY_S = 0.02
@@ -156,6 +158,12 @@ def use_model(request: Request, loaded: LoadedModel) -> None:
     """Count a model as used until the request is answered; the request's log line names it."""
     track_use(request.scope, loaded)
     annotate(request, model=loaded.address)
+
+
+def count_scored(request: Request, loaded: LoadedModel, tokens: int) -> None:
+    """Add scored tokens of a model to the metrics and to the request's log line."""
+    services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
+    add_counts(request, scored_tokens=tokens)
 
 
 def owner_of(request: Request) -> str:
@@ -242,6 +250,18 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
                 f"{name} is given in the query string, where options of lines stand; those of JSON stand in the body",
                 parameter=name,
             )
+
+
+async def read_settings(request: Request, body: type[B], options: type[S]) -> B | S:
+    """Parse the JSON body of a request, or of one with a body of lines the options in its query string.
+
+    Raises:
+        InvalidInputError: the body or an option is invalid, or options of JSON stand in the query string.
+    """
+    if has_json_lines(request):
+        return parse_query(options, request.query_params)
+    refuse_query_options(request, options)
+    return parse_json(body, await request.body())
 
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:

@@ -1,7 +1,4 @@
-"""Schemas of POST /v1/completions, compatible with OpenAI, and replies of the tokenizer's endpoints.
-
-Replies of the tokenizer's endpoints have the field names of OpenAI and vLLM.
-"""
+"""Schemas of POST /v1/completions, compatible with OpenAI."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,42 +75,6 @@ class CompletionReply:
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: CompletionUsage | None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizeReply:
-    """A text's tokens; `max_model_len` is how many the service reads of one text at most."""
-
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class DetokenizeReply:
-    """The text that tokens spell."""
-
-    prompt: str
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerInfo:
-    """A model's tokenizer: its kind, its control tokens and how many tokens there are."""
-
-    model: str
-    tokenizer_class: str
-    fingerprint: str
-    vocab_size: int
-    max_model_len: int
-    bos_token: str
-    eos_token: str
-    unk_token: str
-    bos_token_id: int
-    eos_token_id: int
-    unk_token_id: int
-    add_bos_token: bool
-    add_eos_token: bool
 
 
 DEFAULT_MAX_TOKENS = 16

@@ -29,7 +29,6 @@ from service.schemas.wire import (
     TimedRequest,
     schema_only,
     shared_fields,
-    text_or_ids,
 )
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.generate import GenerateCommand, GenerateResult, check_streams
@@ -145,7 +144,7 @@ class GenerateRequest(TimedRequest):
         if self.stream:
             check_streams(parameters)
         return GenerateCommand(
-            text_or_ids(self.prompt), parameters, self.model, top=self.num_alternatives, stream=self.stream
+            self.prompt, parameters, self.model, top=self.num_alternatives, stream=self.stream
         )
 
 

@@ -5,10 +5,10 @@ from the modules that check them.
 """
 
 import codecs
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
 from pydantic_core import CoreSchema
@@ -17,7 +17,6 @@ from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
 from models.errors import InvalidInputError
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
-from service.use_cases.inputs import TextOrIds
 
 
 def schema_only(**keywords: Any) -> Any:
@@ -96,6 +95,7 @@ class TimedRequest(WireModel):
     """After so many milliseconds the request is given up and answered 504; the service's own limit holds too."""
 
 
+T = TypeVar("T")
 W = TypeVar("W", bound=BaseModel)
 
 
@@ -145,6 +145,15 @@ def body_lines(body: bytes) -> Iterator[bytes]:
         line_end = end if line_end < 0 else line_end
         yield body[start:line_end]
         start = line_end + 1
+
+
+def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
+    """Parse the lines of a body one by one when needed; yield an error for an invalid line."""
+    for line in body_lines(body):
+        try:
+            yield parse(line)
+        except InvalidInputError as error:
+            yield error
 
 
 def invalid_input(error: ValidationError) -> InvalidInputError:
@@ -248,15 +257,14 @@ OneOrMoreContexts = Annotated[
 """A text, texts, token ids, or lists of them."""
 
 
+TextOrIds: TypeAlias = str | Sequence[int]
+"""A text, or token ids not yet checked against a vocabulary."""
+
+
 def named_contexts(
     given: str | list[str] | list[int] | list[list[int]], *, parameter: str
 ) -> tuple[tuple[str, TextOrIds], ...]:
-    """Return each context as a command holds it, and its name in errors."""
+    """Return each context and its name in errors."""
     if isinstance(given, str) or not given or isinstance(given[0], int):
-        return ((parameter, text_or_ids(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
-    return tuple((f"{parameter}[{i}]", text_or_ids(context)) for i, context in enumerate(given))  # type: ignore[arg-type]
-
-
-def text_or_ids(value: str | list[int]) -> TextOrIds:
-    """Return a text, or token ids as a tuple."""
-    return value if isinstance(value, str) else tuple(value)
+        return ((parameter, given),)  # type: ignore[return-value]  # a list of one kind by its type
+    return tuple((f"{parameter}[{i}]", context) for i, context in enumerate(given))  # type: ignore[misc]

@@ -31,13 +31,13 @@ from models.vocabulary import BOS, CONTROL_TOKENS, EOS
 from service.engine.batching import StateView, concatenate_states
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.wire import TextOrIds
 from service.use_cases.choices import LENGTH, Continuation, TokenEvent
 from service.use_cases.constants import BLOCK_ENTRIES, PROMPT_TOKENS_PER_STEP
 from service.use_cases.generate import continue_prompts
 from service.use_cases.inputs import (
     MAX_CHARACTERS_PER_TOKEN,
     Limits,
-    TextOrIds,
     check_reads_forward,
     encode_within,
 )

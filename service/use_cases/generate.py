@@ -17,8 +17,9 @@ from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.wire import TextOrIds
 from service.use_cases.choices import Continuation, DecodeTask, Prompt, TokenEvent
-from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, encode_within
+from service.use_cases.inputs import Limits, check_reads_forward, encode_within
 
 
 def continue_prompts(

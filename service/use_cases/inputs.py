@@ -6,7 +6,7 @@ see everything in text order, `</s>` last.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from models.errors import ContextLengthError, InvalidInputError, UnsupportedPara
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.wire import TextOrIds
 
 MAX_CHARACTERS_PER_TOKEN = 16
 """Characters accepted per token of the token limit; longer texts are refused without tokenising."""
@@ -100,10 +101,6 @@ class Limits:
                 "in one sequence",
                 parameter=parameter,
             )
-
-
-TextOrIds: TypeAlias = str | tuple[int, ...]
-"""A text, or token ids not yet checked against a vocabulary."""
 
 
 class EncodedText(NamedTuple):

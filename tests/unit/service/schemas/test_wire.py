@@ -8,13 +8,12 @@ from pydantic import ValidationError
 
 from models.errors import InvalidInputError
 from service.schemas.autocomplete import AutocompleteRequest
-from service.schemas.check import quality_items
 from service.schemas.completions import CompletionRequest
 from service.schemas.generate import GenerateRequest
 from service.schemas.models import _figures
 from service.schemas.rerank import RerankRequest
-from service.schemas.score import ScoreRequest, score_items
 from service.schemas.wire import body_lines, parse_json
+from service.use_cases.score import ScoreRequest, quality_items, score_items
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"a", b"a\n", b"a\n\n", b"\na\nb", b"a\nbc\nd\n"])
