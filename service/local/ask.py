@@ -30,16 +30,16 @@ from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
 from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
 from service.schemas.check import CheckRequest, check_reply
-from service.schemas.generate import GenerateRequest, generate_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
 from service.use_cases import autocomplete as completing
 from service.use_cases import candidate_features
 from service.use_cases import check as checking
-from service.use_cases import generate as generating
 from service.use_cases.candidate_features import ModelChoice, ScoringModels
 from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
+from service.use_cases.generate import generate as generate_text
 from service.use_cases.inputs import Limits
 from service.use_cases.next_token import (
     NextTokenRequest,
@@ -118,9 +118,15 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/generate, not streamed."""
-    command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
-    done = run_to_completion(generating.generate(loaded, command, _UNLIMITED))
+    done = run_to_completion(_generate(loaded, request))
     return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
+
+
+def _generate(
+    loaded: LoadedModel, request: Mapping[str, Any]
+) -> Work[TokenEvent | Continuation, GenerateResult]:
+    parsed = parse_json(GenerateRequest, _request_body(request))
+    return generate_text(loaded, parsed, parsed.parameters(_UNLIMITED), _UNLIMITED)
 
 
 def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
@@ -129,15 +135,12 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     Raises:
         InvalidInputError: the request is invalid, or unsuitable for this model; raised before iteration.
     """
-    command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
-    pieces = _stream_pieces(
-        generating.generate(loaded, dataclasses.replace(command, stream=True), _UNLIMITED)
-    )
+    pieces = _stream_pieces(_generate(loaded, {**request, "stream": True}))
     first = next(pieces)  # never empty: a choice has at least its end
     return itertools.chain([first], pieces)
 
 
-def _stream_pieces(work: Work[TokenEvent | Continuation, generating.GenerateResult]) -> Iterator[str]:
+def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Iterator[str]:
     for item in iter_outputs(work):
         if isinstance(item.value, TokenEvent):
             yield item.value.text

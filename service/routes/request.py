@@ -187,6 +187,11 @@ def json_response(content: bytes, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
+def json_reply(reply: Any, status: int = 200) -> Response:
+    """Return a successful response with a reply as JSON."""
+    return json_response(to_json(reply), status)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkEstimate:
     """Estimate of the work of a request beside reading its body, by samples, beams, contexts or candidates.
@@ -258,7 +263,8 @@ async def read_settings(request: Request, body: type[B], options: type[S]) -> B 
     Raises:
         InvalidInputError: the body or an option is invalid, or options of JSON stand in the query string.
     """
-    if has_json_lines(request):
+    media_type = request.headers.get("content-type", "").partition(";")[0]
+    if media_type.strip().lower() == LINES_TYPE:  # media types are case-insensitive
         return parse_query(options, request.query_params)
     refuse_query_options(request, options)
     return parse_json(body, await request.body())
@@ -360,13 +366,35 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
             watcher.cancel()
 
 
-async def start_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
-    """Return a stream once its first item is available: an error before it has a status of its own."""
-    first = await while_connected(request.receive, asyncio.ensure_future(anext(stream)))
+async def start_stream(
+    request: Request, stream: AsyncGenerator[R, None], timeout_s: float | None = None
+) -> AsyncGenerator[R, None]:
+    """Return a stream once its first item is available, or after a time: an error before it has a status of its own.
+
+    Args:
+        request: request, watched for a disconnect.
+        stream: closed with the returned generator.
+        timeout_s: time after which the client must get a response; None to wait for the first item.
+    """
+    first = asyncio.ensure_future(anext(stream))
+    is_started = False
+    try:
+        await while_connected(
+            request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=timeout_s))
+        )
+        if first.done():
+            first.result()
+        is_started = True
+    finally:
+        if not is_started:
+            first.cancel()
 
     async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):
-            yield first
+            try:
+                yield await first
+            finally:
+                first.cancel()
             async for item in stream:
                 yield item
 
@@ -384,11 +412,6 @@ class ClosingStream(StreamingResponse):
         """Send all chunks of the source."""
         async with aclosing(self._source):
             await super().stream_response(send)
-
-
-def has_json_lines(request: Request) -> bool:
-    """Check whether a request's body is lines of JSON; media types are case-insensitive."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE
 
 
 def accepts(request: Request, media_type: str) -> bool:

@@ -1,14 +1,19 @@
-"""POST /v1/score and POST /v1/quality, as JSON or JSON lines."""
+"""POST /v1/score and POST /v1/quality, as JSON or JSON lines, and POST /v1/next-token."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from fastapi import Request
 from starlette.responses import Response
 
-from service.routes.endpoints import EndpointRouter, Lines
+from models.errors import InvalidInputError
+from service.routes.endpoints import BINARY_TYPE, EndpointRouter, Lines
 from service.routes.request import (
     BYTES_PER_TOKEN,
+    ENTRIES_PER_TOKEN,
+    INLINE_CANDIDATES,
     WorkEstimate,
+    accepts,
     count_scored,
     json_pieces,
     read_settings,
@@ -18,10 +23,25 @@ from service.routes.request import (
     runs_inline,
     services_of,
     to_json,
-    use_model,
 )
-from service.routes.streaming import lines_response, write_line
-from service.schemas.replies import QualityReply, ScoreReply, SequenceScoreResult, TextQualityResult
+from service.routes.streaming import float32_response, lines_response
+from service.schemas.replies import (
+    NextTokenReply,
+    NextWordReply,
+    QualityReply,
+    ScoreReply,
+    SequenceScoreResult,
+    TextQualityResult,
+)
+from service.schemas.wire import parse_json
+from service.use_cases.next_token import (
+    NextTokenRequest,
+    max_word_steps,
+    next_distributions,
+    next_token_result,
+    rank_next_tokens,
+    rank_next_words,
+)
 from service.use_cases.score import (
     Detail,
     QualityLine,
@@ -34,11 +54,9 @@ from service.use_cases.score import (
     ScoreSettings,
     SequenceScore,
     TextQuality,
-    answer_in_batches,
+    answer_lines,
     quality,
-    quality_items,
     score,
-    score_items,
     score_result,
     score_totals,
 )
@@ -75,18 +93,16 @@ async def score_texts(request: Request) -> Response:
 
     if not isinstance(given, ScoreRequest):
 
-        def write_lines(outcomes: Sequence[ScoreOutcome]) -> Iterator[bytes]:
+        def results(outcomes: Sequence[ScoreOutcome]) -> Iterator[SequenceScoreResult | InvalidInputError]:
             count(outcomes)
             for outcome in outcomes:
                 if isinstance(outcome, SequenceScore):
-                    yield write_line(score_result(loaded, outcome, given.detail))
+                    yield score_result(loaded, outcome, given.detail)
                 else:
-                    yield write_line(outcome)
+                    yield outcome
 
-        batches = answer_in_batches(
-            score_items(body), lambda batch: score(loaded, batch, given, limits, each=True)
-        )
-        return await lines_response(request, body, batches, write_lines, model=loaded.address)
+        batches = answer_lines(body, ScoreLine, lambda batch: score(loaded, batch, given, limits, each=True))
+        return await lines_response(request, body, batches, results, model=loaded.address)
 
     def write(outcomes: Sequence[ScoreOutcome]) -> Iterator[bytes]:
         scores = count(outcomes)
@@ -121,14 +137,10 @@ async def rate_texts(request: Request) -> Response:
     `model` and `against` stand in the query string. The answer has one line for each, in order: a result, or
     `{"error": …}`; should the service fail on the way, an error is the last line.
     """
-    services = services_of(request)
-    limits = services.limits
+    limits = services_of(request).limits
     given = await read_settings(request, QualityRequest, QualitySettings)
     items = given.items(limits) if isinstance(given, QualityRequest) else []
-    against = None
-    if given.against is not None:
-        against = services.host.resolve(given.against)
-        use_model(request, against)
+    against = None if given.against is None else resolve_model(request, given.against)
     loaded = resolve_model(request, given.model)  # after the other, as the log line names the last
     body = await request.body()
 
@@ -141,15 +153,15 @@ async def rate_texts(request: Request) -> Response:
 
     if not isinstance(given, QualityRequest):
 
-        def write_lines(outcomes: Sequence[QualityOutcome]) -> Iterator[bytes]:
+        def results(outcomes: Sequence[QualityOutcome]) -> Iterator[TextQualityResult | InvalidInputError]:
             count(outcomes)
             for outcome in outcomes:
-                yield write_line(outcome.result if isinstance(outcome, TextQuality) else outcome)
+                yield outcome.result if isinstance(outcome, TextQuality) else outcome
 
-        batches = answer_in_batches(
-            quality_items(body), lambda batch: quality(loaded, against, batch, limits, each=True)
+        batches = answer_lines(
+            body, QualityLine, lambda batch: quality(loaded, against, batch, limits, each=True)
         )
-        return await lines_response(request, body, batches, write_lines, model=loaded.address)
+        return await lines_response(request, body, batches, results, model=loaded.address)
 
     def write(outcomes: Sequence[QualityOutcome]) -> bytes:
         against_address = None if against is None else against.address
@@ -157,3 +169,57 @@ async def rate_texts(request: Request) -> Response:
 
     work = quality(loaded, against, items, limits)
     return await run_request(request, work, write, request_options(request, given, body))
+
+
+@router.endpoint(
+    "POST",
+    "/v1/next-token",
+    tag="Predict",
+    body=NextTokenRequest,
+    reply=NextTokenReply | NextWordReply,
+    media_types=(BINARY_TYPE,),
+)
+async def next_token(request: Request) -> Response:
+    """Rank the most probable next tokens, or words, after each context.
+
+    A word is put together from the tokens that spell it, in every way, and has ended where the text shows that it
+    has; for the share `unexplored_mass` of the probability no word was found.
+
+    With `Accept: application/octet-stream` the answer is every log-probability instead: little-endian float32
+    [B, V], row after row; the header `x-shape` says `B,V`, and `x-model` which model it was.
+    """
+    services = services_of(request)
+    limits = services.limits
+    body = await request.body()
+    wire = parse_json(NextTokenRequest, body)
+    count, top_k = len(wire.contexts), wire.top_k
+    limits.check_count(count, parameter="context")
+    loaded = resolve_model(request, wire.model)
+    if wire.unit == "word":
+        # half of the maximum of steps, as most searches end early
+        estimate = WorkEstimate(count * max_word_steps(loaded) // 2, predicted_each=1)
+        return await run_request(
+            request,
+            rank_next_words(loaded, wire, limits),
+            lambda results: to_json(NextWordReply(loaded.address, results)),
+            request_options(request, wire, body, estimate),
+        )
+    estimate = WorkEstimate(count, min(top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN, predicted_each=1)
+    terms = request_options(request, wire, body, estimate)
+    if accepts(request, BINARY_TYPE):
+        rows = services.engine.stream(next_distributions(loaded, wire, limits), terms)
+        return await float32_response(request, loaded, rows, shape=(count, loaded.vocab_size))
+    is_small = count * top_k <= INLINE_CANDIDATES and not wire.entropy
+    return await run_request(
+        request,
+        rank_next_tokens(loaded, wire, limits),
+        lambda results: json_pieces(
+            NextTokenReply(loaded.address, []),
+            "results",
+            results,
+            partial(next_token_result, loaded),
+            entries=len(results) * top_k,
+        ),
+        terms,
+        inline=is_small and runs_inline(loaded, body),
+    )

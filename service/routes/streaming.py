@@ -30,7 +30,6 @@ from service.routes.request import (
     services_of,
     start_stream,
     to_json,
-    while_connected,
 )
 from service.schemas.wire import TimedRequest
 
@@ -63,6 +62,23 @@ class EventStream(ClosingStream):
                 await super().stream_response(sender.send)
         finally:
             heartbeats.cancel()
+
+
+async def event_response(
+    request: Request,
+    stream: AsyncGenerator[R, None],
+    payloads: Callable[[AsyncGenerator[R, None]], AsyncGenerator[bytes, None]],
+) -> Response:
+    """Answer with server-sent events, once the first item of a stream is available or a heartbeat is due.
+
+    An early error thus has a status of its own, and no client waits for a response without heartbeats.
+
+    Args:
+        request: request, watched for a disconnect.
+        stream: the items.
+        payloads: function that makes JSON documents of them.
+    """
+    return EventStream(payloads(await start_stream(request, stream, HEARTBEAT_S)))
 
 
 async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -100,36 +116,6 @@ class _HeartbeatSender:
                 await self.send({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
 
 
-async def start_event_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
-    """Return a stream once its first item is available or a heartbeat is due.
-
-    An early error thus has a status of its own, and no client waits for a response without heartbeats.
-    """
-    first = asyncio.ensure_future(anext(stream))
-    is_started = False
-    try:
-        await while_connected(
-            request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=HEARTBEAT_S))
-        )
-        if first.done():
-            first.result()
-        is_started = True
-    finally:
-        if not is_started:
-            first.cancel()
-
-    async def from_first() -> AsyncGenerator[R, None]:
-        async with aclosing(stream):
-            try:
-                yield await first
-            finally:
-                first.cancel()
-            async for item in stream:
-                yield item
-
-    return from_first()
-
-
 T = TypeVar("T")
 _CHUNK_BYTES = 1 << 16
 
@@ -138,7 +124,7 @@ async def lines_response(
     request: Request,
     body: bytes,
     work: Work[T, None],
-    write: Callable[[T], Iterable[bytes]],
+    results: Callable[[T], Iterable[Any]],
     *,
     model: str,
     wire: TimedRequest | None = None,
@@ -151,24 +137,24 @@ async def lines_response(
         request: request, watched for a disconnect.
         body: raw body.
         work: work whose events are outcomes of the next lines.
-        write: function that makes the lines of an event, or parts of them.
+        results: function that makes the results of an event, each an error, a reply, or a part of a line as bytes.
         model: address for the header `x-model`.
         wire: parsed options, if they may have a timeout.
     """
     terms = request_options(request, wire, body, bulk=True)
     events = await start_stream(request, services_of(request).engine.stream(work, terms))
-    return ClosingStream(_lines(events, write), media_type=LINES_TYPE, headers={"x-model": model})
+    return ClosingStream(_lines(events, results), media_type=LINES_TYPE, headers={"x-model": model})
 
 
 async def _lines(
-    events: AsyncGenerator[T, None], write: Callable[[T], Iterable[bytes]]
+    events: AsyncGenerator[T, None], results: Callable[[T], Iterable[Any]]
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(events):
         try:
             async for event in events:
                 written = bytearray()
-                for line in write(event):
-                    written += line
+                for result in results(event):
+                    written += result if isinstance(result, bytes) else write_line(result)
                     if len(written) >= _CHUNK_BYTES:
                         yield bytes(written)
                         written.clear()

@@ -101,7 +101,8 @@ W = TypeVar("W", bound=BaseModel)
 
 def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
     """Return the fields of a request that a dataclass has too, lists as tuples; null means the dataclass's default."""
-    values = {field.name: getattr(wire, field.name, None) for field in fields(kind)}
+    declared = type(wire).model_fields  # others are ignored by a request that allows them
+    values = {field.name: getattr(wire, field.name) for field in fields(kind) if field.name in declared}
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()

@@ -54,7 +54,10 @@ def _sample_rows(
 ) -> Work[TokenEvent | Continuation, list[Continuation]]:
     """Sample R rows together, dropping finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
-    builders = [_builder(task, row) for row in rows]
+    per_prompt = task.parameters.num_samples
+    builders = [
+        ContinuationBuilder(task, prompt, prompt.number * per_prompt + sample) for prompt, sample in rows
+    ]
     done = [builder.continuation for builder in builders]
     state = yield from prefill_prompts(task, [row.prompt for row in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
@@ -104,16 +107,6 @@ def _batch(task: DecodeTask, rows: Sequence[_Row]) -> SequenceBatch:
     rules = {number: compile_rules(parameters, prompt.ids, task.banned) for number, prompt in prompts.items()}
     seeds = [row_seed(parameters.seed or 0, row.prompt.number, row.sample) for row in rows]
     return SequenceBatch.of([rules[row.prompt.number] for row in rows], seeds)
-
-
-def _builder(task: DecodeTask, row: _Row) -> ContinuationBuilder:
-    return ContinuationBuilder(
-        task.loaded,
-        task.parameters,
-        choice=row.prompt.number * task.parameters.num_samples + row.sample,
-        prompt=row.prompt.number,
-        continues=row.prompt.continues,
-    )
 
 
 def beam_search(
@@ -175,13 +168,7 @@ def _build_continuation(
 ) -> Work[TokenEvent | Continuation, Continuation]:
     """Build a continuation from a finished beam; yield its events if streaming."""
     choice = prompt.number * task.parameters.n + rank
-    builder = ContinuationBuilder(
-        task.loaded,
-        task.parameters,
-        choice=choice,
-        prompt=prompt.number,
-        continues=prompt.continues,
-    )
+    builder = ContinuationBuilder(task, prompt, choice)
     for _, token, (logprob, top) in finished.nodes():
         text = builder.push([token], [logprob], [] if top is None else [top])
         if task.stream:

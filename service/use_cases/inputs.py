@@ -212,19 +212,6 @@ def check_reads_forward(loaded: LoadedModel) -> None:
         )
 
 
-def to_model_order(loaded: LoadedModel, sequence: EncodedText, *, parameter: str) -> EncodedText:
-    """Convert a sequence to the reading order of the model.
-
-    Raises:
-        UnsupportedParameterError: the model reads backward, and there is a context.
-    """
-    if not loaded.reads_backward:
-        return sequence
-    if len(sequence.context):
-        raise no_context_error(loaded, parameter=parameter)
-    return sequence._replace(text=np.ascontiguousarray(sequence.text[::-1]))
-
-
 def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:
     """Make the error for a text with a context given to a backward model."""
     return UnsupportedParameterError(

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray
 from models.calls import next_log_probs, step, top_k
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, next_step_batch
@@ -84,8 +84,9 @@ def rank_next_tokens(
     if request.top_k > largest:
         bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
         raise InvalidInputError(f"top_k is {request.top_k}; {bound} {largest} tokens", parameter="top_k")
-    check_top_k(request, limits, instead="accept application/octet-stream for whole distributions")
-    contexts = yield from _encode_contexts(loaded, request, limits)
+    _check_entries(request, limits, "accept application/octet-stream for whole distributions")
+    check_reads_forward(loaded)
+    contexts = yield from encode_each(loaded, request.contexts, limits)
     ranked: list[NextTokens] = []
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
@@ -107,26 +108,6 @@ def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenCandidate
     ]
 
 
-def check_top_k(request: NextTokenRequest, limits: Limits, *, instead: str) -> None:
-    """Refuse to rank more candidates than a reply may have.
-
-    Args:
-        request: the request.
-        limits: of one request.
-        instead: the alternative for this many, for the message.
-
-    Raises:
-        InvalidInputError: there are too many.
-    """
-    count = len(request.contexts)
-    limits.check_entries(
-        count * request.top_k,
-        parameter="top_k",
-        description=f"top_k is {request.top_k} for {count} contexts",
-        instead=instead,
-    )
-
-
 def next_distributions(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
@@ -136,7 +117,8 @@ def next_distributions(
         InvalidInputError: a context is wrong.
         UnsupportedParameterError: the model reads from right to left.
     """
-    contexts = yield from _encode_contexts(loaded, request, limits)
+    check_reads_forward(loaded)
+    contexts = yield from encode_each(loaded, request.contexts, limits)
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         for rows in _row_blocks(state, loaded.vocab_size):
@@ -144,11 +126,10 @@ def next_distributions(
             yield np.maximum(log_probs, np.float32(LOG_ZERO))
 
 
-def _encode_contexts(
-    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[TokenIds]]:
-    check_reads_forward(loaded)
-    return (yield from encode_each(loaded, request.contexts, limits))
+def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> None:
+    count, top_k = len(request.contexts), request.top_k
+    description = f"top_k is {top_k} for {count} contexts"
+    limits.check_entries(count * top_k, parameter="top_k", description=description, instead=instead)
 
 
 def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[Any, list[NextTokens]]:
@@ -232,7 +213,7 @@ def rank_next_words(
         raise UnsupportedParameterError(
             f"top_k is {request.top_k}; at most {MAX_NEXT_WORDS} words are ranked", parameter="top_k"
         )
-    check_top_k(request, limits, instead="ask in several requests")
+    _check_entries(request, limits, "ask in several requests")
     ranked: list[NextWordResult] = []
     for parameter, context in request.contexts:
         if ranked:  # a cached context makes no model call to let other requests run
@@ -241,26 +222,19 @@ def rank_next_words(
             raise UnsupportedParameterError(
                 f"{parameter} is token ids; with unit 'word' it must be a text", parameter=parameter
             )
-        ranked.append(
-            (yield from _rank_words_after(loaded, context, request.top_k, limits, parameter=parameter))
+        limits.check_characters(context, parameter=parameter)
+        typed = split_prefix(
+            loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
         )
+        entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
+        limits.check_length(entry.num_tokens, parameter=parameter)
+        settings = CompletionSettings(limit=request.top_k, max_steps=MAX_SEARCH_STEPS)
+        search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
+        search.update(view(entry.state), entry.log_probs)
+        yield from run_completion_searches(loaded, [search])
+        found = search.result()
+        words = [
+            WordCandidate(word.text, math.log(word.mass)) for word in found.completions if word.is_complete
+        ]
+        ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
     return ranked
-
-
-def _rank_words_after(
-    loaded: LoadedModel, context: str, count: int, limits: Limits, *, parameter: str
-) -> Work[Any, NextWordResult]:
-    limits.check_characters(context, parameter=parameter)
-    typed = split_prefix(
-        loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
-    )
-    entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
-    limits.check_length(entry.num_tokens, parameter=parameter)
-    search = CompletionSearch(
-        loaded.token_trie, typed.spelled, CompletionSettings(limit=count, max_steps=MAX_SEARCH_STEPS)
-    )
-    search.update(view(entry.state), entry.log_probs)
-    yield from run_completion_searches(loaded, [search])
-    found = search.result()
-    words = [WordCandidate(word.text, math.log(word.mass)) for word in found.completions if word.is_complete]
-    return NextWordResult(words[:count], found.unexplored_mass)

@@ -3,7 +3,7 @@
 Streams of lines are scored in batches; an invalid line fails alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -45,7 +45,7 @@ from service.use_cases.inputs import (
     EncodedText,
     Limits,
     encode_after,
-    to_model_order,
+    no_context_error,
     to_text_order,
 )
 from service.use_cases.sequence_scoring import score_sequence_list
@@ -161,16 +161,14 @@ class ScoreLine(WireModel):
             raise PydanticCustomError("one_of", "give either text or token_ids")
         return self
 
+    def item(self) -> ScoreItem:
+        """Return the sequence.
 
-def score_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
-    """Parse lines one by one when needed; yield an error for an invalid line."""
-
-    def parse(line: bytes) -> ScoreItem:
-        parsed = parse_json(ScoreLine, line)
-        name = "token_ids" if parsed.text is None else "text"
-        return ScoreItem(name, parsed.text or parsed.token_ids or "", parsed.context)
-
-    return parse_lines(body, parse)
+        Raises:
+            InvalidInputError: it is empty.
+        """
+        name = "token_ids" if self.text is None else "text"
+        return ScoreItem(name, self.text or self.token_ids or "", self.context)
 
 
 class SequenceScore(NamedTuple):
@@ -205,7 +203,7 @@ ScoreOutcome: TypeAlias = SequenceScore | InvalidInputError
 
 def score(
     loaded: LoadedModel,
-    items: Iterable[ScoreItem | InvalidInputError],
+    items: Sequence[ScoreItem | InvalidInputError],
     settings: ScoreSettings,
     limits: Limits,
     *,
@@ -225,7 +223,7 @@ def score(
     """
     contexts = ContextInterner()
 
-    def prepare(item: ScoreItem | InvalidInputError) -> _Prepared | InvalidInputError:
+    def prepare(item: ScoreItem | InvalidInputError) -> EncodedText | InvalidInputError:
         if isinstance(item, InvalidInputError):
             return item
         try:
@@ -236,46 +234,26 @@ def score(
             return error
 
     outcomes = yield from map_in_steps(items, prepare, size=_size)
-    prepared = [outcome for outcome in outcomes if isinstance(outcome, _Prepared)]
+    sequences = [outcome for outcome in outcomes if isinstance(outcome, EncodedText)]
     if not each and settings.detail is not Detail.NONE:
         limits.check_entries(
-            sum(len(item.sequence.text) for item in prepared),
+            sum(len(sequence.text) for sequence in sequences),
             parameter="detail",
-            description=f"detail is {settings.detail.value!r} for {len(prepared)} sequences",
+            description=f"detail is {settings.detail.value!r} for {len(sequences)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
-    scored = yield from score_sequence_list(loaded, [item.sequence for item in prepared], bos=settings.bos)
-    log_probs = iter(scored)
-    return [
-        _sequence_score(loaded, outcome, next(log_probs), ends=settings.eos)
-        if isinstance(outcome, _Prepared)
-        else outcome
-        for outcome in outcomes
-    ]
-
-
-L = TypeVar("L")
-R = TypeVar("R")
-
-
-def answer_in_batches(
-    lines: Iterable[L], answer: Callable[[list[L]], Work[Any, list[R]]]
-) -> Work[list[R], None]:
-    """Answer a stream of lines, a bounded number at a time.
-
-    Yields:
-        Events: outcomes of the next lines, in order.
-    """
-    pending = iter(lines)
-    while batch := list(islice(pending, LINES_PER_BATCH)):
-        yield (yield from answer(batch))
-
-
-class _Prepared(NamedTuple):
-    """A sequence ready for scoring."""
-
-    item: ScoreItem
-    sequence: EncodedText
+    scored = iter((yield from score_sequence_list(loaded, sequences, bos=settings.bos)))
+    scores: list[ScoreOutcome] = []
+    for item, outcome in zip(items, outcomes, strict=True):
+        if isinstance(item, InvalidInputError):
+            scores.append(item)
+        elif isinstance(outcome, InvalidInputError):
+            scores.append(outcome)
+        else:
+            ids = to_text_order(loaded, outcome.text, ends=settings.eos)
+            log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
+            scores.append(SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, outcome.text)))
+    return scores
 
 
 def _size(item: ScoreItem | InvalidInputError) -> int:
@@ -284,28 +262,19 @@ def _size(item: ScoreItem | InvalidInputError) -> int:
 
 def _prepare(
     loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits, contexts: ContextInterner
-) -> _Prepared:
+) -> EncodedText:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
-    sequence = encode_after(loaded, item.context, item.given, parameter=item.parameter)
-    context, text = to_model_order(loaded, sequence, parameter=item.parameter)
+    context, text = encode_after(loaded, item.context, item.given, parameter=item.parameter)
+    if loaded.reads_backward:
+        if len(context):
+            raise no_context_error(loaded, parameter=item.parameter)
+        text = np.ascontiguousarray(text[::-1])
     if settings.eos:
         text = np.append(text, EOS)
     if not len(text):
         raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
     limits.check_length(len(context) + len(text), parameter=item.parameter)
-    return _Prepared(item, contexts.intern(EncodedText(context, text)))
-
-
-def _sequence_score(
-    loaded: LoadedModel, prepared: _Prepared, log_probs: FloatArray, *, ends: bool
-) -> SequenceScore:
-    item, (_, text) = prepared
-    return SequenceScore(
-        item,
-        to_text_order(loaded, text, ends=ends),
-        to_text_order(loaded, log_probs, ends=ends),
-        _num_bytes(loaded, item, text),
-    )
+    return contexts.intern(EncodedText(context, text))
 
 
 def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
@@ -320,29 +289,33 @@ def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
 
 def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
     """Return a reply with the totals of scores, and no results."""
-    logprob = sum(score.logprob for score in scores)
-    count = sum(len(score.ids) for score in scores)
-    totals = ScoreTotals(
-        finite_logprob(logprob),
-        count,
+    totals = _totals(
+        sum(score.logprob for score in scores),
+        sum(len(score.ids) for score in scores),
         sum(score.num_oov for score in scores),
-        perplexity(logprob, count),
-        bits_per_unit(logprob, sum(score.num_bytes for score in scores)),
+        sum(score.num_bytes for score in scores),
     )
-    return ScoreReply(loaded.address, [], totals)
+    return ScoreReply(loaded.address, [], ScoreTotals(*totals))
 
 
 def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
     """Return the score of one sequence in wire format."""
-    logprob, count = score.logprob, len(score.ids)
     return SequenceScoreResult(
-        finite_logprob(logprob),
-        count,
-        score.num_oov,
-        perplexity(logprob, count),
-        bits_per_unit(logprob, score.num_bytes),
+        *_totals(score.logprob, len(score.ids), score.num_oov, score.num_bytes),
         token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
         word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
+    )
+
+
+def _totals(
+    logprob: float, num_tokens: int, num_oov: int, num_bytes: int
+) -> tuple[float, int, int, float | None, float | None]:
+    return (
+        finite_logprob(logprob),
+        num_tokens,
+        num_oov,
+        perplexity(logprob, num_tokens),
+        bits_per_unit(logprob, num_bytes),
     )
 
 
@@ -389,6 +362,14 @@ class QualityLine(WireModel):
     id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
     """Told again in the answer."""
 
+    def item(self, parameter: str = "text") -> ScoreItem:
+        """Return the text, with its name in the request.
+
+        Raises:
+            InvalidInputError: it is empty.
+        """
+        return ScoreItem(parameter, self.text, name=self.id)
+
 
 _Text = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
@@ -432,21 +413,9 @@ class QualityRequest(QualitySettings, TimedRequest):
         """
         limits.check_count(len(self.texts), parameter="texts")
         return [
-            ScoreItem(f"texts[{index}]", given)
-            if isinstance(given, str)
-            else ScoreItem(f"texts[{index}]", given.text, name=given.id)
+            ScoreItem(f"texts[{index}]", given) if isinstance(given, str) else given.item(f"texts[{index}]")
             for index, given in enumerate(self.texts)
         ]
-
-
-def quality_items(body: bytes) -> Iterator[ScoreItem | InvalidInputError]:
-    """Parse lines one by one when needed; yield an error for an invalid line."""
-
-    def parse(line: bytes) -> ScoreItem:
-        parsed = parse_json(QualityLine, line)
-        return ScoreItem("text", parsed.text, name=parsed.id)
-
-    return parse_lines(body, parse)
 
 
 class TextQuality(NamedTuple):
@@ -514,3 +483,26 @@ def _quality_outcome(score: ScoreOutcome, against: ScoreOutcome | None) -> Quali
         None if bits is None or base is None else bits - base,
     )
     return TextQuality(result, len(score.ids), 0 if against is None else len(against.ids))
+
+
+R = TypeVar("R")
+
+
+def answer_lines(
+    body: bytes,
+    kind: type[ScoreLine] | type[QualityLine],
+    answer: Callable[[list[ScoreItem | InvalidInputError]], Work[Any, list[R]]],
+) -> Work[list[R], None]:
+    """Parse lines when they are needed, and answer them, a bounded number at a time.
+
+    Args:
+        body: lines.
+        kind: model of each.
+        answer: use case of a batch of sequences, and of errors of invalid lines.
+
+    Yields:
+        Events: outcomes of the next lines, in order.
+    """
+    pending = parse_lines(body, lambda line: parse_json(kind, line).item())
+    while batch := list(islice(pending, LINES_PER_BATCH)):
+        yield (yield from answer(batch))

@@ -149,48 +149,34 @@ def _score_and_advance(
 ) -> Work[Any, tuple[FloatArray, Any]]:
     """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
     used, row_of_used = np.unique(rows, return_inverse=True)
-    single = tokens.shape[1] == 1 and not keep  # scoring would needlessly advance the state
-    if not is_lookup(model) and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
-        return (
-            yield from _score_by_distributions(
-                model, distinct.select(used), row_of_used, tokens=tokens, lengths=lengths, keep=keep
-            )
-        )
-    return (yield from _read(model, distinct.select(rows), tokens, lengths, keep=keep))
+    num_tokens = tokens.shape[1]
+    single = num_tokens == 1 and not keep  # scoring would needlessly advance the state
+    if is_lookup(model) or not (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
+        return (yield from _read(model, distinct.select(rows), tokens, lengths, keep=keep))
+    # first tokens are looked up in the distribution of the state before
+    scores = np.zeros(tokens.shape, dtype=np.float32)
+    before = distinct.select(used)
+    for block in _ranges(len(before), max(1, MAX_STATE_ENTRIES // len(model.vocabulary))):
+        log_probs = yield from next_log_probs(model, before.select(np.arange(block.start, block.stop)))
+        indices = np.flatnonzero((row_of_used >= block.start) & (row_of_used < block.stop))
+        scores[indices, 0] = log_probs[row_of_used[indices] - block.start, tokens[indices, 0]]
+    state = before.select(row_of_used)
+    if not single:
+        state = yield from consume(model, state, tokens[:, :1], np.ones(len(tokens), dtype=np.int64))
+    if num_tokens > 1:
+        scores[:, 1:], state = yield from _read(model, state, tokens[:, 1:], lengths - 1, keep=keep)
+    return scores, state
 
 
 def _read(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, *, keep: bool
 ) -> Work[Any, tuple[FloatArray, Any]]:
-    """Score nonempty texts [R, T] after rows of a state; return the states after them if `keep`."""
+    """Score texts [R, T] after rows of a state; return the states after them if `keep`."""
     if keep:
         scored, _, state = yield from read(model, state, tokens, lengths)
     else:
         scored = yield from score(model, state, tokens, lengths)
     return scored, state
-
-
-def _score_by_distributions(
-    model: LanguageModel[Any],
-    before: Any,
-    rows: npt.NDArray[np.int64],
-    *,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    keep: bool,
-) -> Work[Any, tuple[FloatArray, Any]]:
-    """Score and advance as above, with first tokens looked up in the distribution of the state before."""
-    scores = np.zeros(tokens.shape, dtype=np.float32)
-    for block in _ranges(len(before), max(1, MAX_STATE_ENTRIES // len(model.vocabulary))):
-        log_probs = yield from next_log_probs(model, before.select(np.arange(block.start, block.stop)))
-        indices = np.flatnonzero((rows >= block.start) & (rows < block.stop))
-        scores[indices, 0] = log_probs[rows[indices] - block.start, tokens[indices, 0]]
-    state = before.select(rows)
-    if keep or tokens.shape[1] > 1:
-        state = yield from consume(model, state, tokens[:, :1], np.ones(len(tokens), dtype=np.int64))
-    if tokens.shape[1] > 1:
-        scores[:, 1:], state = yield from _read(model, state, tokens[:, 1:], lengths - 1, keep=keep)
-    return scores, state
 
 
 @dataclass(frozen=True, slots=True)

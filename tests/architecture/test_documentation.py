@@ -11,9 +11,9 @@ import pytest
 
 from service.schemas.autocomplete import AutocompleteRequest
 from service.schemas.check import CheckRequest
-from service.schemas.generate import GenerateRequest
 from service.schemas.rerank import RerankRequest
 from service.settings import settings_table
+from service.use_cases.generate import GenerateRequest
 from service.use_cases.next_token import NextTokenRequest
 from service.use_cases.score import QualityRequest, ScoreRequest
 

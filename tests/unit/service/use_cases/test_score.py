@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from models.calls import consume
-from models.decoding.parameters import DecodingParameters
 from models.errors import ContextLengthError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.vocabulary import UNK
@@ -18,7 +17,7 @@ from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
 from service.use_cases import sequence_scoring as sequence_scores_module
 from service.use_cases.candidate_texts import find_distinct_texts, tokenise_texts
-from service.use_cases.generate import GenerateCommand, generate
+from service.use_cases.generate import GenerateRequest, generate
 from service.use_cases.inputs import ContextInterner, EncodedText, Limits, encode_after
 from service.use_cases.next_token import (
     NextTokenRequest,
@@ -166,15 +165,16 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
 def test_a_model_that_can_only_say_unk_ends_the_sentence(words, finish):
     words.model.table[:] = -np.inf
     words.model.table[:, UNK] = 0
-    command = GenerateCommand("the", DecodingParameters(max_tokens=5), None)
-    (done,) = finish(generate(words, command, LIMITS))[0].choices
+    request = GenerateRequest(prompt="the", max_tokens=5)
+    (done,) = finish(generate(words, request, request.parameters(LIMITS), LIMITS))[0].choices
     assert (done.token_ids, done.finish_reason) == ([], "stop")
 
 
 def test_a_prompt_over_the_limit_is_refused(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
+    request = GenerateRequest(prompt="a a a a", max_tokens=1)
     with pytest.raises(InvalidInputError, match="prompt has 4 tokens; at most 3"):
-        finish(generate(words, GenerateCommand("a a a a", DecodingParameters(max_tokens=1), None), few))
+        finish(generate(words, request, request.parameters(few), few))
 
 
 def test_a_long_text_is_scored_as_it_should_be(words, finish):
