@@ -135,8 +135,8 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: Mixtur
             found = matcher.context_lengths_per_token(model.initial_state(len(tokens)), tokens, lengths + 1)
             parts.append(found[np.arange(tokens.shape[1]) <= lengths[:, None]])
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-    first_token, text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.asarray([first_token]))
+    text = running_text(corpus)
+    state = model.advance(model.empty_state(1), np.array([BOS]))
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[None, start : start + CHUNK_TOKENS]
         lengths = np.asarray([chunk.shape[1]])
