@@ -125,9 +125,9 @@ class ReadResult(NamedTuple):
         state: B rows.
     """
 
-    log_probs: FloatArray
-    features: FloatArray
-    state: Any
+    log_probs: FloatArray = np.zeros((0, 0), np.float32)
+    features: FloatArray = np.zeros((0, 0, 0), np.float32)
+    state: Any = None
 
 
 @runtime_checkable

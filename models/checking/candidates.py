@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rapidfuzz.distance import OSA
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import CallGenerator, next_log_probs, score_choices
+from models.calls import CallGenerator, Predict, ScoreChoices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
@@ -224,13 +224,13 @@ def choice_log_probs(
     rows, tokens = rows[order], tokens[order]
     out = np.empty(len(rows), dtype=np.float32)
     if supports(model, ChoiceScorer) or is_lookup(model):
-        out[order] = yield from score_choices(model, state, rows, tokens)
+        out[order] = yield from ScoreChoices(model, state, rows, tokens)
         return out
     result = np.empty(len(rows), dtype=np.float32)
     used, numbers = np.unique(rows, return_inverse=True)
     most = max(_MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary), 1)
     for first in range(0, len(used), most):
-        log_probs = yield from next_log_probs(model, state.select(used[first : first + most]))
+        log_probs = yield from Predict(model, state.select(used[first : first + most]))
         selected = slice(*np.searchsorted(numbers, [first, first + most]))
         result[selected] = log_probs[numbers[selected] - first, tokens[selected]]
     out[order] = result

@@ -8,13 +8,13 @@ that reach `</s>` or their token count leave the batch; new calls are added betw
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import CallGenerator, ModelCall
+from models.calls import ModelCall
 from models.decoding.batch import SequenceBatch
 from models.decoding.sampling import ChosenTokens, choose_next_tokens
 from models.decoding.top_k import top_tokens_of_rows
@@ -249,8 +249,10 @@ def _advance(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decode(ModelCall):
+class Decode(ModelCall[Generated]):
     """Generate up to `count` tokens of each row, or until `</s>`.
+
+    The state is a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
 
     Attributes:
         count: tokens of each row; at least 1.
@@ -296,21 +298,6 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
 
 
 BATCHES[Decode] = DecodeCallBatch
-
-
-def decode(
-    model: LanguageModel[Any], decoding: Any, count: int, *, top: int = 0, last: bool = False
-) -> CallGenerator[Generated]:
-    """Generate up to `count` tokens of each row.
-
-    Args:
-        model: any language model.
-        decoding: a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
-        count: at least 1.
-        top: number of most probable tokens to return at each position.
-        last: whether the states after the tokens are not wanted.
-    """
-    return cast("Generated", (yield Decode(model, decoding, count, top, last)))
 
 
 def _fitting_slots(slots: Sequence[DecodeSlot], max_rows: int) -> list[DecodeSlot]:

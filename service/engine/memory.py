@@ -12,7 +12,7 @@ import mmap
 import sys
 import types
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -50,13 +50,6 @@ class ModelBytes(NamedTuple):
         return self.own + self.mapped
 
 
-class UnloadableModel(NamedTuple):
-    """A model that can be unloaded, and the bytes that this would free."""
-
-    address: str
-    bytes: int
-
-
 def estimate_bytes(manifest: Manifest) -> ModelBytes:
     """Estimate the memory of a loaded checkpoint from the sizes of its files."""
     own = mapped = 0
@@ -70,7 +63,7 @@ def estimate_bytes(manifest: Manifest) -> ModelBytes:
 
 
 def check_budget(
-    address: str, needed: int, *, budget: int | None, in_use: int, others: Iterable[UnloadableModel]
+    address: str, needed: int, *, budget: int | None, in_use: int, others: Mapping[str, int]
 ) -> None:
     """Reject a model that does not fit into the budget.
 
@@ -79,15 +72,15 @@ def check_budget(
         needed: bytes that it takes.
         budget: maximum bytes of all models together; None is no bound.
         in_use: bytes that are in use.
-        others: models that could be unloaded, for the message.
+        others: bytes of models that could be unloaded, by address, for the message.
 
     Raises:
         MemoryBudgetError: it does not fit; nothing is unloaded.
     """
     if budget is None or in_use + needed <= budget:
         return
-    largest = sorted(others, key=lambda model: -model.bytes)
-    could = ", ".join(f"{model.address} ({format_bytes(model.bytes)})" for model in largest)
+    largest = sorted(others, key=lambda model: -others[model])
+    could = ", ".join(f"{model} ({format_bytes(others[model])})" for model in largest)
     raise MemoryBudgetError(
         f"{address} needs about {format_bytes(needed)}, but of the budget of {format_bytes(budget)} "
         f"{format_bytes(in_use)} are in use; "

@@ -11,7 +11,6 @@ from models.tensor_files import map_tensors
 from service.engine.memory import (
     ModelBytes,
     SystemMemory,
-    UnloadableModel,
     check_budget,
     estimate_bytes,
     measure_bytes,
@@ -91,15 +90,15 @@ def test_an_estimate_goes_by_the_files(tmp_path):
 
 
 def test_a_refusal_names_budget_use_need_and_what_could_go():
-    rooms = [UnloadableModel("small@1", 2**20), UnloadableModel("large@1", 2**29)]
+    rooms = {"small@1": 2**20, "large@1": 2**29}
     with pytest.raises(MemoryBudgetError) as refusal:
         check_budget("new@1", 2**30, budget=2**30, in_use=2**29, others=rooms)
     assert str(refusal.value) == (
         "new@1 needs about 1.0 GiB, but of the budget of 1.0 GiB 512.0 MiB are in use; "
         "what could be unloaded: large@1 (512.0 MiB), small@1 (1.0 MiB)"
     )
-    check_budget("new@1", 2**29, budget=2**30, in_use=2**29, others=[])
-    check_budget("new@1", 2**60, budget=None, in_use=0, others=[])
+    check_budget("new@1", 2**29, budget=2**30, in_use=2**29, others={})
+    check_budget("new@1", 2**60, budget=None, in_use=0, others={})
 
 
 @pytest.mark.parametrize(("given", "means"), [("2GiB", 2**31), ("500MB", 500_000_000), ("4096", 4096)])
