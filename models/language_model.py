@@ -253,6 +253,9 @@ class FeatureExtractor(Protocol[S_contra]):
         ...
 
 
+_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # log-probabilities of `score_choices` in memory at once (8 MiB)
+
+
 def is_lookup(model: LanguageModel[Any]) -> bool:
     """Return whether a model looks its predictions up: reading is cheap, and merging calls saves nothing."""
     return bool(getattr(model, "is_lookup", False))
@@ -377,9 +380,21 @@ def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, l
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-    """Log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`."""
+    """Log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`.
+
+    Of a model that neither scores choices nor looks them up, each row's distribution is computed once, a bounded
+    number at a time.
+    """
     if supports(model, ChoiceScorer):
         return model.score_choices(state, rows, tokens)
-    single_lengths = np.ones(len(tokens), dtype=np.int64)
-    scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], single_lengths)[:, 0]
+    if is_lookup(model):
+        lengths = np.ones(len(tokens), dtype=np.int64)
+        return score_sequences(model, state.select(rows), tokens[:, None], lengths)[:, 0]
+    scores = np.empty(len(tokens), dtype=np.float32)
+    used, numbers = np.unique(rows, return_inverse=True)
+    size = max(1, _MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary))
+    for first in range(0, len(used), size):
+        log_probs = to_numpy(model.next_log_probs(state.select(used[first : first + size])))
+        cut = slice(*np.searchsorted(numbers, [first, first + size]))
+        scores[cut] = log_probs[numbers[cut] - first, tokens[cut]]
     return scores
