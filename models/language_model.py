@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import TypeIs
 
-from models.arrays import Array, FloatArray, TokenIds, to_numpy
+from models.arrays import Array, FloatArray, ModelBytes, TokenIds, to_numpy
 from models.vocabulary import EOS, Vocabulary
 
 
@@ -67,6 +67,10 @@ class LanguageModel(Protocol[S]):
     @property
     def normalised(self) -> bool:
         """Return whether each row of `next_log_probs` sums to 1 within 1e-5."""
+        ...
+
+    def memory(self) -> ModelBytes:
+        """The memory of the model's weights or tables; small things aside."""
         ...
 
     def initial_state(self, batch: int) -> S:

@@ -13,13 +13,12 @@ from enum import StrEnum
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
-from models.arrays import TokenIds
+from models.arrays import ModelBytes, TokenIds
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
 from models.tokenizers import Tokenizer
-from service.engine.memory import ModelBytes
 from service.engine.prefix_cache import NextTokenCache, PrefixCache
 
 

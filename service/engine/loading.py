@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import structlog
 
+from models.arrays import ModelBytes
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import Version
 from models.checkpoint.precision import Precision, check_precision
@@ -30,7 +31,7 @@ from models.language_model import (
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
 from service.engine.loaded_model import HostedModel, LoadedModel
-from service.engine.memory import ModelBytes, check_budget, estimate_bytes, measure_bytes
+from service.engine.memory import check_budget, estimate_bytes, loaded_bytes
 from service.engine.prefix_cache import NextTokenCache, PrefixCache
 
 _log = structlog.get_logger(__name__)
@@ -196,10 +197,11 @@ class Loader:
         def check(size: ModelBytes) -> None:
             check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
 
-        check(estimate_bytes(self.registry.manifest(version)))  # before its files are fetched
+        manifest = self.registry.manifest(version)
+        check(estimate_bytes(manifest))  # before its files are fetched
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self.precisions.of(version))
-        size = measure_bytes(checkpoint.model, checkpoint.tokenizer)
+        size = loaded_bytes(checkpoint.model, manifest)
         check(size)
         _limit_threads(self.num_threads)  # before the warm-up: a thread that has computed keeps its setting
         loaded = self._with_caches(version, checkpoint)
