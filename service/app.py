@@ -337,12 +337,12 @@ def _engine(settings: Settings, metrics: Metrics) -> Engine:
         observer=metrics,
     )
     metrics.add_gauge(
-        "num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting
+        "num_requests_waiting", "requests without their first step", lambda: scheduler.admission.num_waiting
     )
     metrics.add_gauge(
         "num_requests_running",
         "requests that have had their first step",
-        lambda: len(scheduler) - scheduler.num_waiting,
+        lambda: len(scheduler) - scheduler.admission.num_waiting,
     )
     return Engine(
         scheduler,
@@ -360,7 +360,7 @@ def _add_status_gauges(
     ready = partial(readiness, host, reloader, scheduler)
     metrics.add_gauge("ready", "1 while requests should be sent here", lambda: ready() == READY)
     metrics.add_gauge(
-        "draining", "1 while the service finishes what is under way", lambda: scheduler.draining
+        "draining", "1 while the service finishes what is under way", lambda: scheduler.admission.draining
     )
     if follows:
         metrics.add_gauge(
