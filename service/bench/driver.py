@@ -13,15 +13,17 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import uvloop
 
 from models.errors import EngineError
-from service.bench.connection import Connection, ConnectionPool, ExchangeError, Reply, error_message
+from service.bench.connection import Connection, Reply, error_message
 from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request, Target, arrival_times
 from service.bench.results import TIMEOUT, Observation, Recording
+from service.http_client import ConnectionPool, ExchangeError
 
 _CLOCK_MONOTONIC = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -92,7 +94,8 @@ class RequestSender:
         self._recording = recording
         self._timeout_s = terms.timeout_s
         self._pool = ConnectionPool(
-            target, load.clients if isinstance(load, ClosedLoop) else terms.max_connections
+            partial(Connection.open, target),
+            load.clients if isinstance(load, ClosedLoop) else terms.max_connections,
         )
 
     async def send(self, intended_s: float, data: bytes, num_items: int) -> bool:
@@ -271,7 +274,7 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     Raises:
         EngineError: there is no complete reply, or its status is neither 2xx nor 429.
     """
-    target_name = f"{request.method} {target.path_of(request)} at {target.host}:{target.port}"
+    target_name = f"POST {target.path_of(request)} at {target.host}:{target.port}"
     try:
         reply = asyncio.run(_send_once(target, request, timeout_s))
     except TimeoutError:

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
 from models.errors import InvalidInputError
+from service.http_client import encode_request
 
 Arrivals = Literal["poisson", "constant"]
 
@@ -115,18 +116,16 @@ _API_ROOT = "/v1"
 
 
 class Request(NamedTuple):
-    """One request.
+    """One request, sent by POST.
 
     Attributes:
         path: below the target's; empty for the target's own.
         body: JSON, or empty.
-        method: of HTTP.
         num_items: number of texts, candidates or contexts in it.
     """
 
     path: str
     body: bytes = b""
-    method: str = "POST"
     num_items: int = 1
 
 
@@ -189,17 +188,16 @@ class Target:
     def encode(self, request: Request) -> bytes:
         """Encode a request for a persistent HTTP/1.1 connection."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        lines = [
-            f"{request.method} {self.path_of(request)} HTTP/1.1",
-            f"host: {host}:{self.port}",
-            "accept: application/json, text/event-stream",
-            "user-agent: gramophone-bench",
+        headers = [
+            ("host", f"{host}:{self.port}"),
+            ("accept", "application/json, text/event-stream"),
+            ("user-agent", "gramophone-bench"),
+            ("content-type", "application/json"),
         ]
-        if request.body:
-            lines += ["content-type: application/json", f"content-length: {len(request.body)}"]
         if self.api_key is not None:
-            lines.append(f"authorization: Bearer {self.api_key}")
-        return "\r\n".join([*lines, "", ""]).encode() + request.body
+            headers.append(("authorization", f"Bearer {self.api_key}"))
+        encoded = [(name.encode(), value.encode()) for name, value in headers]
+        return encode_request("POST", self.path_of(request).encode(), encoded, request.body)
 
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}

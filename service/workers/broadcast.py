@@ -21,11 +21,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.engine.metrics import Metrics
+from service.http_client import ExchangeError
 from service.workers.peers import (
     METRICS_PATH,
     REFRESH_PATH,
     Peer,
-    PeerConnectionError,
     PeerResponse,
     encode_scope,
     is_from_peer,
@@ -184,7 +184,7 @@ class Broadcast:
         async def add(number: int, peer: Peer) -> None:
             try:
                 texts[number] = (await peer.get(METRICS_PATH)).body
-            except PeerConnectionError as error:
+            except ExchangeError as error:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
         await asyncio.gather(*(add(number, peer) for number, peer in self._peers.items()))
@@ -222,7 +222,7 @@ class Broadcast:
         reply = PeerResponse()
         try:
             await self._peers[number].exchange(request, reply.send)
-        except PeerConnectionError as error:
+        except ExchangeError as error:
             _log.warning("a worker was not told of a change", other=number, reason=str(error))
             return None
         return reply

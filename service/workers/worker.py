@@ -25,11 +25,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.errors import LanguageModelError
+from service.http_client import ExchangeError
 from service.http_server import DrainingServer, SocketListener, make_drain, server_config
 from service.routes.request import Services
 from service.settings import Settings
 from service.workers.broadcast import CrossProcessLock
-from service.workers.peers import SERVED_PATH, Peer, PeerConnectionError, served_addresses
+from service.workers.peers import SERVED_PATH, Peer, served_addresses
 from service.workers.pool import HEARTBEAT_INTERVAL_S, WorkerPool
 
 _log = structlog.get_logger(__name__)
@@ -47,7 +48,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
     for peer in peers.values():
         try:
             peer_models = json.loads((await peer.get(SERVED_PATH)).body)
-        except PeerConnectionError:
+        except ExchangeError:
             continue  # it is being restarted, too, or hangs
         served = served_addresses(services)
         changes = [
