@@ -19,27 +19,6 @@ from models.errors import InvalidInputError
 from service.http_client import encode_request
 
 Arrivals = Literal["poisson", "constant"]
-
-
-def poisson_arrivals(rate_per_s: float, seed: int = 0) -> Iterator[float]:
-    """Yield arrivals of independent clients: exponential gaps. The same seed gives the same times."""
-    generator = random.Random(seed)
-    due_s = 0.0
-    while True:
-        due_s += generator.expovariate(rate_per_s)
-        yield due_s
-
-
-def constant_arrivals(rate_per_s: float) -> Iterator[float]:
-    """Yield arrivals with equal gaps, the first at 0."""
-    return (number / rate_per_s for number in itertools.count())
-
-
-def arrival_times(kind: Arrivals, rate_per_s: float, seed: int = 0) -> Iterator[float]:
-    """Return the arrivals of a kind; `constant` needs no seed."""
-    return poisson_arrivals(rate_per_s, seed) if kind == "poisson" else constant_arrivals(rate_per_s)
-
-
 _MAX_RATE_PER_S = 1e6
 
 
@@ -61,6 +40,13 @@ class OpenLoop:
                 f"rate is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} a second",
                 parameter="rate",
             )
+
+    def arrival_times(self) -> Iterator[float]:
+        """Yield times in seconds: exponential gaps, as of independent clients, or equal ones, the first at 0."""
+        if self.arrivals == "constant":
+            yield from (number / self.rate_per_s for number in itertools.count())
+        generator = random.Random(self.seed)
+        yield from itertools.accumulate(generator.expovariate(self.rate_per_s) for _ in itertools.count())
 
 
 @dataclass(frozen=True, slots=True)

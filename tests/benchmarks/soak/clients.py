@@ -22,7 +22,7 @@ import uvloop
 
 from service.bench.connection import Connection, Reply, error_message
 from service.bench.driver import PreciseClock
-from service.bench.plan import Request, Target, poisson_arrivals
+from service.bench.plan import OpenLoop, Request, Target
 from service.bench.workloads import candidate_variants, default_texts, shuffled, typed_prefixes
 from service.http_client import ConnectionPool, ExchangeError
 
@@ -206,7 +206,7 @@ async def open_loop(clients, source, given):
     started_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         with PreciseClock() as clock:
-            for offset_s in poisson_arrivals(given.rate, given.seed):
+            for offset_s in OpenLoop(given.rate, seed=given.seed).arrival_times():
                 if offset_s > given.seconds:
                     return
                 await clock.sleep_until(started_s + offset_s)
