@@ -32,7 +32,7 @@ from service.engine.metrics import Metrics
 from service.engine.model_host import READY, ModelHost, ModelReloader, readiness
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.state_store import StateStore, UserStore
-from service.http_server import listen, make_server, url_of
+from service.http_server import DrainingServer, listen, url_of
 from service.logs import configure_logs
 from service.middleware.authentication import AccessRule, AccessTable, Authentication
 from service.middleware.cross_origin import CORS_OPTIONS, CrossOriginGuard
@@ -62,7 +62,7 @@ from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, PeerEndpoints
 from service.workers.pool import WorkerPool
 from service.workers.supervisor import Supervisor, modules_for, preload, probe_in_child
-from service.workers.worker import make_worker_server
+from service.workers.worker import WorkerServer
 
 _log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
@@ -180,7 +180,7 @@ def serve(settings: Settings) -> None:
     listening = listen(settings)
     _install_key_reload(app)
     _log_address(app, listening)
-    make_server(app, settings).run(sockets=[listening])
+    DrainingServer(app, settings).run(sockets=[listening])
 
 
 def _serve_workers(settings: Settings) -> None:
@@ -205,10 +205,10 @@ def _run_worker(settings: Settings, pool: WorkerPool, listening: socket.socket) 
     if settings.pin_workers:
         pool.pin()
     app = create_app(settings, pool)
-    pool.status.mark_composed(pool.number)
+    pool.status.composed[pool.number] = 1
     _install_key_reload(app)
     _log_address(app, listening)
-    make_worker_server(app, settings, pool, listening).run()
+    WorkerServer(app, settings, pool, listening).run()
 
 
 def _log_address(app: FastAPI, listening: socket.socket) -> None:
@@ -278,7 +278,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
     reloader = ModelReloader(
         host,
         interval_s=settings.watch_interval_s,
-        peers_started=(lambda: True) if pool is None else (lambda: pool.status.all_started),
+        peers_started=(lambda: True) if pool is None else (lambda: all(pool.status.started)),
     )
     engine = _engine(settings, metrics)
     _add_status_gauges(metrics, host, reloader, engine.scheduler, follows=settings.watch_interval_s > 0)
