@@ -15,9 +15,18 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import consume, next_log_probs, read, score
+from models.calls import Predict, Read
 from models.errors import InvalidInputError
-from models.language_model import LOG_ZERO, LanguageModel, finite_logprob, is_lookup, pad_sequences
+from models.language_model import (
+    LOG_ZERO,
+    SCORES,
+    STATE,
+    LanguageModel,
+    Want,
+    finite_logprob,
+    is_lookup,
+    pad_sequences,
+)
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
@@ -113,10 +122,10 @@ def _next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wo
         count = len(state)
         repeated = state.select(np.repeat(np.arange(count), len(ids)))
         tokens = np.tile(ids, count)[:, None]
-        scored = yield from score(loaded.model, repeated, tokens, np.ones(len(tokens), dtype=np.int64))
-        log_probs: FloatArray = scored.reshape(count, len(ids))
+        scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
+        log_probs = scored.log_probs.reshape(count, len(ids))
     else:
-        log_probs = yield from next_log_probs(loaded.model, state)
+        log_probs = yield from Predict(loaded.model, state)
         if ids is not None:
             log_probs = log_probs[:, ids]
     return np.maximum(log_probs, np.float32(LOG_ZERO))
@@ -150,33 +159,26 @@ def _score_and_advance(
     """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
     used, row_of_used = np.unique(rows, return_inverse=True)
     num_tokens = tokens.shape[1]
+    want = Want(scores=True, state=keep)
     single = num_tokens == 1 and not keep  # scoring would needlessly advance the state
     if is_lookup(model) or not (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
-        return (yield from _read(model, distinct.select(rows), tokens, lengths, keep=keep))
+        result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
+        return result.log_probs, result.state
     # first tokens are looked up in the distribution of the state before
     scores = np.zeros(tokens.shape, dtype=np.float32)
     before = distinct.select(used)
     for block in _ranges(len(before), max(1, MAX_STATE_ENTRIES // len(model.vocabulary))):
-        log_probs = yield from next_log_probs(model, before.select(np.arange(block.start, block.stop)))
+        log_probs = yield from Predict(model, before.select(np.arange(block.start, block.stop)))
         indices = np.flatnonzero((row_of_used >= block.start) & (row_of_used < block.stop))
         scores[indices, 0] = log_probs[row_of_used[indices] - block.start, tokens[indices, 0]]
     state = before.select(row_of_used)
     if not single:
-        state = yield from consume(model, state, tokens[:, :1], np.ones(len(tokens), dtype=np.int64))
+        result = yield from Read(model, state, tokens[:, :1], np.ones(len(tokens), np.int64), STATE)
+        state = result.state
     if num_tokens > 1:
-        scores[:, 1:], state = yield from _read(model, state, tokens[:, 1:], lengths - 1, keep=keep)
+        result = yield from Read(model, state, tokens[:, 1:], lengths - 1, want)
+        scores[:, 1:], state = result.log_probs, result.state
     return scores, state
-
-
-def _read(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, *, keep: bool
-) -> Work[Any, tuple[FloatArray, Any]]:
-    """Score texts [R, T] after rows of a state; return the states after them if `keep`."""
-    if keep:
-        scored, _, state = yield from read(model, state, tokens, lengths)
-    else:
-        scored = yield from score(model, state, tokens, lengths)
-    return scored, state
 
 
 @dataclass(frozen=True, slots=True)
