@@ -62,15 +62,11 @@ class _StaticFile(NamedTuple):
 
 
 @router.endpoint("GET", "/", tag=None, scope=None)
-async def playground(request: Request) -> Response:
-    """Serve the page."""
-    return _page(request)
-
-
 @router.endpoint("GET", "/docs", tag=None, scope=None)
-async def documentation(request: Request) -> Response:
-    """Serve the same page, which then shows its API tab."""
-    return _page(request)
+async def playground(request: Request) -> Response:
+    """Serve the page, which shows its API tab at `/docs`."""
+    headers = {"content-security-policy": _PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
+    return _cached_response(request, *_static_files()[_PAGE], headers)
 
 
 @router.endpoint("GET", "/static/{name}", tag=None, scope=None)
@@ -121,11 +117,6 @@ def _static_files() -> Mapping[str, _StaticFile]:
             etag = hashlib.sha256(content).hexdigest()[:32]
             files[path.name] = _StaticFile(etag, content, _MEDIA_TYPES[path.suffix])
     return files
-
-
-def _page(request: Request) -> Response:
-    headers = {"content-security-policy": _PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
-    return _cached_response(request, *_static_files()[_PAGE], headers)
 
 
 def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:

@@ -163,7 +163,8 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
         return InvalidInputError(f"{error.error_count()} values in the request body are wrong")
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        return InvalidInputError(f"not JSON in UTF-8: {_after_colon(first['msg'])}")
+        reason = first["msg"].partition(": ")[2] or first["msg"]
+        return InvalidInputError(f"not JSON in UTF-8: {reason}")
     parameter = _path(first["loc"])
     if first["type"] == "missing":
         return InvalidInputError(f"{parameter} is required", parameter=parameter)
@@ -207,10 +208,6 @@ def _truncate(value: Any) -> Any:
 
 def _constraint_text(message: str) -> str:
     return message[:1].lower() + message[1:]
-
-
-def _after_colon(message: str) -> str:
-    return message.partition(": ")[2] or message
 
 
 def _context_tag(value: Any) -> str | None:

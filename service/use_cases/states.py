@@ -102,8 +102,8 @@ def next_log_prob_blocks(
     Yields:
         Events: natural-log probabilities of a block of rows [n, K], in order, none below `LOG_ZERO`.
     """
-    for rows in _row_ranges(loaded, len(states), ids):
-        yield (yield from _next_log_probs(loaded, concatenate_states([states[i] for i in rows]), ids))
+    for block in _row_blocks(loaded, states, ids):
+        yield (yield from _next_log_probs(loaded, block, ids))
 
 
 def next_log_prob_matrix(
@@ -111,9 +111,9 @@ def next_log_prob_matrix(
 ) -> Work[Any, FloatArray]:
     """Collect the blocks of `next_log_prob_blocks` in one array [N, K]."""
     blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
-    for rows in _row_ranges(loaded, len(states), ids):
-        block = yield from _next_log_probs(loaded, concatenate_states([states[i] for i in rows]), ids)
-        blocks.append(block)
+    for block in _row_blocks(loaded, states, ids):
+        log_probs = yield from _next_log_probs(loaded, block, ids)
+        blocks.append(log_probs)
     return np.concatenate(blocks)
 
 
@@ -135,16 +135,14 @@ def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
     return is_lookup(loaded.model) and len(ids) * SPARSE_RATIO <= loaded.vocab_size
 
 
-def _row_ranges(loaded: LoadedModel, count: int, ids: TokenIds | None) -> Iterator[range]:
-    """Split rows 0 … count − 1 into ranges of bounded work."""
+def _row_blocks(loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None) -> Iterator[Any]:
+    """Join states of one row each into blocks of bounded work."""
+    size = MAX_STATE_ENTRIES // loaded.vocab_size
     if ids is not None and _is_sparse(loaded, ids):
-        return _ranges(count, max(1, MAX_CALL_TOKENS // len(ids)))
-    return _ranges(count, max(1, MAX_STATE_ENTRIES // loaded.vocab_size))
-
-
-def _ranges(count: int, size: int) -> Iterator[range]:
-    for first in range(0, count, size):
-        yield range(first, min(first + size, count))
+        size = MAX_CALL_TOKENS // len(ids)
+    size = max(1, size)
+    for first in range(0, len(states), size):
+        yield concatenate_states(states[first : first + size])
 
 
 def _score_and_advance(
@@ -167,10 +165,12 @@ def _score_and_advance(
     # first tokens are looked up in the distribution of the state before
     scores = np.zeros(tokens.shape, dtype=np.float32)
     before = distinct.select(used)
-    for block in _ranges(len(before), max(1, MAX_STATE_ENTRIES // len(model.vocabulary))):
-        log_probs = yield from Predict(model, before.select(np.arange(block.start, block.stop)))
-        indices = np.flatnonzero((row_of_used >= block.start) & (row_of_used < block.stop))
-        scores[indices, 0] = log_probs[row_of_used[indices] - block.start, tokens[indices, 0]]
+    size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary))
+    for first in range(0, len(before), size):
+        end = min(first + size, len(before))
+        log_probs = yield from Predict(model, before.select(np.arange(first, end)))
+        indices = np.flatnonzero((row_of_used >= first) & (row_of_used < end))
+        scores[indices, 0] = log_probs[row_of_used[indices] - first, tokens[indices, 0]]
     state = before.select(row_of_used)
     if not single:
         result = yield from Read(model, state, tokens[:, :1], np.ones(len(tokens), np.int64), STATE)
