@@ -17,7 +17,7 @@ from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import AddressInPath, EndpointRouter
-from service.routes.request import json_reply, resolve_model, services_of
+from service.routes.request import json_response, resolve_model, services_of
 from service.schemas.models import ModelFile, ModelFileList
 
 router = EndpointRouter()
@@ -92,7 +92,7 @@ async def list_model_files(request: Request, address: AddressInPath) -> Response
     loaded = resolve_model(request, address)
     listed = sorted(_public_files(loaded).items())
     files = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in listed]
-    return json_reply(ModelFileList("list", loaded.address, files))
+    return json_response(ModelFileList("list", loaded.address, files))
 
 
 @router.endpoint(

@@ -182,14 +182,10 @@ def to_json(reply: Any) -> bytes:
     return _type_adapter(kind).dump_json(reply)
 
 
-def json_response(content: bytes, status: int = 200) -> Response:
-    """Return a successful response with JSON content."""
+def json_response(reply: Any, status: int = 200) -> Response:
+    """Return a successful response with a reply as JSON; bytes are JSON already."""
+    content = reply if isinstance(reply, bytes) else to_json(reply)
     return Response(content, status, media_type="application/json")
-
-
-def json_reply(reply: Any, status: int = 200) -> Response:
-    """Return a successful response with a reply as JSON."""
-    return json_response(to_json(reply), status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,6 @@ from service.use_cases.score import (
     ScoreRequest,
     ScoreSettings,
     SequenceScore,
-    TextQuality,
     answer_lines,
     quality,
     score,
@@ -145,18 +144,18 @@ async def rate_texts(request: Request) -> Response:
     body = await request.body()
 
     def count(outcomes: Sequence[QualityOutcome]) -> list[TextQualityResult]:
-        rated = [outcome for outcome in outcomes if isinstance(outcome, TextQuality)]
-        count_scored(request, loaded, sum(outcome.num_tokens for outcome in rated))
+        rated = [outcome for outcome in outcomes if not isinstance(outcome, InvalidInputError)]
+        count_scored(request, loaded, sum(num_tokens for _, num_tokens, _ in rated))
         if against is not None:
-            count_scored(request, against, sum(outcome.num_against_tokens for outcome in rated))
-        return [outcome.result for outcome in rated]
+            count_scored(request, against, sum(num_tokens for _, _, num_tokens in rated))
+        return [result for result, _, _ in rated]
 
     if not isinstance(given, QualityRequest):
 
         def results(outcomes: Sequence[QualityOutcome]) -> Iterator[TextQualityResult | InvalidInputError]:
             count(outcomes)
             for outcome in outcomes:
-                yield outcome.result if isinstance(outcome, TextQuality) else outcome
+                yield outcome if isinstance(outcome, InvalidInputError) else outcome[0]
 
         batches = answer_lines(
             body, QualityLine, lambda batch: quality(loaded, against, batch, limits, each=True)

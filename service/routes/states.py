@@ -18,7 +18,7 @@ from service.routes.request import (
     INLINE_CONTINUATIONS,
     accepts,
     count_scored,
-    json_reply,
+    json_response,
     owner_of,
     request_options,
     resolve_model,
@@ -151,7 +151,7 @@ async def free(request: Request) -> Response:
     services.limits.check_count(len(wire.states), parameter="states")
     services.states.check_process(wire.states, parameter="states[]")
     freed = services.states.free(owner_of(request), wire.states)
-    return json_reply(FreeReply(freed))
+    return json_response(FreeReply(freed))
 
 
 def _store(request: Request) -> OwnedStateStore:

@@ -542,13 +542,14 @@ def _score_prompts(
         loaded.model, [prompt.tokens for prompt in nonempty], top=request.logprobs or 0
     )
     as_ids = bool(request.return_tokens_as_token_ids)
-    for prompt, scored in zip(nonempty, scores, strict=True):
+    for prompt, (log_probs, tops) in zip(nonempty, scores, strict=True):
         builder = EntryBuilder(loaded, continues=False, as_ids=as_ids)
-        logprobs = scored.log_probs.tolist()
+        logprobs = log_probs.tolist()
         for index, token in enumerate(prompt.tokens.ids.tolist()):
             if index % PROMPT_TOKENS_PER_STEP == PROMPT_TOKENS_PER_STEP - 1:
                 yield None
-            builder.add(prompt.entries, token, logprobs[index] if index else None, scored.at(index))
+            top = TopTokens(tops.ids[index], tops.log_probs[index])
+            builder.add(prompt.entries, token, logprobs[index] if index else None, top)
 
 
 def _stream_chunks(

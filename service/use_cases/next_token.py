@@ -6,7 +6,7 @@ Words are found by a search over all their tokenisations.
 import math
 from collections.abc import Generator
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -59,21 +59,13 @@ class NextTokenRequest(TimedRequest):
         return named_contexts(self.context, parameter="context")
 
 
-class NextTokens(NamedTuple):
-    """Next tokens after one context.
-
-    Attributes:
-        top: the most probable tokens.
-        entropy_bits: entropy of the full distribution; None if not requested.
-    """
-
-    top: TopTokens
-    entropy_bits: float | None
+RankedTokens: TypeAlias = tuple[TopTokens, float | None]
+"""The most probable tokens after a context, and the entropy of the full distribution if it is requested."""
 
 
 def rank_next_tokens(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
-) -> Work[Any, list[NextTokens]]:
+) -> Work[Any, list[RankedTokens]]:
     """Rank the most probable next tokens after each context.
 
     Raises:
@@ -87,16 +79,17 @@ def rank_next_tokens(
     _check_entries(request, limits, "accept application/octet-stream for whole distributions")
     check_reads_forward(loaded)
     contexts = yield from encode_each(loaded, request.contexts, limits)
-    ranked: list[NextTokens] = []
+    ranked: list[RankedTokens] = []
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         ranked += yield from _rank(loaded, state, request)
     return ranked
 
 
-def next_token_result(loaded: LoadedModel, result: NextTokens) -> NextTokenResult:
+def next_token_result(loaded: LoadedModel, ranked: RankedTokens) -> NextTokenResult:
     """Return the next tokens of one context in wire format."""
-    return NextTokenResult(token_candidates(loaded, result.top), result.entropy_bits)
+    top, entropy = ranked
+    return NextTokenResult(token_candidates(loaded, top), entropy)
 
 
 def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenCandidate]:
@@ -132,13 +125,13 @@ def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> N
     limits.check_entries(count * top_k, parameter="top_k", description=description, instead=instead)
 
 
-def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[Any, list[NextTokens]]:
+def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[Any, list[RankedTokens]]:
     """Rank the most probable tokens after each row of a state."""
-    ranked: list[NextTokens] = []
+    ranked: list[RankedTokens] = []
     if not request.entropy and supports(loaded.model, TopKPredictor):
         for rows in _row_blocks(state, request.top_k):
             ids, log_probs = yield from Rank(loaded.model, rows, request.top_k)
-            ranked += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
+            ranked += [(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
         if ranked:  # before all blocks but the first, so that a single distribution is not delayed
@@ -146,7 +139,7 @@ def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[An
         log_probs = yield from Predict(loaded.model, rows)
         entropies = entropy_bits(log_probs).tolist() if request.entropy else [None] * len(log_probs)
         ranked += [
-            NextTokens(top_tokens(row, request.top_k), entropy)
+            (top_tokens(row, request.top_k), entropy)
             for row, entropy in zip(log_probs, entropies, strict=True)
         ]
     return ranked

@@ -418,22 +418,8 @@ class QualityRequest(QualitySettings, TimedRequest):
         ]
 
 
-class TextQuality(NamedTuple):
-    """Quality of a text.
-
-    Attributes:
-        result: in wire format.
-        num_tokens: tokens scored by the model.
-        num_against_tokens: tokens scored by the model of comparison.
-    """
-
-    result: TextQualityResult
-    num_tokens: int
-    num_against_tokens: int
-
-
-QualityOutcome: TypeAlias = TextQuality | InvalidInputError
-"""Quality of a line; an error for an invalid one."""
+QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int] | InvalidInputError
+"""Quality of a text, with the numbers of tokens scored by the two models; an error for an invalid one."""
 
 
 def quality(
@@ -482,7 +468,7 @@ def _quality_outcome(score: ScoreOutcome, against: ScoreOutcome | None) -> Quali
         perplexity(logprob, len(score.ids)),
         None if bits is None or base is None else bits - base,
     )
-    return TextQuality(result, len(score.ids), 0 if against is None else len(against.ids))
+    return result, len(score.ids), 0 if against is None else len(against.ids)
 
 
 R = TypeVar("R")

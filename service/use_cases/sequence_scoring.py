@@ -10,7 +10,7 @@ Lookup models score without padding.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -420,20 +420,9 @@ def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, In
     return tokens, lengths, positions
 
 
-class PromptScores(NamedTuple):
-    """Scores of a prompt's tokens.
-
-    Attributes:
-        log_probs: natural-log probability of each token given those before it [T]; the first value is meaningless.
-        tops: the most probable tokens at each position [T, k], k possibly 0; likewise.
-    """
-
-    log_probs: FloatArray
-    tops: TopTokens
-
-    def at(self, index: int) -> TopTokens:
-        """Return the most probable tokens at one position."""
-        return TopTokens(self.tops.ids[index], self.tops.log_probs[index])
+PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
+"""The natural-log probability of each token of a prompt given those before it [T], and the most probable tokens at
+each position [T, k], k possibly 0; the first values are meaningless."""
 
 
 def score_prompt_tokens(
@@ -470,7 +459,7 @@ def _score_chunk(
         result = yield from Read(model, state, tokens, lengths, SCORES)
         log_probs = result.log_probs
     return [
-        PromptScores(log_probs[row, :length], TopTokens(tops.ids[row, :length], tops.log_probs[row, :length]))
+        (log_probs[row, :length], TopTokens(tops.ids[row, :length], tops.log_probs[row, :length]))
         for row, length in enumerate(lengths.tolist())
     ]
 

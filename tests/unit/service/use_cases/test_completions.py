@@ -143,16 +143,16 @@ def step_by_step(model, prompt):
 def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
     model = families.model(name)
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 3 * len(model.vocabulary))
-    for prompt, scores in zip(
+    for prompt, (log_probs, tops) in zip(
         PROMPTS, run_to_completion(score_prompt_tokens(model, PROMPTS, top=top)), strict=True
     ):
         want = step_by_step(model, prompt)
         chosen = want[np.arange(len(want)), prompt.ids[1:]]
-        assert scores.log_probs[1:] == pytest.approx(chosen, abs=2e-5)
-        assert scores.tops.ids.shape == (len(prompt.ids), min(top, len(model.vocabulary)))
+        assert log_probs[1:] == pytest.approx(chosen, abs=2e-5)
+        assert tops.ids.shape == (len(prompt.ids), min(top, len(model.vocabulary)))
         best = -np.sort(-want, axis=1)[:, :top]
-        assert scores.tops.log_probs[1:] == pytest.approx(best, abs=2e-5)
-        of_ids = np.take_along_axis(want, scores.tops.ids[1:], axis=1)
+        assert tops.log_probs[1:] == pytest.approx(best, abs=2e-5)
+        of_ids = np.take_along_axis(want, tops.ids[1:], axis=1)
         assert of_ids == pytest.approx(best, abs=2e-5)
 
 
@@ -160,11 +160,11 @@ def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
 def test_a_ranked_score_is_that_of_scoring_whole(name):
     model = families.model(name)
     ids = np.random.default_rng(0).integers(3, 40, 500)
-    ranked = run_to_completion(
+    ((log_probs, _),) = run_to_completion(
         score_prompt_tokens(model, [Prompt(0, ids, bos=True, continues=False)], top=2)
-    )[0]
+    )
     whole = score_sequences(model, model.initial_state(1), ids[None], np.array([500]))[0]
-    assert ranked.log_probs[1:] == pytest.approx(whole[1:], abs=1e-5)
+    assert log_probs[1:] == pytest.approx(whole[1:], abs=1e-5)
 
 
 def predictions(work):
