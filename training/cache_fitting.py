@@ -125,8 +125,8 @@ def score_with_caches(
     CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # checks the window before reading
     grid = _search_grid(kind, window) if grid is None else grid
     decay = SimilarityDecay.of(*grid, window=window)
-    first_token, text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.asarray([first_token]))
+    text = running_text(corpus)
+    state = model.advance(model.empty_state(1), np.array([BOS]))
     history = History.empty(window=window, width=padded_width(width))
     log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)

@@ -120,8 +120,8 @@ def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
     """
     matcher: ContextMatcher[Any] = model
     parts: list[TokenIds] = []
-    first_token, text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.asarray([first_token]))
+    text = running_text(corpus)
+    state = model.advance(model.empty_state(1), np.array([BOS]))
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[None, start : start + CHUNK_TOKENS]
         lengths = np.asarray([chunk.shape[1]])
