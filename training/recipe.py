@@ -46,16 +46,13 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         key = min(recipe.cache.model_fields_set)
         given = getattr(recipe.cache, key)
         yield f"cache.{key}", f"cache.{key} acts with mixture.cache=true only, given {given}"
+    is_set_twice = recipe.direction is not None and "direction" in recipe.ngram.model_fields_set
     if recipe.direction is not None and recipe.family == "mixture":
         problem = "direction acts on the families ngram and neural, a mixture's parts read forward"
         yield "direction", f"{problem}, given {recipe.direction}"
-    elif recipe.direction not in {None, recipe.ngram.direction} and (
-        "direction" in recipe.ngram.model_fields_set
-    ):
-        yield (
-            "direction",
-            f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}; set one of them",
-        )
+    elif is_set_twice and recipe.ngram.direction != recipe.direction:
+        problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
+        yield "direction", f"{problem}; set one of them"
     if recipe.family == "ngram":
         yield from _unused_smoothing_keys(recipe.ngram)
     elif recipe.family == "neural":
