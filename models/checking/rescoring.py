@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import TokenIds
-from models.calls import CallGenerator, advance, score
+from models.calls import CallGenerator, Read
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
@@ -24,7 +24,7 @@ from models.checking.candidates import (
     concatenate_corrections,
 )
 from models.checking.sentences import Word
-from models.language_model import LOG_ZERO, LanguageModel
+from models.language_model import LOG_ZERO, SCORES, STATE, LanguageModel
 from models.vocabulary import EOS, UNK
 
 _MAX_ROWS = 512
@@ -133,7 +133,9 @@ def _prefix_states(
         num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
         if num_unfinished:
             going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
-            state = yield from advance(model, going, batch.tokens[bases[:num_unfinished] + step])
+            tokens = batch.tokens[bases[:num_unfinished] + step]
+            result = yield from Read(model, going, tokens[:, None], np.ones_like(tokens), STATE)
+            state = result.state
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
@@ -198,8 +200,8 @@ def _sequence_log_probs(
         selected = order[begin : begin + _MAX_ROWS]
         tokens = _padded_sequences(batch, found, selected, int(lengths[selected].max()))
         before = states.select(rows[found.firsts[selected]])
-        scores = yield from score(model, before, tokens, lengths[selected])
-        totals[selected] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
+        result = yield from Read(model, before, tokens, lengths[selected], SCORES)
+        totals[selected] = np.maximum(result.log_probs.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
 
 
