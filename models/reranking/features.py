@@ -17,22 +17,26 @@ Derived from a list's texts, order and given features:
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.language_model import count_words
-from models.reranking.candidates import CandidateList, Steps, run_steps
-from models.reranking.mbr import UTILITIES, expected_utilities_in_steps
+from models.reranking.candidates import CandidateList, Steps
+from models.reranking.mbr import UTILITIES, Utility, expected_utilities
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 RANK, RANK_LOG = "rank", "rank:log"
 CONSENSUS = "consensus"
 LENGTHS = ("words", "characters", "tokens")
+
+CANDIDATES_PER_STEP = 256
+"""Candidates whose features are looked at in a step."""
 
 _LENGTH_MARK = "*"
 
@@ -75,8 +79,10 @@ def check_derived(name: str) -> None:
 
 def derive(
     name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
-) -> Floats:
+) -> Steps[Floats]:
     """A derived feature of one list's candidates [C].
+
+    There is a stop after every bounded piece: comparing each text with each takes its time.
 
     Args:
         name: of the feature.
@@ -87,38 +93,28 @@ def derive(
     Raises:
         InvalidInputError: there is no such feature, or it needs a model and there is none.
     """
-    return run_steps(derive_in_steps(name, texts, given, tokens))
-
-
-def derive_in_steps(
-    name: str, texts: Sequence[str], given: Callable[[str], Floats], tokens: Floats | None = None
-) -> Steps[Floats]:
-    """Run `derive` in steps, with a stop after every bounded piece: comparing each text with each takes its time."""
     check_derived(name)
     base = base_feature(name)
     if base is not None:
-        return given(base) * _lengths(name, texts, tokens)
+        if not needs_tokens(name):
+            count = count_words if name.endswith("words") else len
+            return given(base) * np.array([count(text) for text in texts], dtype=np.float64)
+        if tokens is None:
+            raise InvalidInputError(f"{name} needs a language model, and none is asked", parameter="weights")
+        return given(base) * tokens
     if name == RANK:
         return 0.0 - text_ranks(texts)  # not −0 for the first
     if name == RANK_LOG:
         return 0.0 - np.log1p(text_ranks(texts))
     uniform = np.full(len(texts), 1 / len(texts))
-    return (yield from expected_utilities_in_steps(texts, uniform, name.partition(":")[2]))
+    utility = cast("Utility", name.partition(":")[2])
+    return (yield from expected_utilities(texts, uniform, utility))
 
 
 def text_ranks(texts: Sequence[str]) -> Floats:
     """Number of other texts of its list before each [C]; equal texts have the rank of the first."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(text, len(seen)) for text in texts], dtype=np.float64)
-
-
-def _lengths(name: str, texts: Sequence[str], tokens: Floats | None) -> Floats:
-    if not needs_tokens(name):
-        count = count_words if name.endswith("words") else len
-        return np.array([count(text) for text in texts], dtype=np.float64)
-    if tokens is None:
-        raise InvalidInputError(f"{name} needs a language model, and none is asked", parameter="weights")
-    return tokens
 
 
 LM, LM_SUM, NUM_TOKENS, NUM_UNKNOWN, NUM_WORDS = "lm", "lm_sum", "tokens", "unk", "words"
@@ -129,7 +125,6 @@ COMPUTED_FEATURES = frozenset({*MODEL_FEATURES, LM_SUM, NUM_WORDS})
 MAX_FEATURE = 1e12
 """Beyond it, in either direction, totals would no longer be exact, and at last not finite."""
 
-Column: TypeAlias = npt.NDArray[np.float64]
 _MODEL_SEPARATOR = ":"
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -145,14 +140,15 @@ def feature_model(feature: str) -> str | None:
     return name if colon and kind in {*MODEL_FEATURES, LM_SUM} else None
 
 
-def is_computed(feature: str, models: Collection[str]) -> bool:
-    """Return whether a feature is computed with models, of which the further ones are called so."""
-    return feature in COMPUTED_FEATURES or feature_model(feature) in models
-
-
 def is_reserved(feature: str, models: Collection[str]) -> bool:
     """Return whether a feature of this name is made here, so that it cannot be given."""
-    return is_computed(feature, models) or is_derived(feature)
+    is_computed = feature in COMPUTED_FEATURES or feature_model(feature) in models
+    return is_computed or is_derived(feature)
+
+
+def needs_main_model(feature: str) -> bool:
+    """Return whether a feature is computed with the main model, or derived of such."""
+    return not {feature, base_feature(feature)}.isdisjoint({*MODEL_FEATURES, LM_SUM}) or needs_tokens(feature)
 
 
 def check_model_names(names: Sequence[str], *, parameter: str) -> None:
@@ -182,27 +178,23 @@ class ListFeatures(NamedTuple):
     """
 
     names: tuple[str, ...]
-    values: npt.NDArray[np.float64]
+    values: Floats
     offsets: npt.NDArray[np.int64]
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> Floats:
         """One feature of all candidates [N]."""
-        values: Column = self.values[:, self.names.index(name)]
+        values: Floats = self.values[:, self.names.index(name)]
         return values
 
-    def matrix(self, names: Sequence[str], given: Mapping[str, Column]) -> npt.NDArray[np.float64]:
+    def matrix(self, names: Sequence[str], given: Mapping[str, Floats]) -> Floats:
         """Features by name, those that are not computed as they were given, of all candidates [N, len(names)]."""
         columns = [self.column(name) if name in self.names else given[name] for name in names]
         return np.column_stack(columns) if columns else np.zeros((len(self.values), 0), dtype=np.float64)
 
-    def of_list(self, number: int) -> "ListFeatures":
-        """The features of one list's candidates."""
-        rows = slice(int(self.offsets[number]), int(self.offsets[number + 1]))
-        return ListFeatures(self.names, self.values[rows], np.array([0, rows.stop - rows.start]))
-
-    def extended(self, names: Sequence[str], values: npt.NDArray[np.float64]) -> "ListFeatures":
-        """The same with further columns [N, len(names)]."""
-        return ListFeatures((*self.names, *names), np.column_stack([self.values, values]), self.offsets)
+    def of_lists(self, begin: int, end: int) -> "ListFeatures":
+        """The features of the candidates of some lists in a row."""
+        offsets = self.offsets[begin : end + 1]
+        return ListFeatures(self.names, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     def normalised(self, length_exponent: float) -> "ListFeatures":
         """The same with each model's sum divided by its tokens to a power, and the undivided sums beside them."""
@@ -234,7 +226,7 @@ def feature_matrix(
     names: Sequence[str],
     *,
     place: Callable[[int], str] = "lists[{}].".format,
-) -> Steps[npt.NDArray[np.float64]]:
+) -> Steps[Floats]:
     """Features by name, whether computed, derived or given, of all candidates [N, len(names)].
 
     There is a stop after every bounded piece: comparing each text with each takes its time.
@@ -248,47 +240,59 @@ def feature_matrix(
     Raises:
         InvalidInputError: a feature is not given, is outside its limits, or cannot be derived.
     """
-    made = tuple(name for name in names if is_derived(name))
-    parts = [np.zeros((0, len(made)))]
-    for number, one in enumerate(lists):
-        values = yield from derived_in_steps(one, computed.of_list(number), made, place=place(number))
-        parts.append(values)
-    features = computed.extended(made, np.concatenate(parts))
+    features = yield from with_derived(lists, computed, names, place=place)
     given = {name: given_column(lists, name, place=place) for name in names if name not in features.names}
     return features.matrix(names, given)
 
 
-def derived_in_steps(
-    one: CandidateList, computed: ListFeatures, names: Sequence[str], *, place: str = ""
-) -> Steps[npt.NDArray[np.float64]]:
-    """Features that are made of one list's texts, order and given features [C, len(names)], in steps.
+def with_derived(
+    lists: Sequence[CandidateList],
+    computed: ListFeatures,
+    names: Iterable[str],
+    *,
+    place: Callable[[int], str] = "lists[{}].".format,
+) -> Steps[ListFeatures]:
+    """Add features that are made of each list's texts, order and given features.
 
     Args:
-        one: the list.
-        computed: features of its candidates.
-        names: of derived features.
-        place: what stands before `candidates` in a message about the list.
+        lists: whose candidates.
+        computed: features of them.
+        names: of features; those that are not derived are left out.
+        place: what stands before `candidates` in a message about a list, by its number.
 
     Raises:
         InvalidInputError: there is no such feature, or what it needs is not given.
     """
-    texts = [c.text for c in one.candidates]
-    tokens = computed.column(NUM_TOKENS) if NUM_TOKENS in computed.names else None
-
-    def given(base: str) -> Column:
-        return given_column([one], base, place=lambda _: place)
-
-    columns: list[Column] = []
-    for name in names:
-        column = yield from derive_in_steps(name, texts, given, tokens)
-        columns.append(column)
-    return np.column_stack(columns) if columns else np.zeros((len(texts), 0), dtype=np.float64)
+    made = tuple(name for name in names if is_derived(name))
+    if not made:
+        return computed
+    has_tokens = NUM_TOKENS in computed.names
+    parts = [np.zeros((0, len(made)))]
+    num_candidates = 0
+    for number, one in enumerate(lists):
+        texts = [candidate.text for candidate in one.candidates]
+        given = partial(given_column, [one], place=place, first=number)
+        tokens = computed.of_lists(number, number + 1).column(NUM_TOKENS) if has_tokens else None
+        columns = []
+        for name in made:
+            columns.append((yield from derive(name, texts, given, tokens)))  # noqa: PERF401 - it yields
+        parts.append(np.column_stack(columns))
+        num_candidates += len(texts)
+        if num_candidates > CANDIDATES_PER_STEP:
+            num_candidates = 0
+            yield
+    values = np.column_stack([computed.values, np.concatenate(parts)])
+    return ListFeatures((*computed.names, *made), values, computed.offsets)
 
 
 def given_column(
-    lists: Sequence[CandidateList], name: str, *, place: Callable[[int], str] = "lists[{}].".format
-) -> Column:
-    """A given feature of all candidates [N].
+    lists: Sequence[CandidateList],
+    name: str,
+    *,
+    place: Callable[[int], str] = "lists[{}].".format,
+    first: int = 0,
+) -> Floats:
+    """A given feature of all candidates [N]; `place` is told numbers of lists from `first` up.
 
     Raises:
         InvalidInputError: a candidate lacks it, or it is outside its limits.
@@ -296,12 +300,13 @@ def given_column(
     try:
         values = np.array([c.features[name] for one in lists for c in one.candidates], dtype=np.float64)
     except KeyError:
-        where = next(w for w, features in _feature_locations(lists, place) if name not in features)
+        where = next(w for w, features in _feature_locations(lists, place, first) if name not in features)
         raise InvalidInputError(f"{where} has no {name!r}, which has a weight", parameter=where) from None
     wrong = np.flatnonzero(~(np.abs(values) <= MAX_FEATURE))
     if wrong.size:
         where = (
-            next(w for i, (w, _) in enumerate(_feature_locations(lists, place)) if i == wrong[0]) + f".{name}"
+            next(w for i, (w, _) in enumerate(_feature_locations(lists, place, first)) if i == wrong[0])
+            + f".{name}"
         )
         raise InvalidInputError(
             f"{where} is {values[wrong[0]]}; it must be from {-MAX_FEATURE:g} to {MAX_FEATURE:g}",
@@ -333,9 +338,9 @@ def check_given(
 
 
 def _feature_locations(
-    lists: Sequence[CandidateList], label: Callable[[int], str]
+    lists: Sequence[CandidateList], label: Callable[[int], str], first: int = 0
 ) -> Iterator[tuple[str, Mapping[str, float]]]:
     """The name of each candidate's features in the request, and the features."""
-    for i, one in enumerate(lists):
+    for i, one in enumerate(lists, start=first):
         for j, candidate in enumerate(one.candidates):
             yield f"{label(i)}candidates[{j}].features", candidate.features

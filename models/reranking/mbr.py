@@ -21,8 +21,8 @@ import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 
 from models.errors import InvalidInputError
-from models.reranking.candidates import Steps, map_in_steps, run_steps
-from models.reranking.metrics.error_rate import pairwise_distances, words_as_characters_in_steps
+from models.reranking.candidates import Steps, map_in_steps
+from models.reranking.metrics.error_rate import pairwise_distances, words_as_characters
 
 
 class DistinctCandidates(NamedTuple):
@@ -45,30 +45,13 @@ def merge_equal_candidates(candidates: Sequence[Hashable], posteriors: npt.Array
     Args:
         candidates: what is compared, such as texts; at least one.
         posteriors: of each, or weights in proportion to them [C].
-
-    Raises:
-        InvalidInputError: there is no candidate, or the posteriors are not one for each, are negative or not
-            finite, or sum to 0.
     """
     mass = np.asarray(posteriors, np.float64)
-    if not candidates:
-        raise InvalidInputError("candidates has 0 entries; it must have at least 1", parameter="candidates")
-    if mass.shape != (len(candidates),):
-        raise InvalidInputError(
-            f"posteriors has the shape {list(mass.shape)}; it must be [{len(candidates)}], one for each candidate",
-            parameter="posteriors",
-        )
-    total = float(mass.sum())
-    if not (mass.min() >= 0 and 0 < total < np.inf):
-        raise InvalidInputError(
-            f"posteriors are from {mass.min()} and sum to {total}; they must be 0 or more, with a finite sum above 0",
-            parameter="posteriors",
-        )
     number_of: dict[Hashable, int] = {}
     of_candidate = np.array([number_of.setdefault(candidate, len(number_of)) for candidate in candidates])
     first = np.unique(of_candidate, return_index=True)[1]
     of_distinct = np.zeros(len(first))
-    np.add.at(of_distinct, of_candidate, mass / total)
+    np.add.at(of_distinct, of_candidate, mass / mass.sum())
     return DistinctCandidates(first, of_candidate, of_distinct)
 
 
@@ -120,11 +103,13 @@ def _blocks_by_cost(numbers: _IntArray, costs: npt.NDArray[np.float64], most: in
         begin = end
 
 
-def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: str) -> _Scores:
+def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility: Utility) -> Steps[_Scores]:
     """Average agreement of each candidate with the list; choose the first of the largest.
 
+    There is a stop after every bounded piece: the work grows with C².
+
     Args:
-        texts: the candidates; equal ones count as one, with the mass of all.
+        texts: the candidates; equal ones count as one, with the mass of all; at least one.
         posteriors: of each, or weights in proportion to them [C].
         utility: `wer`, minus the number of word errors; `chrf`, sentence chrF; `bleu`, sentence BLEU, with its
             effective order; both in percent, as sacrebleu has them.
@@ -133,22 +118,14 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
         Expected utility of each candidate, itself included [C]; larger is better.
 
     Raises:
-        InvalidInputError: there is no such utility, no candidate, or `posteriors` is not a distribution of mass.
+        InvalidInputError: a text has too many words to be compared.
     """
-    return run_steps(expected_utilities_in_steps(texts, posteriors, utility))
-
-
-def expected_utilities_in_steps(
-    texts: Sequence[str], posteriors: npt.ArrayLike, utility: str
-) -> Steps[_Scores]:
-    """Run `expected_utilities` with a stop after every bounded piece: the work grows with C²."""
-    if utility not in _UTILITY_FACTORIES:
-        raise InvalidInputError(
-            f"utility is {utility!r}; it must be one of {', '.join(UTILITIES)}", parameter="utility"
-        )
     distinct = merge_equal_candidates(texts, posteriors)
     distinct_texts = [texts[index] for index in distinct.first]
-    compared = yield from _UTILITY_FACTORIES[utility](distinct_texts)
+    if utility == "wer":
+        compared = yield from _wer_utilities(distinct_texts)
+    else:
+        compared = yield from _ngram_utilities(distinct_texts, utility)
     expected = np.zeros(len(distinct_texts))
     for candidates, references in compared.blocks():
         yield
@@ -162,7 +139,7 @@ def load_ngram_kernels() -> None:
 
 
 def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
-    spelled = yield from words_as_characters_in_steps(text.split() for text in texts)
+    spelled = yield from words_as_characters(text.split() for text in texts)
     longest = max(map(len, spelled))
     if longest > MAX_COMPARED_WORDS:
         raise InvalidInputError(
@@ -181,40 +158,22 @@ def _wer_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
     return _PairwiseUtilities(utilities, sizes, squared=True, most=_WORD_PAIRS_PER_STEP)
 
 
-def _chrf_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
+def _ngram_utilities(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Steps[_PairwiseUtilities]:
     from models.reranking.metrics import ngram_overlap  # compiles kernels: only where it is asked for
 
-    counts, metric = (yield from ngram_overlap.count_character_ngrams(texts)), ngram_overlap.ChrF()
+    count = ngram_overlap.count_character_ngrams if utility == "chrf" else ngram_overlap.count_word_ngrams
+    counts, chrf = (yield from count(texts)), ngram_overlap.ChrF()
 
     def utilities(candidates: _IntArray, references: _IntArray) -> _Scores:
-        return metric.score(ngram_overlap.chrf_statistics(counts, candidates, references))
-
-    return _PairwiseUtilities(
-        utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
-    )
-
-
-def _bleu_utilities(texts: Sequence[str]) -> Steps[_PairwiseUtilities]:
-    from models.reranking.metrics import ngram_overlap
-
-    counts = yield from ngram_overlap.count_word_ngrams(texts)
-
-    def utilities(candidates: _IntArray, references: _IntArray) -> _Scores:
+        if utility == "chrf":
+            return chrf.score(ngram_overlap.chrf_statistics(counts, candidates, references))
         each_alone = np.arange(len(references) + 1)
-        return ngram_overlap.sentence_bleu(
-            ngram_overlap.bleu_statistics(counts, candidates, references, each_alone)
-        )
+        statistics = ngram_overlap.bleu_statistics(counts, candidates, references, each_alone)
+        return ngram_overlap.effective_bleu(statistics)[0]
 
     return _PairwiseUtilities(
         utilities, counts.lengths + float(_CHARACTERS_PER_PAIR), squared=False, most=_CHARACTERS_PER_STEP
     )
-
-
-_UTILITY_FACTORIES: dict[str, Callable[[Sequence[str]], Steps[_PairwiseUtilities]]] = {
-    "wer": _wer_utilities,
-    "chrf": _chrf_utilities,
-    "bleu": _bleu_utilities,
-}
 
 
 _WORD = re.compile(r"\S+")
@@ -226,60 +185,42 @@ class WordPosterior(NamedTuple):
     """A word of a candidate.
 
     Attributes:
-        word: what stands between white space.
+        text: what stands between white space.
         start: where it starts in the candidate's text, in characters.
         end: where it ends.
         confidence: posterior mass of candidates with this word at this place, from 0 to 1.
     """
 
-    word: str
+    text: str
     start: int
     end: int
     confidence: float
 
 
 def word_confidences(
-    texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
-) -> list[list[WordPosterior]]:
-    """Confidence of each word of some candidates.
+    texts: Sequence[str], posteriors: npt.ArrayLike, chosen: int
+) -> Steps[list[WordPosterior]]:
+    """Confidence of each word of a candidate, in order; 1 exactly where all candidates agree.
+
+    There is a stop after every bounded piece: aligning long texts takes its time.
 
     Args:
         texts: the candidates.
         posteriors: of each, or weights in proportion to them [C].
-        chosen: numbers of the candidates asked about; None asks about all.
-
-    Returns:
-        For each chosen candidate its words in order; 1 exactly where all candidates agree.
+        chosen: number of the candidate asked about.
 
     Raises:
-        InvalidInputError: there is no candidate, or `posteriors` is not a distribution of mass.
+        InvalidInputError: there are more distinct words than can be compared.
     """
-    return run_steps(word_confidences_in_steps(texts, posteriors, chosen=chosen))
-
-
-def word_confidences_in_steps(
-    texts: Sequence[str], posteriors: npt.ArrayLike, *, chosen: Sequence[int] | None = None
-) -> Steps[list[list[WordPosterior]]]:
-    """Run `word_confidences` with a stop after every bounded piece: aligning long texts takes its time."""
-    spans = yield from map_in_steps(texts, _word_spans, size=len)
-    spelled = yield from words_as_characters_in_steps([[word for word, _, _ in words] for words in spans])
-    distinct = merge_equal_candidates(spelled, posteriors)
-    compared_texts = [spelled[index] for index in distinct.first]
-    answers = []
-    for index in range(len(texts)) if chosen is None else chosen:
-        confidences = yield from _agreement_masses(spelled[index], compared_texts, distinct.posteriors)
-        answers.append(
-            [
-                WordPosterior(*span, confidence)
-                for span, confidence in zip(spans[index], confidences, strict=True)
-            ]
-        )
-    return answers
-
-
-def _word_spans(text: str) -> list[tuple[str, int, int]]:
-    """Words, and where each starts and ends."""
-    return [(match[0], *match.span()) for match in _WORD.finditer(text)]
+    spans = yield from map_in_steps(texts, lambda text: [*_WORD.finditer(text)], size=len)
+    strings = yield from words_as_characters([match[0] for match in words] for words in spans)
+    distinct = merge_equal_candidates(strings, posteriors)
+    compared_texts = [strings[index] for index in distinct.first]
+    confidences = yield from _agreement_masses(strings[chosen], compared_texts, distinct.posteriors)
+    return [
+        WordPosterior(match[0], *match.span(), confidence)
+        for match, confidence in zip(spans[chosen], confidences, strict=True)
+    ]
 
 
 def _agreement_masses(

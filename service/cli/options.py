@@ -202,9 +202,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Count lists, candidates, copies and features; with references, word error rates of the first and the best."""
-    from models.reranking.formats.summary import summarise_lists
+    from models.reranking.metrics import summarise_lists
 
-    figures = summarise_lists(source.lists()).figures()
+    figures = summarise_lists(source.lists())
     if as_json:
         print_json(figures)
         return

@@ -96,6 +96,7 @@ def tune(
     from models.reranking.features import is_reserved
     from service.console.evaluation import TuningProgress, show_tuning
     from service.local import tune
+    from service.schemas.models import ProfileBody
 
     if save is not None:
         check_name(save, parameter="save")
@@ -128,7 +129,7 @@ def tune(
     finally:
         progress.finish()
     if save is not None:
-        ProfileStore(registry).write(tune.named_profile(reply, save))
+        ProfileStore(registry).write(ProfileBody.model_validate(reply.profile).profile(save))
     if report is not None:
         tune.write_report(report, tuned, reply, title=Path(source.file).name)
     print_json(asdict(reply)) if as_json else show_tuning(reply, save, report)

@@ -80,16 +80,11 @@ class PyCTCDecodeLM:
         )
         self._known = self._tree.known_words(bos=score_boundary) if unigrams else set()
         self._sorted = sorted(self._known)
-        self._order = order
+        self.order = order
         self.alpha = alpha
         self.beta = beta
         self.unk_score_offset = unk_score_offset
         self.score_boundary = score_boundary
-
-    @property
-    def order(self) -> int:
-        """Order of the model in words, the predicted one included."""
-        return self._order
 
     def get_start_state(self) -> WordNode:
         """Return the state before the first word."""

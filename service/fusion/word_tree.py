@@ -14,7 +14,7 @@ one, including the garbage collector's. The trees themselves are for one thread 
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from service.client import Client
@@ -40,13 +40,22 @@ class ReleasedHandles:
         """Add a handle to free."""
         self._queue_of(handle).append(handle)
 
-    def batch_for(self, handle: str) -> AbstractContextManager[list[str]]:
+    @contextmanager
+    def batch_for(self, handle: str) -> Iterator[list[str]]:
         """Take handles to free with a request made in the context; they are put back if it fails.
 
         Args:
             handle: handle of the state in the request, whose process is asked to free handles.
         """
-        return _pop_batch(self._queue_of(handle))
+        handles = self._queue_of(handle)
+        batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
+        freed = False
+        try:
+            yield batch
+            freed = True
+        finally:
+            if not freed:
+                handles.extendleft(reversed(batch))
 
     def free(self, states: States) -> None:
         """Free all handles of the process that answers; states kept by other processes expire.
@@ -57,7 +66,7 @@ class ReleasedHandles:
         for process, handles in [*self._by_process.items()]:
             try:
                 while handles:
-                    with _pop_batch(handles) as batch:
+                    with self.batch_for(process) as batch:
                         states.free(batch)
             except StateElsewhereError:
                 del self._by_process[process]
@@ -82,19 +91,6 @@ class StateHandle:
 
     def __del__(self) -> None:
         self._dropped.add(self.handle)
-
-
-@contextmanager
-def _pop_batch(handles: deque[str]) -> Iterator[list[str]]:
-    """Take the first handles; they are put back if the block fails."""
-    batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-    freed = False
-    try:
-        yield batch
-        freed = True
-    finally:
-        if not freed:
-            handles.extendleft(reversed(batch))
 
 
 _BATCH_WORDS = 1000
@@ -135,53 +131,11 @@ class InitialWords(NamedTuple):
     estimates: dict[str, WordEstimate]
     closed_vocabulary: frozenset[str] | None
 
-    @property
-    def known(self) -> set[str]:
-        """Words of which the model knows all tokens."""
-        return {word for word, estimate in self.estimates.items() if not estimate.is_oov}
-
-
-NO_INITIAL_WORDS = InitialWords("", {}, None)
-
-
-def score_initial_words(client: Client, model: str, handle: str, words: Sequence[str]) -> InitialWords:
-    """Score words at the start of a text with one version of a model.
-
-    Args:
-        client: client of the service.
-        model: address of the version.
-        handle: handle of its state at the start of a text.
-        words: distinct words.
-
-    Raises:
-        GramophoneError: the service does not answer.
-    """
-    estimates: dict[str, WordEstimate] = {}
-    for first in range(0, len(words), _BATCH_WORDS):
-        estimates |= _estimates(client, handle, words[first : first + _BATCH_WORDS])
-    known = [word for word, estimate in estimates.items() if not estimate.is_oov and estimate.num_tokens == 1]
-    is_closed = len(known) + _CONTROL_TOKENS == client.model(model).vocab_size
-    if is_closed:  # unless the tokenizer cuts or changes words, which the probes show
-        probes = [probe for probe in _probes(known) if probe not in estimates]
-        is_closed = all(
-            estimate.is_oov and estimate.num_tokens == 1
-            for estimate in _estimates(client, handle, probes).values()
-        )
-    return InitialWords(model, estimates, frozenset(known) if is_closed else None)
-
 
 def _probes(known: Sequence[str]) -> list[str]:
     """Return words that are known only to tokenizers that change case or cut at punctuation."""
     changed = {change(word) for word in known[:20] for change in (str.upper, str.lower, str.title)}
     return [*changed, *(f"{known[0]}{mark}{known[-1]}" for mark in "-'._/,1")]
-
-
-def _estimates(client: Client, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
-    continuations: list[ContinuationOptions] = [
-        {"state": handle, "text": word, "keep": False} for word in words
-    ]
-    results = client.states.advance(continuations).results if continuations else []
-    return {word: WordEstimate.of(result) for word, result in zip(words, results, strict=True)}
 
 
 _UNKNOWN_WORD = "\0"
@@ -197,12 +151,14 @@ class WordNode:
     Attributes:
         said: estimate of its last word.
         eos_logprob: natural logarithm of the probability of `</s>` after it; None until it is requested.
+        held: handle of its state; None if the service keeps no state of it.
+        origin: text before the last word, and that word, of a text without a state.
         children: longer texts by their last word, with states kept by the service.
         estimates: estimates of other next words, by word.
         first: estimates of the words of the tree, by word, at the start of a text.
     """
 
-    __slots__ = ("_held", "_origin", "children", "eos_logprob", "estimates", "first", "said")
+    __slots__ = ("children", "eos_logprob", "estimates", "first", "held", "origin", "said")
 
     def __init__(
         self,
@@ -216,30 +172,45 @@ class WordNode:
         self.children: dict[str, WordNode] = {}
         self.estimates: dict[str, WordEstimate] = {}
         self.first: dict[str, WordEstimate] = {}
-        self._held = held
-        self._origin = origin
-
-    @property
-    def handle(self) -> str | None:
-        """Handle of its state; None if the service keeps no state of it."""
-        return None if self._held is None else self._held.handle
-
-    @property
-    def origin(self) -> "tuple[WordNode, str]":
-        """Text before the last word, and that word, of a text without a state."""
-        assert self._origin is not None  # noqa: S101 - a text has a state or an origin
-        return self._origin
-
-    def set_state(self, held: StateHandle) -> None:
-        """Set the handle of its state, now kept by the service."""
-        self._held, self._origin = held, None
+        self.held = held
+        self.origin = origin
 
     def has_estimate(self, word: str) -> bool:
         """Return whether a word was scored after this text."""
         return word in self.children or word in self.estimates or word in self.first
 
 
-class WordTree:
+class _StateTree:
+    """Texts of one model, kept as states of a service."""
+
+    def __init__(self, client: Client, model: str | None, context: str) -> None:
+        self._client = client
+        self._states = client.states
+        self._model = model
+        self._context = context
+        self._dropped = ReleasedHandles()
+
+    def close(self) -> None:
+        """Free the states of dropped texts."""
+        self._dropped.free(self._states)
+
+    def _open(self, *, bos: bool) -> tuple[str, StateHandle]:
+        """Return the address of the version that answers, and its state at the start of a text."""
+        reply = self._states.open(self._context, model=self._model, bos=bos)
+        return reply.model, StateHandle(reply.states[0].state, self._dropped)
+
+    def _advance(
+        self, continuations: Sequence[ContinuationOptions], next_token_ids: Sequence[int] = ()
+    ) -> list[AdvancedState]:
+        with self._dropped.batch_for(continuations[0]["state"]) as free:
+            return self._states.advance(continuations, next_token_ids=next_token_ids, free=free).results
+
+    def _held(self, result: AdvancedState) -> StateHandle:
+        assert result.state is not None  # noqa: S101 - the request asked to keep it
+        return StateHandle(result.state, self._dropped)
+
+
+class WordTree(_StateTree):
     """Tree of texts of one model, extended by words; for one thread at a time.
 
     Args:
@@ -261,26 +232,19 @@ class WordTree:
         words: Sequence[str] = (),
         companions: int = 16,
     ) -> None:
-        self._client = client
-        self._states = client.states
-        self._model = model
-        self._context = context
+        super().__init__(client, model, context)
         self._words = words
         self._companions = companions
-        self._dropped = ReleasedHandles()
         self._recent: OrderedDict[str, str] = OrderedDict()
         self._first: dict[bool, InitialWords] = {}
         self._vocabulary: frozenset[str] | None = None
 
     def start(self, *, bos: bool = True) -> WordNode:
         """Return the text before the first word, after `<s>` if `bos`."""
-        reply = self._states.open(self._context, model=self._model, bos=bos)
-        text = WordNode(
-            WordEstimate(0.0, is_oov=False, num_tokens=0),
-            held=StateHandle(reply.states[0].state, self._dropped),
-        )
+        model, held = self._open(bos=bos)
+        text = WordNode(WordEstimate(0.0, is_oov=False, num_tokens=0), held=held)
         if self._words:
-            text.first = self._first_words(reply.model, text, bos=bos).estimates
+            text.first = self._first_words(model, held.handle, bos=bos)
         return text
 
     def add_recent(self, word: str) -> None:
@@ -314,18 +278,13 @@ class WordTree:
         """Return the natural logarithm of the probability that the text ends here."""
         if text.eos_logprob is None:
             continuation: ContinuationOptions = {"state": self._handle(text), "eos": True, "keep": False}
-            (result,) = self._advanced([continuation])
+            (result,) = self._advance([continuation])
             text.eos_logprob = result.eos_logprob
         return text.eos_logprob or 0.0
 
     def known_words(self, *, bos: bool = True) -> set[str]:
         """Return the words in the model's vocabulary."""
-        self.start(bos=bos)
-        return self._first.get(bos, NO_INITIAL_WORDS).known
-
-    def close(self) -> None:
-        """Free the states of dropped texts."""
-        self._dropped.free(self._states)
+        return {word for word, estimate in self.start(bos=bos).first.items() if not estimate.is_oov}
 
     def _query(self, text: WordNode, word: str, *, eos: bool) -> WordNode:
         """Extend a text by an unscored word, and score recently used words after the text in the same request."""
@@ -335,7 +294,7 @@ class WordTree:
         continuations += [
             {"state": handle, "text": companion, "keep": False} for companion in unscored.values()
         ]
-        result, *results = self._advanced(continuations)
+        result, *results = self._advance(continuations)
         text.estimates.update(
             {key: WordEstimate.of(reply) for key, reply in zip(unscored, results, strict=True)}
         )
@@ -346,32 +305,42 @@ class WordTree:
         """Return the word, or the placeholder of words unknown to the model."""
         return word if self._vocabulary is None or word in self._vocabulary else _UNKNOWN_WORD
 
-    def _first_words(self, model: str, start: WordNode, *, bos: bool) -> InitialWords:
+    def _first_words(self, model: str, handle: str, *, bos: bool) -> dict[str, WordEstimate]:
         """Return the estimates of words at a start, scored anew when another version of the model answers."""
-        first = self._first.get(bos, NO_INITIAL_WORDS)
-        if first.model != model:
-            first = self._first[bos] = score_initial_words(
-                self._client, model, self._handle(start), self._words
-            )
+        first = self._first.get(bos)
+        if first is None or first.model != model:
+            first = self._first[bos] = self._score_initial_words(model, handle)
             self._vocabulary = first.closed_vocabulary
             self._recent.clear()
-        return first
+        return first.estimates
+
+    def _score_initial_words(self, model: str, handle: str) -> InitialWords:
+        estimates: dict[str, WordEstimate] = {}
+        for begin in range(0, len(self._words), _BATCH_WORDS):
+            estimates |= self._estimates(handle, self._words[begin : begin + _BATCH_WORDS])
+        known = [word for word, one in estimates.items() if not one.is_oov and one.num_tokens == 1]
+        is_closed = len(known) + _CONTROL_TOKENS == self._client.model(model).vocab_size
+        if is_closed:  # unless the tokenizer cuts or changes words, which the probes show
+            probes = [probe for probe in _probes(known) if probe not in estimates]
+            unknown = self._estimates(handle, probes).values()
+            is_closed = all(one.is_oov and one.num_tokens == 1 for one in unknown)
+        return InitialWords(model, estimates, frozenset(known) if is_closed else None)
+
+    def _estimates(self, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
+        continuations: list[ContinuationOptions] = [
+            {"state": handle, "text": word, "keep": False} for word in words
+        ]
+        results = self._states.advance(continuations).results if continuations else []
+        return {word: WordEstimate.of(result) for word, result in zip(words, results, strict=True)}
 
     def _handle(self, text: WordNode) -> str:
-        if text.handle is None:
+        if text.held is None:
+            assert text.origin is not None  # noqa: S101 - a text has a state or an origin
             shorter, word = text.origin
             continuation: ContinuationOptions = {"state": self._handle(shorter), "text": word}
-            (result,) = self._advanced([continuation])
-            text.set_state(self._held(result))
-        return text.handle or ""
-
-    def _advanced(self, continuations: Sequence[ContinuationOptions]) -> list[AdvancedState]:
-        with self._dropped.batch_for(continuations[0]["state"]) as free:
-            return self._states.advance(continuations, free=free).results
-
-    def _held(self, result: AdvancedState) -> StateHandle:
-        assert result.state is not None  # noqa: S101 - the request asked to keep it
-        return StateHandle(result.state, self._dropped)
+            (result,) = self._advance([continuation])
+            text.held, text.origin = self._held(result), None
+        return text.held.handle
 
 
 _EOS = 2
@@ -399,7 +368,7 @@ class TokenNode:
         self.row: list[float] | None = None
 
 
-class TokenTree:
+class TokenTree(_StateTree):
     """Tree of texts of one model, extended by tokens of a list; for one thread at a time.
 
     Args:
@@ -414,16 +383,12 @@ class TokenTree:
     def __init__(
         self, client: Client, token_ids: Sequence[int], *, model: str | None = None, context: str = ""
     ) -> None:
-        self._states = client.states
+        super().__init__(client, model, context)
         self._ids = list(token_ids)
-        self._model = model
-        self._context = context
-        self._dropped = ReleasedHandles()
 
     def start(self, *, bos: bool = True) -> TokenNode:
         """Return the text before the first token, after `<s>` if `bos`."""
-        reply = self._states.open(self._context, model=self._model, bos=bos)
-        return TokenNode(0.0, held=StateHandle(reply.states[0].state, self._dropped))
+        return TokenNode(0.0, held=self._open(bos=bos)[1])
 
     def extend(self, text: TokenNode, index: int) -> TokenNode:
         """Return a text extended by the token of an index."""
@@ -432,10 +397,6 @@ class TokenTree:
     def end(self, text: TokenNode) -> float:
         """Return the natural logarithm of the probability that the text ends here."""
         return self._row(text)[-1]
-
-    def close(self) -> None:
-        """Free the states of dropped texts."""
-        self._dropped.free(self._states)
 
     def _row(self, text: TokenNode) -> list[float]:
         """Return the log-probabilities after a text: of each index, and of `</s>` last."""
@@ -446,18 +407,16 @@ class TokenTree:
     def _query(self, text: TokenNode) -> list[float]:
         continuation: ContinuationOptions
         if text.origin is None:
-            continuation = {"state": self._handle(text), "keep": False}
+            continuation = {"state": _token_handle(text), "keep": False}
         else:
             shorter, index = text.origin
-            continuation = {"state": self._handle(shorter), "token_ids": [self._ids[index]]}
-        with self._dropped.batch_for(continuation["state"]) as free:
-            (result,) = self._states.advance(
-                [continuation], next_token_ids=[*self._ids, _EOS], free=free
-            ).results
+            continuation = {"state": _token_handle(shorter), "token_ids": [self._ids[index]]}
+        (result,) = self._advance([continuation], [*self._ids, _EOS])
         if result.state is not None:
-            text.held, text.origin = StateHandle(result.state, self._dropped), None
+            text.held, text.origin = self._held(result), None
         return result.next_logprobs
 
-    def _handle(self, text: TokenNode) -> str:
-        """Return the handle of a text with a state: the start, or one that was extended."""
-        return "" if text.held is None else text.held.handle
+
+def _token_handle(text: TokenNode) -> str:
+    """Return the handle of a text with a state: the start, or one that was extended."""
+    return "" if text.held is None else text.held.handle

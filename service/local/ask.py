@@ -9,7 +9,7 @@ import itertools
 import json
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,6 @@ from models.checkpoint.load import load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError, LanguageModelError
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.features import ListFeatures
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
@@ -34,9 +33,8 @@ from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
 from service.use_cases import autocomplete as completing
-from service.use_cases import candidate_features
 from service.use_cases import check as checking
-from service.use_cases.candidate_features import ModelChoice, ScoringModels
+from service.use_cases.candidate_features import ScoringModels
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
 from service.use_cases.generate import generate as generate_text
@@ -52,7 +50,6 @@ from service.use_cases.rerank import (
     RerankItem,
     RerankLine,
     RerankOptions,
-    RerankOutcome,
     read_batch,
     rerank_batch,
 )
@@ -60,7 +57,7 @@ from service.use_cases.score import ScoreRequest, SequenceScore, score_result, s
 from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
-_UNLIMITED = Limits(
+UNLIMITED = Limits(
     max_texts=sys.maxsize,
     max_tokens_per_sequence=sys.maxsize,
     max_new_tokens=sys.maxsize,
@@ -85,9 +82,9 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     parsed = parse_json(NextTokenRequest, _request_body(request))
     reply: NextWordReply | NextTokenReply
     if parsed.unit == "word":
-        reply = NextWordReply(loaded.address, run_to_completion(rank_next_words(loaded, parsed, _UNLIMITED)))
+        reply = NextWordReply(loaded.address, run_to_completion(rank_next_words(loaded, parsed, UNLIMITED)))
     else:
-        ranked = run_to_completion(rank_next_tokens(loaded, parsed, _UNLIMITED))
+        ranked = run_to_completion(rank_next_tokens(loaded, parsed, UNLIMITED))
         reply = NextTokenReply(loaded.address, [next_token_result(loaded, result) for result in ranked])
     return dataclasses.asdict(reply)
 
@@ -95,22 +92,22 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete, without a user."""
     command = parse_json(AutocompleteRequest, _request_body(request)).command()
-    done = run_to_completion(completing.autocomplete(loaded, command, _UNLIMITED))
+    done = run_to_completion(completing.autocomplete(loaded, command, UNLIMITED))
     return dataclasses.asdict(autocomplete_reply(loaded, done))
 
 
 def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/check."""
     calibration = CalibrationStore(registry).read(loaded.address)
-    command = parse_json(CheckRequest, _request_body(request)).command(loaded, calibration, _UNLIMITED)
-    found = run_to_completion(checking.check(loaded, command, _UNLIMITED))
+    command = parse_json(CheckRequest, _request_body(request)).command(loaded, calibration, UNLIMITED)
+    found = run_to_completion(checking.check(loaded, command, UNLIMITED))
     return dataclasses.asdict(check_reply(loaded, command, calibration, found))
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/score."""
     parsed = parse_json(ScoreRequest, _request_body(request))
-    outcomes = run_to_completion(score_texts(loaded, parsed.items(_UNLIMITED), parsed, _UNLIMITED))
+    outcomes = run_to_completion(score_texts(loaded, parsed.items(UNLIMITED), parsed, UNLIMITED))
     scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
     results = [score_result(loaded, score, parsed.detail) for score in scores]
     return dataclasses.asdict(dataclasses.replace(score_totals(loaded, scores), results=results))
@@ -126,7 +123,7 @@ def _generate(
     loaded: LoadedModel, request: Mapping[str, Any]
 ) -> Work[TokenEvent | Continuation, GenerateResult]:
     parsed = parse_json(GenerateRequest, _request_body(request))
-    return generate_text(loaded, parsed, parsed.parameters(_UNLIMITED), _UNLIMITED)
+    return generate_text(loaded, parsed, parsed.parameters(UNLIMITED), UNLIMITED)
 
 
 def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
@@ -148,11 +145,10 @@ def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Ite
             yield item.value.rest
 
 
-def load_models(registry: Address, choice: ModelChoice, device: str, precision: str) -> ScoringModels:
-    """Load the scoring models, each once; an address of None is refused here.
+def model_loader(registry: Address, device: str, precision: str) -> Callable[[str | None], LoadedModel]:
+    """Return a function that loads published models by address, each once, and refuses an address of None.
 
-    Raises:
-        LanguageModelError: there is no such registry or model, it is damaged, or parts cannot be mixed.
+    It raises LanguageModelError where there is no such registry or model, or it is damaged.
     """
 
     @cache
@@ -161,16 +157,7 @@ def load_models(registry: Address, choice: ModelChoice, device: str, precision: 
             raise InvalidInputError("name the model", parameter="model")
         return load_published(registry, address, device, precision)
 
-    return choice.resolve(loaded)
-
-
-def compute_features(models: ScoringModels, lists: Sequence[CandidateList]) -> ListFeatures:
-    """Compute the models' features of all candidates.
-
-    Raises:
-        InvalidInputError: a list cannot be scored.
-    """
-    return run_to_completion(candidate_features.compute_features(models, lists, _UNLIMITED))
+    return loaded
 
 
 class RerankJob(NamedTuple):
@@ -190,16 +177,7 @@ def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, 
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
     options = read.options(profile)
-    return RerankJob(load_models(registry, read.choice(profile), device, precision), options)
-
-
-def rerank_lists(
-    models: ScoringModels, lists: Iterable[RerankLine], options: RerankOptions
-) -> Iterator[RerankOutcome]:
-    """Re-rank lists in batches; a list that fails yields its error."""
-    lines = iter(lists)
-    while batch := run_to_completion(read_batch(lines)):
-        yield from run_to_completion(rerank_batch(models, batch, options, _UNLIMITED))
+    return RerankJob(read.resolve_models(profile, model_loader(registry, device, precision)), options)
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
@@ -253,8 +231,7 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
             features[_OLD_SCORE] = features.pop(_SCORE)
         features[_SCORE] = float(ranked.totals[index])
         candidates.append(Candidate(ranked.given.candidates[index].text, features))
-    given = ranked.given
-    return CandidateList(given.name, given.context, tuple(candidates), given.references, given.continuation)
+    return dataclasses.replace(ranked.given, candidates=tuple(candidates))
 
 
 def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
@@ -267,13 +244,15 @@ def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> 
             yield RerankItem(given)
 
     line_warnings, any_good = LineWarnings(), False
-    for outcome in rerank_lists(job.models, items(), job.options):
-        name = names.popleft()
-        if isinstance(outcome, LanguageModelError):
-            line_warnings.warn(f"{file}: {name}: {outcome}")
-        else:
-            any_good = True
-            yield outcome
+    lines: Iterator[RerankLine] = items()
+    while batch := run_to_completion(read_batch(lines)):
+        for outcome in run_to_completion(rerank_batch(job.models, batch, job.options, UNLIMITED)):
+            name = names.popleft()
+            if isinstance(outcome, LanguageModelError):
+                line_warnings.warn(f"{file}: {name}: {outcome}")
+            else:
+                any_good = True
+                yield outcome
     if line_warnings.count and not any_good:
         raise InvalidInputError(f"{file}: no list can be re-ranked")
     line_warnings.warn_rest(file, "more lists failed")

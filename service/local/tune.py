@@ -4,7 +4,6 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,28 +15,22 @@ from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.reranking.candidates import CandidateList
 from models.reranking.features import ListFeatures, check_given, offsets_of
-from models.reranking.ranking import Profile
-from models.reranking.tuning.cross_fitting import select_with_references
+from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
 from models.reranking.tuning.problem import Ints
 from service.engine.job import run_to_completion
-from service.local.ask import compute_features, load_models
-from service.schemas.models import ProfileBody
-from service.schemas.rerank import main_address, parse_names, parse_weights
+from service.local.ask import UNLIMITED, model_loader
+from service.schemas.rerank import parse_names, parse_weights
 from service.schemas.tune import TuneReply, TuneSettings, tune_reply
 from service.schemas.wire import invalid_input
-from service.use_cases.candidate_features import ScoringModels
-from service.use_cases.tune import TuneResult, tune_and_evaluate
+from service.use_cases.candidate_features import ScoringModels, score_candidates
+from service.use_cases.tune import tune_and_evaluate
 
 NO_MODEL = "-"
 _BATCH_LISTS = 128
 
 ProgressCallback: TypeAlias = Callable[[str, int, int], None]
 """Called with the kind of work, its completed amount, and its total."""
-
-
-def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Ignore progress."""
 
 
 class TuneJob(NamedTuple):
@@ -70,7 +63,8 @@ def prepare_tuning(
         LanguageModelError: there is no such registry or model, or it is damaged.
     """
     settings = _settings(options, model)
-    models = load_models(registry, settings.choice(), device, precision)
+    load = model_loader(registry, device, precision)
+    models = settings.resolve_models(load)
     if not fold_models:
         return TuneJob(settings, models, ())
     if len(fold_models) != settings.folds:
@@ -80,15 +74,14 @@ def prepare_tuning(
         )
     fold_settings = settings.model_copy(update={"mixture": None})
     per_fold = tuple(
-        load_models(registry, fold_settings.model_copy(update={"model": address}).choice(), device, precision)
-        for address in fold_models
+        fold_settings.model_copy(update={"model": address}).resolve_models(load) for address in fold_models
     )
     return TuneJob(settings, models, per_fold)
 
 
 def tune_lists(
-    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback = no_progress
-) -> tuple[TuneResult, TuneReply]:
+    job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback
+) -> tuple[TuningOutcome, TuneReply]:
     """Tune on lists, and return the result with the reply of POST /v1/rerank/tune.
 
     Raises:
@@ -105,16 +98,10 @@ def tune_lists(
     tuned = run_to_completion(
         tune_and_evaluate(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
     )
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return tuned, tune_reply(tuned, job.models, main=main_address(job.models), created=created)
+    return tuned, tune_reply(tuned, job.models)
 
 
-def named_profile(reply: TuneReply, name: str) -> Profile:
-    """Return the profile of a reply under a name."""
-    return ProfileBody.model_validate(reply.profile).profile(name)
-
-
-def write_report(folder: Path, tuned: TuneResult, reply: TuneReply, *, title: str) -> None:
+def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title: str) -> None:
     """Write report.html, for people, and tuning.json, for programs.
 
     Raises:
@@ -204,7 +191,8 @@ def _features(
         for begin in range(0, len(own), _BATCH_LISTS):
             watch("scoring lists", num_scored, len(lists))
             batch = own[begin : begin + _BATCH_LISTS]
-            parts.append(compute_features(scorer, [lists[i] for i in batch]))
+            scoring = score_candidates(scorer, [lists[i] for i in batch], UNLIMITED)
+            parts.append(run_to_completion(scoring).features)
             num_scored += len(batch)
     in_order_scored = np.argsort(np.repeat(model_of, np.diff(offsets)), kind="stable")
     values = np.empty((len(in_order_scored), len(parts[0].names)))

@@ -1,8 +1,8 @@
 """HTML report of a tuning run: charts, weights by fold, and lists that the weights change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from markupsafe import Markup
@@ -11,11 +11,10 @@ from rapidfuzz.distance import Levenshtein
 from models.report import ACCENT, INK, SECOND, THIRD, Picture, Section, Table, draw_svg, render_page
 from models.reranking.candidates import run_steps
 from models.reranking.features import LM
-from models.reranking.tuning.cross_fitting import candidate_totals
+from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 from service.schemas.tune import TuneReply
-from service.use_cases.tune import TuneResult
 
 _CHART_HEIGHT = 2.9
 _FIRST, _TUNED, _ORACLE = SECOND, ACCENT, THIRD
@@ -26,33 +25,11 @@ _WEIGHT_RANGE = 3.0
 """Range of the weight curve, as a multiple of the chosen weight."""
 
 
-class Selection(NamedTuple):
-    """A choice of candidates that charts compare.
-
-    Attributes:
-        label: its name.
-        colour: of its marks.
-        chosen: candidates [N].
-    """
-
-    label: str
-    colour: str
-    chosen: Ints
+Selection: TypeAlias = tuple[str, str, Ints]
+"""A choice of candidates that charts compare: its name, its colour, and the candidates [N]."""
 
 
-def tuning_charts(tuned: TuneResult) -> list[Picture]:
-    """Draw all charts for which a run has enough data."""
-    outcome = tuned.outcome
-    levels = [
-        Selection("first pass", _FIRST, outcome.first),
-        Selection("tuned, held out", _TUNED, outcome.held_out),
-        Selection("oracle", _ORACLE, outcome.oracle),
-    ]
-    charts = [_by_length(tuned, levels), _along_weight(tuned), _by_depth(tuned), _by_rank(tuned, levels)]
-    return [chart for chart in charts if chart is not None]
-
-
-def _by_length(tuned: TuneResult, levels: list[Selection]) -> Picture | None:
+def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     problem = tuned.data.problem
     name = problem.metric.name.upper()
     words = np.array([len(candidates.references[0].split()) for candidates in tuned.data.lists])
@@ -64,11 +41,11 @@ def _by_length(tuned: TuneResult, levels: list[Selection]) -> Picture | None:
     def draw(axes: Any) -> None:
         slots = np.arange(len(edges) - 1)
         width = 0.8 / len(levels)
-        for number, level in enumerate(levels):
-            scores = [problem.score(level.chosen[bins == slot]) for slot in slots]
+        for number, (label, colour, chosen) in enumerate(levels):
+            scores = [problem.score(chosen[bins == slot]) for slot in slots]
             shift = (number - (len(levels) - 1) / 2) * width
-            axes.bar(slots + shift, scores, width=width * 0.9, color=level.colour, label=level.label)
-        labels = [_range(low, high - 1) for low, high in pairwise(edges)]
+            axes.bar(slots + shift, scores, width=width * 0.9, color=colour, label=label)
+        labels = [f"{low} to {high - 1}" if low < high - 1 else f"{low}" for low, high in pairwise(edges)]
         axes.set_xticks(slots, labels)
         axes.set_xlabel("words of the reference")
         axes.set_ylabel(name)
@@ -88,9 +65,9 @@ def _edges(words: Ints) -> list[int]:
     return [*edges, int(words.max()) + 1]
 
 
-def _along_weight(tuned: TuneResult) -> Picture | None:
-    data, fitted = tuned.data, tuned.outcome.fitted
-    problem = data.shapes[fitted.shape].problem
+def _along_weight(tuned: TuningOutcome) -> Picture | None:
+    data, fitted = tuned.data, tuned.fitted
+    problem = data.shapes[fitted.shape]
     names = [name for name in problem.names if name.partition(":")[0] == LM] or list(problem.names)
     weight_of = dict.fromkeys(problem.names, 0.0)
     if fitted.weights is not None:
@@ -99,7 +76,9 @@ def _along_weight(tuned: TuneResult) -> Picture | None:
     slopes = np.ascontiguousarray(problem.features[:, problem.names.index(name)])
     weight = weight_of[name]
     values = candidate_totals(data, fitted) - weight * slopes
-    reach = abs(weight) * _WEIGHT_RANGE or _comparable_weight(problem, values, slopes)
+    reach = abs(weight) * _WEIGHT_RANGE or 2 * _deviation(problem, values) / (
+        _deviation(problem, slopes) or np.inf
+    )
     if not reach:
         return None
     curve = run_steps(line_loss(problem, values, slopes))
@@ -110,7 +89,7 @@ def _along_weight(tuned: TuneResult) -> Picture | None:
 
     def draw(axes: Any) -> None:
         axes.step(grid, scores, where="mid", color=_TUNED, linewidth=1.4, label="all lists")
-        axes.axhline(tuned.outcome.baseline, color=_FIRST, linewidth=1.2, label="first pass")
+        axes.axhline(tuned.figures.baseline, color=_FIRST, linewidth=1.2, label="first pass")
         axes.axvline(
             weight,
             color=INK,
@@ -128,12 +107,6 @@ def _along_weight(tuned: TuneResult) -> Picture | None:
     )
 
 
-def _comparable_weight(problem: TuningProblem, values: Floats, slopes: Floats) -> float:
-    """Return the weight that gives a feature twice the deviation of the other features' totals."""
-    own, rest = _deviation(problem, slopes), _deviation(problem, values)
-    return 2 * rest / own if own else 0.0
-
-
 def _deviation(problem: TuningProblem, values: Floats) -> float:
     """Compute the deviation within lists, root mean square."""
     lengths = np.diff(problem.offsets)
@@ -141,18 +114,19 @@ def _deviation(problem: TuningProblem, values: Floats) -> float:
     return float(np.sqrt(np.mean((values - np.repeat(means, lengths)) ** 2)))
 
 
-def _by_depth(tuned: TuneResult) -> Picture:
+def _by_depth(tuned: TuningOutcome) -> Picture:
     problem = tuned.data.problem
     metric = problem.metric.name.upper()
     deepest = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
     depths = list(range(1, deepest + 1))
-    scores = [_oracle_score(problem, depth) for depth in depths]
+    cut = [problem.of(np.arange(problem.num_lists), depth) for depth in depths]
+    scores = [one.score(one.oracle()) for one in cut]
 
     def draw(axes: Any) -> None:
         axes.plot(depths, scores, color=_ORACLE, marker="o", markersize=4, linewidth=1.4, label="oracle")
         for level, label, colour in (
-            (tuned.outcome.baseline, "first pass", _FIRST),
-            (tuned.outcome.tried, "tuned, held out", _TUNED),
+            (tuned.figures.baseline, "first pass", _FIRST),
+            (tuned.figures.tried, "tuned, held out", _TUNED),
         ):
             axes.axhline(level, color=colour, linewidth=1.2, label=label)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -166,32 +140,21 @@ def _by_depth(tuned: TuneResult) -> Picture:
     )
 
 
-def _oracle_score(problem: TuningProblem, depth: int) -> float:
-    """Compute the oracle score of the first `depth` candidates of each list."""
-    lengths = np.minimum(np.diff(problem.offsets), depth)
-    offsets = np.concatenate(([0], np.cumsum(lengths)))
-    rows = np.arange(offsets[-1]) + np.repeat(problem.offsets[:-1] - offsets[:-1], lengths)
-    cut = TuningProblem(
-        problem.names, problem.features[rows], problem.statistics[rows], offsets, problem.metric
-    )
-    return cut.score(cut.oracle())
-
-
-def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Picture:
+def _by_rank(tuned: TuningOutcome, levels: list[Selection]) -> Picture:
     problem = tuned.data.problem
     count = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
 
     def draw(axes: Any) -> None:
         width = 0.4
-        for number, level in enumerate(levels[1:]):
-            ranks = np.minimum(level.chosen - problem.first_pass(), count - 1)
+        for number, (label, colour, chosen) in enumerate(levels[1:]):
+            ranks = np.minimum(chosen - problem.first_pass(), count - 1)
             shares = 100 * np.bincount(ranks, minlength=count) / problem.num_lists
             axes.bar(
                 np.arange(1, count + 1) + (number - 0.5) * width,
                 shares,
                 width=width * 0.9,
-                color=level.colour,
-                label=level.label,
+                color=colour,
+                label=label,
             )
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("place in the first pass" + (f" ({count}: or after)" if count == _MAX_RANKS else ""))
@@ -203,60 +166,48 @@ def _by_rank(tuned: TuneResult, levels: list[Selection]) -> Picture:
     )
 
 
-def _range(low: int, high: int) -> str:
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
 def mark_errors(text: str, reference: str) -> Markup:
     """Format a text as HTML: inserted and substituted words in `<mark>`, deleted words in `<s>`.
 
     The reference's word of a substitution is not shown.
     """
-    return Markup(" ").join(_mark_words(text.split(), reference.split()))
-
-
-def _mark_words(words: list[str], reference: list[str]) -> Iterator[str]:
-    for change in Levenshtein.opcodes(words, reference):
+    words, right = text.split(), reference.split()
+    marked: list[str] = []
+    for change in Levenshtein.opcodes(words, right):
         here = words[change.src_start : change.src_end]
         if change.tag == "equal":
-            yield from here
+            marked += here
         elif change.tag == "insert":
-            yield from map(Markup("<s>{}</s>").format, reference[change.dest_start : change.dest_end])
+            marked += map(Markup("<s>{}</s>").format, right[change.dest_start : change.dest_end])
         else:
-            yield from map(Markup("<mark>{}</mark>").format, here)
+            marked += map(Markup("<mark>{}</mark>").format, here)
+    return Markup(" ").join(marked)
 
 
 _EXAMPLES = 12
 
 
-class ChangedList(NamedTuple):
-    """A list with a chosen candidate other than the first.
-
-    Attributes:
-        name: of the list.
-        reference: the correct text.
-        before: the first candidate.
-        after: the chosen candidate.
-        gain: change of the corpus score, in percentage points; negative if worse.
-    """
-
-    name: str
-    reference: str
-    before: str
-    after: str
-    gain: float
+Change: TypeAlias = tuple[float, str, str, str, str]
+"""A list with a chosen candidate other than the first: the change of the corpus score in percentage points, negative
+if worse, the list's name, its reference, the first candidate and the chosen one."""
 
 
-def tuning_page(title: str, tuned: TuneResult, reply: TuneReply) -> bytes:
+def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
     """Make the page, HTML in UTF-8, without references to other files."""
     changes = _changed_lists(tuned)
-    better = sorted((item for item in changes if item.gain > LOSS_TOLERANCE), key=lambda item: -item.gain)
-    worse = sorted((item for item in changes if item.gain < -LOSS_TOLERANCE), key=lambda item: item.gain)
+    better = sorted((item for item in changes if item[0] > LOSS_TOLERANCE), key=lambda item: -item[0])
+    worse = sorted((item for item in changes if item[0] < -LOSS_TOLERANCE), key=lambda item: item[0])
     same = len(changes) - len(better) - len(worse)
     verb = "changed" if reply.decision == "tuned" else "would have changed"
+    levels = [
+        ("first pass", _FIRST, tuned.first),
+        ("tuned, held out", _TUNED, tuned.held_out),
+        ("oracle", _ORACLE, tuned.oracle),
+    ]
+    charts = [_by_length(tuned, levels), _along_weight(tuned), _by_depth(tuned), _by_rank(tuned, levels)]
     sections = [
         Section("", "tiles", _summary(reply, len(changes))),
-        Section("Charts", "pictures", tuning_charts(tuned)),
+        Section("Charts", "pictures", [chart for chart in charts if chart is not None]),
         Section("Weights", "tables", [_weights(reply)]),
         Section("Folds", "tables", [_folds(reply)]),
         _examples("Changed for better", better, mark="good"),
@@ -280,21 +231,21 @@ def _models(reply: TuneReply) -> str:
     return f"Models: {', '.join(named)}." if named else "No model scored."
 
 
-def _changed_lists(tuned: TuneResult) -> list[ChangedList]:
-    data, outcome = tuned.data, tuned.outcome
+def _changed_lists(tuned: TuningOutcome) -> list[Change]:
+    data = tuned.data
     problem = data.problem
-    costs: Floats = problem.costs(problem.statistics[outcome.held_out].sum(axis=0))
-    gains = costs[outcome.first] - costs[outcome.held_out]
-    before, after = data.texts(outcome.first), data.texts(outcome.held_out)
+    costs: Floats = problem.costs(problem.statistics[tuned.held_out].sum(axis=0))
+    gains = costs[tuned.first] - costs[tuned.held_out]
+    before, after = data.texts(tuned.first), data.texts(tuned.held_out)
     return [
-        ChangedList(
+        (
+            float(gains[i]),
             data.lists[i].name or f"list {i + 1}",
             data.lists[i].references[0],
             before[i],
             after[i],
-            float(gains[i]),
         )
-        for i in np.flatnonzero(outcome.first != outcome.held_out).tolist()
+        for i in np.flatnonzero(tuned.first != tuned.held_out).tolist()
     ]
 
 
@@ -337,18 +288,18 @@ def _folds(reply: TuneReply) -> Table:
     return Table(["", "lists", "first pass", "tuned", "oracle", "same weights where found"], rows)
 
 
-def _examples(title: str, changes: Sequence[ChangedList], *, mark: str) -> Section:
+def _examples(title: str, changes: Sequence[Change], *, mark: str) -> Section:
     """Return the section of the changes that count most."""
     shown = [
         (
-            change.name,
+            name,
             (
-                ("reference", change.reference),
-                ("first pass", mark_errors(change.before, change.reference)),
-                ("tuned", mark_errors(change.after, change.reference)),
+                ("reference", reference),
+                ("first pass", mark_errors(before, reference)),
+                ("tuned", mark_errors(after, reference)),
             ),
         )
-        for change in changes[:_EXAMPLES]
+        for _, name, reference, before, after in changes[:_EXAMPLES]
     ]
     note = (
         f"The {len(shown)} of {len(changes):,} that count most. Marked are words that the reference does not have "

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 from fastapi import Request
 from starlette.responses import Response
@@ -10,7 +9,6 @@ from starlette.responses import Response
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
-from models.reranking.ranking import Profile
 from service.engine.job import Work
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
@@ -34,7 +32,6 @@ from service.schemas.rerank import (
     CandidateListIn,
     RerankRequest,
     RerankSettings,
-    items_of_format,
     list_chunks,
     main_address,
     read_rerank_query,
@@ -56,7 +53,6 @@ from service.use_cases.states import OwnedStateStore
 from service.use_cases.tune import tune
 
 router = EndpointRouter()
-_JSONL = "jsonl"
 
 
 @router.endpoint(
@@ -97,10 +93,7 @@ async def rerank_lists(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(RerankRequest, body)
     items = wire.items(services.limits)
-    profile = await _profile(services, wire)
-    options = await _with_kernels(wire.options(profile))
-    models = _models(request, wire, profile)
-
+    models, options = await _resolve(request, services, wire)
     states = OwnedStateStore(services.states, owner_of(request))
     work = rerank(models, items, options, services.limits, states=states)
     terms = request_options(request, wire, body, _work_estimate(items, options))
@@ -115,11 +108,21 @@ async def rerank_lists(request: Request) -> Response:
     )
 
 
-async def _with_kernels(options: RerankOptions) -> RerankOptions:
-    """Return options once the kernels of pairwise comparison are loaded, the first time on another thread."""
+async def _resolve(
+    request: Request, services: Services, settings: RerankSettings
+) -> tuple[ScoringModels, RerankOptions]:
+    """Find the models and options of settings, with those of their profile; load the kernels that they need."""
+    profile = None
+    if settings.profile is not None:
+        # on another thread, as the registry may be remote
+        profile = await asyncio.to_thread(services.profiles.read, settings.profile)
+    options = settings.options(profile)
     if options.is_pairwise:
         await asyncio.to_thread(load_ngram_kernels)
-    return options
+    models = settings.resolve_models(profile, lambda address: resolve_model(request, address))
+    if models.parts:
+        annotate(request, model=models.parts[0].address)
+    return models, options
 
 
 def _work_estimate(items: Sequence[RerankItem], options: RerankOptions) -> WorkEstimate:
@@ -135,16 +138,11 @@ def _work_estimate(items: Sequence[RerankItem], options: RerankOptions) -> WorkE
 
 async def _rerank_stream(request: Request, services: Services, format_name: str) -> Response:
     settings = read_rerank_query(request.query_params)
-    profile = await _profile(services, settings)
-    options = await _with_kernels(settings.options(profile))
-    models = _models(request, settings, profile)
+    models, options = await _resolve(request, services, settings)
     body = await request.body()
-    if format_name == _JSONL:
-        lines = rerank_items(body, services.limits)
-    else:
-        lines = items_of_format(
-            body, format_name, services.limits, reserved=lambda name: is_reserved(name, models.extra)
-        )
+    lines = rerank_items(
+        body, format_name, services.limits, reserved=lambda name: is_reserved(name, models.extra)
+    )
 
     def write(outcome: RerankOutcome) -> Iterator[bytes]:
         if isinstance(outcome, RankedList):
@@ -165,19 +163,6 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
     return await lines_response(request, body, work, lambda piece: (piece,), model=model, wire=settings)
 
 
-async def _profile(services: Services, settings: RerankSettings) -> Profile | None:
-    if settings.profile is None:
-        return None
-    return await asyncio.to_thread(services.profiles.read, settings.profile)  # the registry may be remote
-
-
-def _models(request: Request, settings: RerankSettings, profile: Profile | None) -> ScoringModels:
-    models = settings.choice(profile).resolve(lambda address: resolve_model(request, address))
-    if models.parts:
-        annotate(request, model=models.parts[0].address)
-    return models
-
-
 @router.endpoint("POST", "/v1/rerank/tune", tag="Re-rank", body=TuneRequest, reply=TuneReply)
 async def tune_weights(request: Request) -> Response:
     """Find weights for /v1/rerank from lists with references, and tell what they are worth on lists held out.
@@ -188,13 +173,11 @@ async def tune_weights(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(TuneRequest, body)
-    models = wire.choice().resolve(lambda address: resolve_model(request, address))
+    models = wire.resolve_models(lambda address: resolve_model(request, address))
 
     def written() -> Work[None, bytes]:
-        command = wire.command((yield from wire.given()))
-        command.check_searches()
+        command = yield from wire.request_command()
         tuned = yield from tune(models, command, services.limits)
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        return to_json(tune_reply(tuned, models, main=main_address(models), created=created))
+        return to_json(tune_reply(tuned, models))
 
     return await run_request(request, written(), bytes, request_options(request, wire, body, bulk=True))

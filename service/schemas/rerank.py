@@ -19,7 +19,8 @@ from models.reranking.features import LM, NUM_TOKENS, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
-from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile, check_posterior_scale
+from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile
+from service.engine.loaded_model import LoadedModel
 from service.schemas.wire import (
     LengthExponent,
     MixtureWeight,
@@ -32,13 +33,14 @@ from service.schemas.wire import (
     parse_lines,
     parse_query,
     schema_only,
+    shared_fields,
 )
 from service.use_cases.candidate_features import (
     MAX_MODELS,
-    ModelChoice,
     ScoreMode,
     ScoringModels,
     ScoringOptions,
+    scoring_models,
 )
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import RankedList, RerankItem, RerankOptions, Turn
@@ -48,13 +50,11 @@ _MAX_SESSION = 2048
 """Maximum of characters of a session, which has a handle for each model."""
 
 
-_ONE_LIST: JsonValue = {
-    "id": "utt-1",
-    "candidates": [
-        {"text": "return a knew list", "features": {"am": -12.1}},
-        {"text": "return a new list", "features": {"am": -12.6}},
-    ],
-}
+_CANDIDATES: JsonValue = [
+    {"text": "return a knew list", "features": {"am": -12.1}},
+    {"text": "return a new list", "features": {"am": -12.6}},
+]
+_ONE_LIST: JsonValue = {"id": "utt-1", "candidates": _CANDIDATES}
 _ANOTHER_LIST: JsonValue = {
     "id": "utt-2",
     "candidates": [
@@ -124,28 +124,31 @@ class MixturePart(WireModel):
 Mixture = Annotated[list[MixturePart], Field(min_length=1), schema_only(maxItems=MAX_MODELS)]
 
 
-def main_models(
-    model: str | None, mixture: Sequence[MixturePart] | None
-) -> tuple[tuple[str | None, float], ...]:
+def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> list[tuple[str | None, float]]:
     """Return the addresses and weights of the models of `lm`; None for the default model.
 
     Raises:
         InvalidInputError: a mixture is given beside a model.
     """
     if mixture is None:
-        return ((model, 1.0),)
+        return [(model, 1.0)]
     if model is not None:
         raise InvalidInputError("give either model or mixture", parameter="mixture")
-    return tuple((part.model, part.weight) for part in mixture)
+    return [(part.model, part.weight) for part in mixture]
 
 
-class FurtherModel(WireModel):
-    """A model with features of its own: `lm:NAME`, `tokens:NAME`, `unk:NAME`."""
+class TunedModel(WireModel):
+    """A model with features of its own: `lm:NAME`, `unk:NAME`."""
 
     model: str
     """`name`, `name@7` or `name@champion`."""
     name: ModelName
     """What it is called in features."""
+
+
+class FurtherModel(TunedModel):
+    """A model with features of its own: `lm:NAME`, `tokens:NAME`, `unk:NAME`."""
+
     weight: Weight | None = None
     """The same as a weight of `lm:NAME`; negative to take away what the model says."""
 
@@ -201,43 +204,42 @@ class RerankSettings(TimedRequest):
         Raises:
             InvalidInputError: a weight, an exponent or a scale is outside its limits.
         """
-        weights = self.weights
-        if weights is None:
-            weights = {LM: 1.0} if profile is None else dict(profile.weights)
-        exponent, scale = self.length_exponent, self.posterior_scale
-        if exponent is None:
-            exponent = 0.0 if profile is None else profile.length_exponent
+        defaults = LogLinearModel() if profile is None else profile.weighting()
+        weights = defaults.weights if self.weights is None else self.weights
+        exponent = defaults.length_exponent if self.length_exponent is None else self.length_exponent
+        scale = self.posterior_scale
         if scale is None:
             scale = 1.0 if profile is None else profile.posterior_scale
-        check_posterior_scale(scale)
+        if not 0 <= scale <= MAX_POSTERIOR_SCALE:
+            raise InvalidInputError(
+                f"posterior_scale is {scale}; it must be from 0 to {MAX_POSTERIOR_SCALE:g}",
+                parameter="posterior_scale",
+            )
+        shared = shared_fields(self, RerankOptions) | {"posterior_scale": scale}
         return RerankOptions(
             weighting=LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent),
-            scoring=ScoringOptions(bos=self.bos, eos=self.eos, score_mode=self.score_mode),
-            posterior_scale=scale,
-            mbr=self.mbr,
-            confidences=self.confidences,
-            detail=self.detail,
-            drop_duplicates=self.drop_duplicates,
-            top=self.top,
-            commit_eos=self.commit_eos,
+            scoring=ScoringOptions(**shared_fields(self, ScoringOptions)),
+            **shared,
         )
 
-    def choice(self, profile: Profile | None) -> ModelChoice:
-        """Return the choice of scoring models.
+    def resolve_models(
+        self, profile: Profile | None, resolve: Callable[[str | None], LoadedModel]
+    ) -> ScoringModels:
+        """Find the scoring models.
 
         Args:
             profile: profile that `profile` names; its models are used if the request names none.
+            resolve: finds a model by its address.
 
         Raises:
             InvalidInputError: a mixture is given beside a model, or is invalid, or there are too many models.
         """
-        parts = main_models(self.model, self.mixture)
+        main = main_models(self.model, self.mixture)
+        extra = [(further.name, further.model) for further in self.models]
         if profile is not None and self.model is None and self.mixture is None and not self.models:
-            main = tuple((entry.address, entry.weight) for entry in profile.models if not entry.name)
-            return ModelChoice(
-                main, tuple((entry.name, entry.address) for entry in profile.models if entry.name)
-            )
-        return ModelChoice(parts, tuple((further.name, further.model) for further in self.models))
+            main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
+            extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
+        return scoring_models(main, extra, resolve)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given beside models.
@@ -254,43 +256,8 @@ class RerankSettings(TimedRequest):
         return given
 
 
-def items_of_format(
-    body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
-) -> Iterator[RerankItem | InvalidInputError]:
-    """Parse lists in another program's format one by one when needed; yield an error for an invalid line.
-
-    Args:
-        body: lists in that format.
-        format_name: one of `FORMAT_NAMES`.
-        limits: limits of one list.
-        reserved: predicate of names of computed features; a given `lm` becomes `old_lm`.
-    """
-    empty = True
-    for parsed in read_bytes(body, format_name, reserved=reserved):
-        empty = False
-        if isinstance(parsed, BadLine):
-            yield InvalidInputError(str(parsed))
-            continue
-        try:
-            limits.check_count(len(parsed.candidates), parameter="candidates")
-            yield RerankItem(parsed)
-        except InvalidInputError as error:
-            yield error
-    if empty:
-        yield InvalidInputError("the body has no lists")
-
-
 _EXAMPLE: JsonValue = {
-    "lists": [
-        {
-            "id": "utt-1",
-            "context": "how do I",
-            "candidates": [
-                {"text": "return a knew list", "features": {"am": -12.1}},
-                {"text": "return a new list", "features": {"am": -12.6}},
-            ],
-        }
-    ],
+    "lists": [{"id": "utt-1", "context": "how do I", "candidates": _CANDIDATES}],
     "models": [{"model": "ngram", "name": "old", "weight": -0.2}],
     "weights": {"lm": 0.7, "am": 1.0, "words": 0.3, "unk": -2.0},
     "mbr": "wer",
@@ -316,15 +283,36 @@ class RerankRequest(RerankSettings):
         return [given.item() for given in self.lists]
 
 
-def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
-    """Parse lines one by one when needed; yield an error for an invalid line."""
+def rerank_items(
+    body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
+) -> Iterator[RerankItem | InvalidInputError]:
+    """Parse lists one by one when needed; yield an error for an invalid line.
 
-    def parse(line: bytes) -> RerankItem:
-        given = parse_json(CandidateListIn, line)
-        limits.check_count(len(given.candidates), parameter="candidates")
-        return given.item()
-
-    return parse_lines(body, parse)
+    Args:
+        body: JSON lines, or lists in another program's format.
+        format_name: one of `FORMAT_NAMES`.
+        limits: limits of one list.
+        reserved: predicate of names of computed features; a given `lm` of another program becomes `old_lm`.
+    """
+    items: Iterator[RerankItem | InvalidInputError]
+    if format_name == "jsonl":
+        items = parse_lines(body, lambda line: parse_json(CandidateListIn, line).item())
+    else:
+        parsed = read_bytes(body, format_name, reserved=reserved)
+        items = (
+            InvalidInputError(str(one)) if isinstance(one, BadLine) else RerankItem(one) for one in parsed
+        )
+    empty = True
+    for item in items:
+        empty = False
+        try:
+            if isinstance(item, RerankItem):
+                limits.check_count(len(item.given.candidates), parameter="candidates")
+            yield item
+        except InvalidInputError as error:
+            yield error
+    if empty:
+        yield InvalidInputError("the body has no lists")
 
 
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
@@ -404,7 +392,14 @@ def rerank_reply_chunks(
             description=f"detail is {options.detail.value!r} for all candidates of {len(lists)} lists",
             instead="send lines, application/x-ndjson, for more",
         )
-    yield _reply_head(models, options)
+    head = {
+        "model": main_address(models),
+        "models": {name: loaded.address for name, loaded in models.extra.items()},
+        "weights": dict(options.weighting.weights),
+        "length_exponent": options.weighting.length_exponent,
+        "posterior_scale": options.posterior_scale,
+    }
+    yield to_json(head)[:-1] + b',"lists":['
     for number, ranked in enumerate(lists):
         if number:
             yield b","
@@ -428,28 +423,13 @@ def list_chunks(ranked: RankedList, models: ScoringModels, options: RerankOption
     if ranked.session is not None:
         head["session"] = ranked.session
     if options.confidences:
-        head["confidences"] = [
-            {"text": word, "start": start, "end": end, "confidence": confidence}
-            for word, start, end, confidence in ranked.confidences
-        ]
+        head["confidences"] = [word._asdict() for word in ranked.confidences]
     yield to_json(head)[:-1] + b',"ranking":['
     count = len(ranked.ranking.order) if options.top is None else min(options.top, len(ranked.ranking.order))
     for first in range(0, count, _BATCH_CANDIDATES):
         part = slice(first, min(first + _BATCH_CANDIDATES, count))
         yield (b"," if first else b"") + to_json(_candidates(ranked, part, models, options))[1:-1]
     yield b"]}"
-
-
-def _reply_head(models: ScoringModels, options: RerankOptions) -> bytes:
-    """Return the JSON of the reply before the lists."""
-    head = {
-        "model": main_address(models),
-        "models": {name: loaded.address for name, loaded in models.extra.items()},
-        "weights": dict(options.weighting.weights),
-        "length_exponent": options.weighting.length_exponent,
-        "posterior_scale": options.posterior_scale,
-    }
-    return to_json(head)[:-1] + b',"lists":['
 
 
 def _candidates(
@@ -478,17 +458,8 @@ def _candidates(
     if ranked.utilities is not None:
         for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
             fields["expected_utility"] = utility
-    if options.detail is not Detail.NONE:
+    if options.detail is not Detail.NONE and ranked.tokens is not None:
+        scores_of = token_scores if options.detail is Detail.TOKEN else word_scores
         for fields, position in zip(written, positions, strict=True):
-            fields.update(_detail(ranked, position, models, options.detail))
+            fields[f"{options.detail.value}s"] = scores_of(models.parts[0], *ranked.tokens(position))
     return written
-
-
-def _detail(ranked: RankedList, position: int, models: ScoringModels, detail: Detail) -> dict[str, Any]:
-    """Return the main model's scores of a candidate's tokens or words."""
-    if ranked.tokens is None:
-        return {}
-    scores = ranked.tokens(position)
-    if detail is Detail.TOKEN:
-        return {"tokens": token_scores(models.parts[0], *scores)}
-    return {"words": word_scores(models.parts[0], *scores)}

@@ -1,19 +1,20 @@
 """Schemas of POST /v1/rerank/tune; `gramophone tune --json` prints the same reply."""
 
-from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
-from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.features import LM_SUM, MODEL_FEATURES, RANK, feature_model, needs_tokens
+from models.reranking.candidates import CandidateList, Steps, map_in_steps
+from models.reranking.features import feature_model, needs_main_model
 from models.reranking.metrics import make_metric
 from models.reranking.metrics.metric import NORMALISERS, UNCHANGED
 from models.reranking.metrics.significance import MAX_SAMPLES
-from models.reranking.tuning.cross_fitting import MAX_FEATURES, FoldOutcome
+from models.reranking.tuning.cross_fitting import MAX_FEATURES, TuningFigures, TuningOutcome
 from models.reranking.tuning.fitting import (
     MAX_EXPONENTS,
     MAX_FOLDS,
@@ -21,24 +22,22 @@ from models.reranking.tuning.fitting import (
     MAX_RESTARTS,
     MAX_SEED,
     MIN_SAMPLES,
-    FittedWeights,
     TuningSettings,
 )
-from service.schemas.rerank import CandidateIn, Mixture, main_models
+from service.engine.loaded_model import LoadedModel
+from service.schemas.rerank import CandidateIn, Mixture, TunedModel, main_address, main_models
 from service.schemas.wire import (
     LengthExponent,
-    ModelName,
     Probability,
     TimedRequest,
     WireModel,
     schema_only,
     shared_fields,
 )
-from service.use_cases.candidate_features import MAX_MODELS, ModelChoice, ScoringModels
-from service.use_cases.tune import TuneCommand, TuneResult, check_candidate_count
+from service.use_cases.candidate_features import MAX_MODELS, ScoringModels, scoring_models
+from service.use_cases.tune import MAX_CANDIDATES, MAX_SEARCHES, TuneCommand
 
 _DEFAULTS = TuningSettings()
-_CANDIDATES_PER_STEP = 512
 
 
 class ReferredListIn(WireModel):
@@ -66,17 +65,7 @@ class ReferredListIn(WireModel):
     def given(self) -> CandidateList:
         """Convert the list to one of the use case."""
         references = tuple(self.references or ()) if self.reference is None else (self.reference,)
-        candidates = tuple(Candidate(c.text, c.features) for c in self.candidates)
-        return CandidateList(self.id, self.context, candidates, references, self.continuation)
-
-
-class TunedModel(WireModel):
-    """A model with features of its own: `lm:NAME`, `unk:NAME`."""
-
-    model: str
-    """`name`, `name@7` or `name@champion`."""
-    name: ModelName
-    """What it is called in features."""
+        return CandidateList(self.id, self.context, tuple(self.candidates), references, self.continuation)
 
 
 class TuneSettings(TimedRequest):
@@ -138,16 +127,19 @@ class TuneSettings(TimedRequest):
             settings=TuningSettings(**shared_fields(self, TuningSettings)),
         )
 
-    def choice(self) -> ModelChoice:
-        """Return the choice of scoring models.
+    def resolve_models(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels:
+        """Find the scoring models.
+
+        Args:
+            resolve: finds a model by its address.
 
         Raises:
             InvalidInputError: a mixture is given beside a model, or is invalid; or a model beside `given_only`.
         """
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
             raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
-        parts = () if self.given_only else main_models(self.model, self.mixture)
-        return ModelChoice(parts, tuple((model.name, model.model) for model in self.models))
+        main = [] if self.given_only else main_models(self.model, self.mixture)
+        return scoring_models(main, [(model.name, model.model) for model in self.models], resolve)
 
 
 _EXAMPLE_LISTS: JsonValue = [
@@ -179,68 +171,37 @@ class TuneRequest(TuneSettings):
     lists: list[ReferredListIn] = Field(min_length=1)
     """As for /v1/rerank, with references."""
 
-    def given(self) -> Generator[None, None, tuple[CandidateList, ...]]:
-        """Convert the lists to those of the use case, in steps between which other requests run.
+    def request_command(self) -> Steps[TuneCommand]:
+        """Build the command to tune on the request's lists, in steps between which other requests run.
 
         Raises:
-            InvalidInputError: there are more candidates than one request may have.
+            InvalidInputError: a value is outside its limits, or there are more candidates or searches than one
+                request may have.
         """
-        check_candidate_count(sum(len(wire.candidates) for wire in self.lists))
-        lists: list[CandidateList] = []
-        num_converted = 0
-        for wire in self.lists:
-            lists.append(wire.given())
-            num_converted += len(wire.candidates)
-            if num_converted > _CANDIDATES_PER_STEP:
-                num_converted = 0
-                yield
-        return tuple(lists)
+        count = sum(len(wire.candidates) for wire in self.lists)
+        if count > MAX_CANDIDATES:
+            raise InvalidInputError(
+                f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are tuned on in one request: "
+                "use `gramophone tune` for more",
+                parameter="lists",
+            )
+        lists = yield from map_in_steps(
+            self.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates)
+        )
+        command = self.command(tuple(lists))
+        tuning = command.settings
+        searches = (tuning.folds + 1) * len(tuning.length_exponents) * (tuning.restarts + tuning.resamples)
+        if searches > MAX_SEARCHES:
+            raise InvalidInputError(
+                f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
+                "searches are made in one request",
+                parameter="restarts",
+            )
+        return command
 
 
 @dataclass(frozen=True, slots=True)
-class SignificanceResult:
-    """Paired bootstrap: the score tried less the baseline, its 95 % interval, and how probable by chance."""
-
-    difference: float
-    p_value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class FoldResult:
-    """A fold under weights that were found without it; `in_sample` is their score where they were found."""
-
-    num_lists: int
-    weights: dict[str, float]
-    length_exponent: float
-    baseline: float
-    tuned: float
-    oracle: float
-    in_sample: float
-
-
-@dataclass(frozen=True, slots=True)
-class CountsResult:
-    """Lists tuned on, left out for want of a reference, and of one text; candidates of different texts, and copies."""
-
-    lists: int
-    without_reference: int
-    single: int
-    candidates: int
-    duplicates: int
-
-
-@dataclass(frozen=True, slots=True)
-class PosteriorResult:
-    """Mean −ln of the best candidates' posterior, with the scale, and if all were alike; in nats a list."""
-
-    cross_entropy: float
-    cross_entropy_uniform: float
-
-
-@dataclass(frozen=True, slots=True)
-class TuneReply:
+class TuneReply(TuningFigures):
     """Weights, and what they are worth.
 
     `decision` is `tuned` or `first_pass`, `reason` a sentence why. Scores are percent: `baseline` of the first
@@ -252,22 +213,6 @@ class TuneReply:
     `profile` is what /admin/profiles stores.
     """
 
-    decision: str
-    reason: str
-    weights: dict[str, float]
-    length_exponent: float
-    posterior_scale: float
-    metric: str
-    signature: str
-    baseline: float
-    tried: float
-    tuned: float
-    oracle: float
-    worst: float
-    significance: SignificanceResult
-    folds: list[FoldResult]
-    counts: CountsResult
-    posteriors: PosteriorResult
     model: str | None
     models: dict[str, str]
     features: list[str]
@@ -275,91 +220,50 @@ class TuneReply:
     profile: dict[str, Any]
 
 
-_NOT_FIGURES = frozenset(
-    {"weights", "length_exponent", "posterior_scale", "metric", "signature", "decision", "profile"}
+_PROFILE_FIELDS = (
+    "weights",
+    "length_exponent",
+    "posterior_scale",
+    "metric",
+    "signature",
+    "models",
+    "decision",
 )
-"""Fields of the reply left out of a profile's figures."""
+"""Fields of the reply that a profile has of its own, and not in its figures; its models are described otherwise."""
 
 
-def tune_reply(tuned: TuneResult, models: ScoringModels, *, main: str | None, created: str) -> TuneReply:
-    """Return the result of tuning in wire format.
-
-    Args:
-        tuned: result of the tuner.
-        models: scoring models.
-        main: address of the main model in replies; None without one.
-        created: current time in ISO 8601, UTC.
-    """
-    outcome, data = tuned.outcome, tuned.data
-    metric = data.problem.metric
+def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
+    """Return the result of tuning in wire format, with a profile created now."""
     reply = TuneReply(
-        decision=outcome.decision,
-        reason=outcome.reason,
-        weights=weights_by_feature(outcome.fitted, data.problem.names),
-        length_exponent=outcome.fitted.length_exponent,
-        posterior_scale=outcome.posteriors.scale,
-        metric=metric.name,
-        signature=metric.signature,
-        baseline=outcome.baseline,
-        tried=outcome.tried,
-        tuned=outcome.tuned,
-        oracle=outcome.best,
-        worst=outcome.worst,
-        significance=SignificanceResult(*outcome.significance),
-        folds=[_fold(fold, data.problem.names) for fold in outcome.folds],
-        counts=CountsResult(**data.counts._asdict()),
-        posteriors=PosteriorResult(
-            outcome.posteriors.cross_entropy, outcome.posteriors.cross_entropy_uniform
-        ),
-        model=main,
+        **{field.name: getattr(tuned.figures, field.name) for field in fields(tuned.figures)},
+        model=main_address(models),
         models={name: loaded.address for name, loaded in models.extra.items()},
-        features=list(data.problem.names),
-        ignored_features=list(data.ignored),
+        features=list(tuned.data.problem.names),
+        ignored_features=list(tuned.data.ignored),
         profile={},
     )
-    reply.profile.update(_profile(reply, models, created))
+    reply.profile.update(_profile(reply, models))
     return reply
 
 
-def weights_by_feature(fitted: FittedWeights, names: tuple[str, ...]) -> dict[str, float]:
-    """Return the non-zero weights by feature; if the first pass is kept, those that keep its order."""
-    if fitted.weights is None:
-        return {RANK: 1.0}
-    return {name: weight for name, weight in zip(names, fitted.weights.tolist(), strict=True) if weight}
-
-
-def _fold(fold: FoldOutcome, names: tuple[str, ...]) -> FoldResult:
-    return FoldResult(
-        num_lists=len(fold.lists),
-        weights=weights_by_feature(fold.fitted, names),
-        length_exponent=fold.fitted.length_exponent,
-        baseline=fold.baseline,
-        tuned=fold.tuned,
-        oracle=fold.oracle,
-        in_sample=fold.in_sample,
-    )
-
-
-def _profile(reply: TuneReply, models: ScoringModels, created: str) -> dict[str, Any]:
+def _profile(reply: TuneReply, models: ScoringModels) -> dict[str, Any]:
     """Return the profile in JSON, without a name."""
-    fields = asdict(reply)
+    values = asdict(reply)
+    figures = [name for name in values if name == "models" or name not in {*_PROFILE_FIELDS, "profile"}]
     return {
-        "weights": reply.weights,
-        "length_exponent": reply.length_exponent,
-        "posterior_scale": reply.posterior_scale,
-        "metric": reply.metric,
-        "signature": reply.signature,
+        **{name: values[name] for name in _PROFILE_FIELDS},
         "models": _models(reply.weights, models),
-        "decision": reply.decision,
-        "figures": {name: value for name, value in fields.items() if name not in _NOT_FIGURES},
-        "created": created,
+        "figures": {name: values[name] for name in figures},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
 def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[str, Any]]:
     """Return the models that the weights need."""
     needed = {
-        feature_model(name) or "" for name in weights if feature_model(name) is not None or _needs_main(name)
+        feature_model(name) or ""
+        for name in weights
+        if feature_model(name) is not None or needs_main_model(name)
     }
     main = [
         {"address": part.address, "weight": weight}
@@ -370,7 +274,3 @@ def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[st
         {"name": name, "address": loaded.address} for name, loaded in models.extra.items() if name in needed
     ]
     return [*main, *further]
-
-
-def _needs_main(feature: str) -> bool:
-    return feature in {*MODEL_FEATURES, LM_SUM} or needs_tokens(feature)

@@ -51,110 +51,52 @@ class ScoringModels:
             token; or none, without such features.
         mixture_weights: of the parts; positive, summing to 1.
         extra: further models, by their names in features, such as `old` in `lm:old`.
-
-    Raises:
-        InvalidInputError: there are too many models; the weights are no distribution over the parts; the parts do not
-            read texts as the same tokens; or a name is invalid.
     """
 
     parts: tuple[LoadedModel, ...]
     mixture_weights: tuple[float, ...] = (1.0,)
     extra: Mapping[str, LoadedModel] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_model_counts(len(self.parts), len(self.extra))
-        check_model_names(list(self.extra), parameter="models")
-        if len(self.parts) > 1:
-            check_mixture_weights(self.mixture_weights)
-            for index, part in enumerate(self.parts[1:], start=1):
-                _check_compatible(self.parts[0], part, index)
-
     @property
     def all(self) -> tuple[LoadedModel, ...]:
         """Every model, the parts first."""
         return (*self.parts, *self.extra.values())
 
-    def check_score_mode(self, mode: str) -> None:
-        """Refuse unnormalised scores of models that were not trained for them, and of mixtures.
 
-        Raises:
-            UnsupportedParameterError: a model or the mixture does not support them.
-        """
-        if mode == "normalised":
-            return
-        if len(self.parts) > 1:
-            raise UnsupportedParameterError(
-                f"score_mode is {mode!r}, but only probabilities can be mixed; use 'normalised'",
-                parameter="score_mode",
-            )
-        for loaded in self.all:
-            if not is_self_normalised(loaded.model):
-                raise UnsupportedParameterError(
-                    f"score_mode is {mode!r}, but model {loaded.address} was not trained for unnormalised scores "
-                    "(train.self_normalise or train.loss=nce); use 'normalised'",
-                    parameter="score_mode",
-                )
+def scoring_models(
+    main: Sequence[tuple[str | None, float]],
+    extra: Sequence[tuple[str, str]],
+    resolve: Callable[[str | None], LoadedModel],
+) -> ScoringModels:
+    """Resolve addresses to the models that score.
 
-
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
-    """Choice of the scoring models, by their addresses.
-
-    Attributes:
-        main: parts of the main model, each with its weight; None for the service's default model.
+    Args:
+        main: addresses of the parts of the main model, each with its weight; None for the service's default model.
         extra: names of further models and their addresses.
+        resolve: finds a model by its address.
 
     Raises:
-        InvalidInputError: there are too many, weights are no distribution, or a name is invalid.
+        InvalidInputError: there are too many; the weights are no distribution over the parts; the parts do not read
+            texts as the same tokens; or a name is invalid.
     """
-
-    main: tuple[tuple[str | None, float], ...] = ((None, 1.0),)
-    extra: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        check_model_counts(len(self.main), len(self.extra))
-        check_model_names([name for name, _ in self.extra], parameter="models")
-        if self.main:
-            check_mixture_weights([weight for _, weight in self.main])
-
-    def resolve(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels:
-        """Resolve the addresses to models.
-
-        Args:
-            resolve: finds a model by its address.
-
-        Raises:
-            InvalidInputError: the parts of a mixture cannot be mixed.
-        """
-        parts = tuple(resolve(address) for address, _ in self.main)
-        weights = tuple(weight for _, weight in self.main)
-        return ScoringModels(parts, weights, {name: resolve(address) for name, address in self.extra})
-
-
-def check_model_counts(num_parts: int, num_further: int) -> None:
-    """Refuse more models than the limit of one request.
-
-    Raises:
-        InvalidInputError: there are too many.
-    """
-    for parameter, count in (("mixture", num_parts), ("models", num_further)):
+    for parameter, count in (("mixture", len(main)), ("models", len(extra))):
         if count > MAX_MODELS:
             raise InvalidInputError(
                 f"{parameter} has {count} models; at most {MAX_MODELS} are accepted", parameter=parameter
             )
-
-
-def check_mixture_weights(weights: Sequence[float]) -> None:
-    """Refuse weights that do not make a mixture.
-
-    Raises:
-        InvalidInputError: one is not positive, or they do not sum to 1.
-    """
-    if not all(weight > 0 for weight in weights) or not math.isclose(sum(weights), 1.0, abs_tol=1e-6):
+    check_model_names([name for name, _ in extra], parameter="models")
+    weights = tuple(weight for _, weight in main)
+    is_distribution = all(weight > 0 for weight in weights) and math.isclose(sum(weights), 1.0, abs_tol=1e-6)
+    if main and not is_distribution:
         raise InvalidInputError(
             f"the weights of mixture are {list(weights)}; they must be positive and sum to 1",
             parameter="mixture",
         )
+    parts = tuple(resolve(address) for address, _ in main)
+    models = ScoringModels(parts, weights, {name: resolve(address) for name, address in extra})
+    for index, part in enumerate(parts[1:], start=1):
+        _check_compatible(parts[0], part, index)
+    return models
 
 
 def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None:
@@ -207,16 +149,8 @@ class StartStates(NamedTuple):
     of_models: Sequence[Sequence[StoredState]] = ()
 
 
-class TokenScores(NamedTuple):
-    """Main model's scores of the tokens of one candidate, in text order.
-
-    Attributes:
-        ids: the scored tokens [T].
-        log_probs: of each [T].
-    """
-
-    ids: TokenIds
-    log_probs: LogProbs
+TokenScores: TypeAlias = tuple[TokenIds, LogProbs]
+"""Main model's scores of the tokens of one candidate, in text order: the tokens [T], and the log_prob of each [T]."""
 
 
 class CandidateScores(NamedTuple):
@@ -230,6 +164,11 @@ class CandidateScores(NamedTuple):
     features: ListFeatures
     tokens: Callable[[int], TokenScores] | None
 
+    def tokens_from(self, first: int) -> Callable[[int], TokenScores] | None:
+        """Return `tokens` by the row after a first one."""
+        tokens = self.tokens
+        return None if tokens is None else lambda row: tokens(first + row)
+
 
 class _TextScores(NamedTuple):
     """Scores of U texts by a model or a mixture: their ids, and the log-probability of each id."""
@@ -242,27 +181,11 @@ NO_START_STATES = StartStates()
 _DEFAULT_OPTIONS = ScoringOptions()
 
 
-def compute_features(
-    models: ScoringModels,
-    lists: Sequence[CandidateList],
-    limits: Limits,
-    options: ScoringOptions = _DEFAULT_OPTIONS,
-) -> Work[Any, ListFeatures]:
-    """Compute the features of all candidates; a use case.
-
-    Raises:
-        ContextLengthError: a candidate with its context has too many tokens.
-        UnsupportedParameterError: there is a context, and a model reads from right to left; or unnormalised scores
-            are requested of a model not trained for them.
-    """
-    return (yield from score_candidates(models, lists, limits, options)).features
-
-
 def score_candidates(
     models: ScoringModels,
     lists: Sequence[CandidateList],
     limits: Limits,
-    options: ScoringOptions,
+    options: ScoringOptions = _DEFAULT_OPTIONS,
     *,
     starts: StartStates = NO_START_STATES,
     prefix: Callable[[int], str] = "lists[{}].".format,
@@ -278,21 +201,24 @@ def score_candidates(
         prefix: prefix of `candidates` in a message about list i.
 
     Raises:
-        ContextLengthError, UnsupportedParameterError: see `compute_features`.
+        ContextLengthError: a candidate with its context has too many tokens.
+        UnsupportedParameterError: there is a context, and a model reads from right to left; or unnormalised scores
+            are requested of a model not trained for them.
     """
-    models.check_score_mode(options.score_mode)
+    _check_score_mode(models, options.score_mode)
     distinct = yield from find_distinct_texts(lists, starts.of_lists, prefix)
     stored = starts.of_models or [()] * len(models.all)
     main = None
     columns: dict[str, npt.NDArray[np.float64]] = {}
     if models.parts:
-        main = yield from _score_mixture(models, distinct, limits, options, stored)
+        of_parts = stored[: len(models.parts)]
+        main = yield from _score_texts(
+            models.parts, models.mixture_weights, distinct, limits, options, of_parts
+        )
         columns |= _feature_columns(main, "")
     for number, (name, loaded) in enumerate(models.extra.items(), start=len(models.parts)):
-        texts = yield from tokenise_texts(loaded, distinct, limits, eos=options.eos, starts=stored[number])
-        columns |= _feature_columns(
-            (yield from _score_model(loaded, texts, distinct, options, stored[number])), name
-        )
+        scores = yield from _score_texts([loaded], [1.0], distinct, limits, options, [stored[number]])
+        columns |= _feature_columns(scores, name)
     words = None if main is None else main.texts.words
     if words is None:
         words = np.array([count_words(text) for text in distinct.texts])
@@ -307,38 +233,28 @@ def score_candidates(
     )
 
 
-def _score_mixture(
-    models: ScoringModels,
+def _score_texts(
+    parts: Sequence[LoadedModel],
+    weights: Sequence[float],
     distinct: DistinctTexts,
     limits: Limits,
     options: ScoringOptions,
     stored: Sequence[Sequence[StoredState]],
 ) -> Work[Any, _TextScores]:
-    """Score texts by the main model, or by the parts of a mixture, which read the same tokens."""
-    first = models.parts[0]
-    texts = yield from tokenise_texts(first, distinct, limits, eos=options.eos, starts=stored[0])
-    total = yield from _score_model(first, texts, distinct, options, stored[0])
-    if len(models.parts) == 1:
-        return total
-    log_probs = total.log_probs + np.log(models.mixture_weights[0])
-    for number, part in enumerate(models.parts[1:], start=1):
-        part_scores = yield from _score_model(part, texts, distinct, options, stored[number])
-        np.logaddexp(log_probs, part_scores.log_probs + np.log(models.mixture_weights[number]), out=log_probs)
-    return _TextScores(texts, log_probs)
-
-
-def _score_model(
-    loaded: LoadedModel,
-    texts: RaggedTexts,
-    distinct: DistinctTexts,
-    options: ScoringOptions,
-    starts: Sequence[StoredState],
-) -> Work[Any, _TextScores]:
+    """Score texts by a model, or by the parts of a mixture, which read the same tokens."""
+    texts = yield from tokenise_texts(parts[0], distinct, limits, eos=options.eos, starts=stored[0])
     normalised = options.score_mode == "normalised"
-    scores = yield from score_ragged_texts(
-        loaded, texts, distinct.list_of, bos=options.bos, starts=starts, normalised=normalised
-    )
-    return _TextScores(texts, scores.astype(np.float64))
+    total = None
+    for part, weight, starts in zip(parts, weights, stored, strict=True):
+        scores = yield from score_ragged_texts(
+            part, texts, distinct.list_of, bos=options.bos, starts=starts, normalised=normalised
+        )
+        log_probs = scores.astype(np.float64)
+        if len(parts) > 1:
+            log_probs += np.log(weight)
+        total = log_probs if total is None else np.logaddexp(total, log_probs, out=total)
+    assert total is not None  # noqa: S101 - there is a part
+    return _TextScores(texts, total)
 
 
 def _feature_columns(scores: _TextScores, name: str) -> dict[str, npt.NDArray[np.float64]]:
@@ -364,4 +280,22 @@ def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]
 def _token_scores(scores: _TextScores, loaded: LoadedModel, text: int, *, ends: bool) -> TokenScores:
     cut = slice(int(scores.texts.offsets[text]), int(scores.texts.offsets[text + 1]))
     ids, log_probs = scores.texts.ids[cut], scores.log_probs[cut]
-    return TokenScores(to_text_order(loaded, ids, ends=ends), to_text_order(loaded, log_probs, ends=ends))
+    return to_text_order(loaded, ids, ends=ends), to_text_order(loaded, log_probs, ends=ends)
+
+
+def _check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:
+    """Refuse unnormalised scores of models that were not trained for them, and of mixtures."""
+    if mode == "normalised":
+        return
+    if len(models.parts) > 1:
+        raise UnsupportedParameterError(
+            f"score_mode is {mode!r}, but only probabilities can be mixed; use 'normalised'",
+            parameter="score_mode",
+        )
+    for loaded in models.all:
+        if not is_self_normalised(loaded.model):
+            raise UnsupportedParameterError(
+                f"score_mode is {mode!r}, but model {loaded.address} was not trained for unnormalised scores "
+                "(train.self_normalise or train.loss=nce); use 'normalised'",
+                parameter="score_mode",
+            )

@@ -151,25 +151,24 @@ def tokenise_texts(
         UnsupportedParameterError: there is a context or a continuation, and the model reads from right to left.
     """
     _check_characters(distinct, limits)
-    if loaded.reads_backward:
-        _check_no_contexts(loaded, distinct)
+    for number, setting in enumerate(distinct.settings) if loaded.reads_backward else ():
+        if setting.context or setting.continuation is not None or setting.start is not None:
+            text = int(np.flatnonzero(distinct.setting_of == number)[0])
+            raise no_context_error(loaded, parameter=distinct.names(text))
     if _is_separable(loaded, distinct):
         texts = yield from _encode_together(loaded, distinct)
     else:
         texts = yield from _encode_each(loaded, distinct, starts)
     if loaded.reads_backward:
-        texts = _reverse(texts)
+        ends = np.repeat(texts.offsets[:-1] + texts.offsets[1:] - 1, np.diff(texts.offsets))
+        texts = texts._replace(ids=texts.ids[ends - np.arange(len(texts.ids))])
     if eos:
-        texts = _append_eos(texts)
+        rows = np.arange(len(texts.context_of))
+        ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
+        ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
+        texts = texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
     _check_lengths(texts, distinct, limits, starts)
     return texts
-
-
-def _check_no_contexts(loaded: LoadedModel, distinct: DistinctTexts) -> None:
-    for number, setting in enumerate(distinct.settings):
-        if setting.context or setting.continuation is not None or setting.start is not None:
-            text = int(np.flatnonzero(distinct.setting_of == number)[0])
-            raise no_context_error(loaded, parameter=distinct.names(text))
 
 
 def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
@@ -259,20 +258,6 @@ def _split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, 
     if loaded.tokenizer.leading_space and before.endswith(" ") and not after[:1].isspace():
         return before.removesuffix(" "), " " + after
     return before, after
-
-
-def _reverse(texts: RaggedTexts) -> RaggedTexts:
-    lengths = np.diff(texts.offsets)
-    ends = np.repeat(texts.offsets[:-1] + texts.offsets[1:] - 1, lengths)
-    return texts._replace(ids=texts.ids[ends - np.arange(len(texts.ids))])
-
-
-def _append_eos(texts: RaggedTexts) -> RaggedTexts:
-    """Append `</s>` to each text."""
-    rows = np.arange(len(texts.context_of))
-    ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
-    ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
-    return texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
 
 
 def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:

@@ -6,8 +6,8 @@ grow with the committed text. Sessions are immutable, so a list may be sent agai
 commit or another.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,24 +17,21 @@ from models.arrays import TokenIds
 from models.calls import Read
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import STATE, pad_sequences
-from models.reranking import features as reranking_features
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
-    LM_SUM,
-    MODEL_FEATURES,
+    CONSENSUS,
     ListFeatures,
-    base_feature,
     check_given,
-    derived_in_steps,
     given_column,
-    needs_tokens,
+    needs_main_model,
     offsets_of,
+    with_derived,
 )
 from models.reranking.mbr import (
     Utility,
     WordPosterior,
-    expected_utilities_in_steps,
-    word_confidences_in_steps,
+    expected_utilities,
+    word_confidences,
 )
 from models.reranking.ranking import LogLinearModel, Ranking, rank_by, scaled_posteriors
 from models.vocabulary import EOS
@@ -77,40 +74,25 @@ class Turn(NamedTuple):
     commit: str | None
 
 
-class SessionStates(NamedTuple):
-    """Start states of the lists of a request.
+def store_sessions(
+    starts: StartStates, turns: Sequence[Turn | None], state_store: OwnedStateStore
+) -> list[str | None]:
+    """Store new states; return each list's session handle for the next list, unchanged without a commit.
 
-    Attributes:
-        starts: the states before the lists.
+    Args:
+        starts: the states before the lists, as `resume_sessions` found them.
         turns: session parameters of each list; None for a list without a session.
-        place: store of the states.
+        state_store: store of the states.
+
+    Raises:
+        StatesFullError: the store has no capacity for the states; none is kept.
     """
-
-    starts: StartStates
-    turns: Sequence[Turn | None]
-    place: OwnedStateStore
-
-    def sessions(self) -> list[str | None]:
-        """Store new states; return each list's session handle for the next list, unchanged without a commit.
-
-        Raises:
-            StatesFullError: the store has no capacity for the states; none is kept.
-        """
-        numbers = self.starts.of_lists
-        new = sorted(
-            {
-                n
-                for n, turn in zip(numbers, self.turns, strict=True)
-                if turn and turn.commit is not None and n is not None
-            }
-        )
-        to_keep = [states[n] for n in new for states in self.starts.of_models]
-        handles = iter(self.place.store.keep(self.place.owner, to_keep))
-        added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in self.starts.of_models) for n in new}
-        return [
-            None if turn is None or n is None else added.get(n, turn.session)
-            for n, turn in zip(numbers, self.turns, strict=True)
-        ]
+    both = [*zip(starts.of_lists, turns, strict=True)]
+    new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
+    to_keep = [states[n] for n in new for states in starts.of_models]
+    handles = iter(state_store.store.keep(state_store.owner, to_keep))
+    added = {n: _HANDLE_SEPARATOR.join(next(handles) for _ in starts.of_models) for n in new}
+    return [None if turn is None or n is None else added.get(n, turn.session) for n, turn in both]
 
 
 def resume_sessions(
@@ -122,7 +104,7 @@ def resume_sessions(
     bos: bool,
     eos: bool,
     name: Callable[[int], str],
-) -> Work[Any, SessionStates]:
+) -> Work[Any, StartStates]:
     """Find the states of sessions and read the committed texts; a use case.
 
     Args:
@@ -153,7 +135,7 @@ def resume_sessions(
         previous = [states[number] for states in found]
         texts = [_commit_ids(previous[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
         of_models.append((yield from _read_commits(loaded, previous, texts)))
-    return SessionStates(StartStates(of_lists, of_models), turns, state_store)
+    return StartStates(of_lists, of_models)
 
 
 def _session_states(
@@ -183,18 +165,14 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
     if turn.commit is None:
         return np.zeros(0, dtype=np.int64)
     limits.check_characters(turn.commit, parameter=f"{name}commit")
+    text = turn.commit
+    if not (eos or not text or text[-1].isspace() or before.loaded.tokenizer.leading_space):
+        text += " "  # before the next candidate: as after a context, it is read and not scored
+    ids = ids_after(before, text)
     if eos:
-        ids = np.append(ids_after(before, turn.commit), EOS)
-    else:
-        ids = ids_after(before, _with_trailing_space(before.loaded, turn.commit))
+        ids = np.append(ids, EOS)
     limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
     return ids
-
-
-def _with_trailing_space(loaded: LoadedModel, text: str) -> str:
-    """Append the space before the next candidate: as after a context, it is read and not scored."""
-    adds_space = loaded.tokenizer.leading_space  # the next word's first token has its own space
-    return text if adds_space or not text or text[-1].isspace() else text + " "
 
 
 def _read_commits(
@@ -252,7 +230,7 @@ class RerankOptions:
     @property
     def is_pairwise(self) -> bool:
         """Return whether all pairs of candidates of a list are compared."""
-        consensus = (name for name in self.weighting.weights if name.startswith(reranking_features.CONSENSUS))
+        consensus = (name for name in self.weighting.weights if name.startswith(CONSENSUS))
         return self.mbr is not None or self.confidences or any(consensus)
 
 
@@ -266,6 +244,10 @@ class RerankItem(NamedTuple):
 
     given: CandidateList
     turn: Turn | None = None
+
+
+_FilteredList: TypeAlias = tuple[CandidateList, npt.NDArray[np.int64]]
+"""A list, possibly without duplicates, and the original indices of its candidates."""
 
 
 class RankedList(NamedTuple):
@@ -294,11 +276,6 @@ class RankedList(NamedTuple):
     confidences: list[WordPosterior]
     tokens: Callable[[int], TokenScores] | None
     session: str | None
-
-    @property
-    def chosen(self) -> int:
-        """Index of the best candidate in the original list."""
-        return int(self.indices[self.ranking.order[0]])
 
     def features(self, index: int) -> dict[str, float]:
         """Return the features, given and computed, of the candidate at an index."""
@@ -335,70 +312,39 @@ def rerank(
     """
     given = _checked_columns(models, [item.given for item in items], options, name)
     yield None
-    resumed = None
-    if states is not None and any(item.turn for item in items):
-        bos, eos, turns = options.scoring.bos, options.commit_eos, [item.turn for item in items]
-        resumed = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
-    unique = [
-        _without_duplicates(item.given) if options.drop_duplicates else _unfiltered(item.given)
-        for item in items
-    ]
-    given = (
-        _filter_columns(given, unique, [item.given for item in items]) if options.drop_duplicates else given
-    )
-    lists = [item.given for item in unique]
-    starts = resumed.starts if resumed else NO_START_STATES
+    starts, turns = NO_START_STATES, [item.turn for item in items]
+    if states is not None and any(turns):
+        bos, eos = options.scoring.bos, options.commit_eos
+        starts = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
+    filtered = [_filter_candidates(item.given, drop_duplicates=options.drop_duplicates) for item in items]
+    if options.drop_duplicates:
+        offsets = offsets_of([item.given for item in items])
+        rows = np.concatenate(
+            [first + indices for first, (_, indices) in zip(offsets, filtered, strict=False)]
+        )
+        given = {name: column[rows] for name, column in given.items()}
+    lists = [kept for kept, _ in filtered]
     scores = yield from score_candidates(models, lists, limits, options.scoring, starts=starts, prefix=name)
     features = scores.features.normalised(options.weighting.length_exponent)
-    features = yield from _with_derived(lists, features, options, name)
+    features = yield from with_derived(lists, features, options.weighting.weights, place=name)
     totals = options.weighting.totals(features.matrix(list(options.weighting.weights), given))
-    ranked = yield from _rank_lists(unique, features, totals, scores, options)
-    if resumed is None:
+    ranked = yield from _rank_lists(filtered, features, totals, scores, options)
+    if states is None or not any(turns):
         return ranked
-    return [item._replace(session=s) for item, s in zip(ranked, resumed.sessions(), strict=True)]
+    sessions = store_sessions(starts, turns, states)
+    return [item._replace(session=session) for item, session in zip(ranked, sessions, strict=True)]
 
 
-class _FilteredList(NamedTuple):
-    """A list, possibly without duplicates, and the original indices of its candidates."""
-
-    given: CandidateList
-    indices: npt.NDArray[np.int64]
-
-
-def _unfiltered(given: CandidateList) -> _FilteredList:
-    return _FilteredList(given, np.arange(len(given.candidates)))
-
-
-def _without_duplicates(given: CandidateList) -> _FilteredList:
-    """Keep the first candidate of each text."""
-    first: dict[str, int] = {}
-    for index, candidate in enumerate(given.candidates):
-        first.setdefault(candidate.text, index)
-    if len(first) == len(given.candidates):
-        return _unfiltered(given)
-    candidates = tuple(given.candidates[index] for index in first.values())
-    unique = CandidateList(given.name, given.context, candidates, given.references, given.continuation)
-    return _FilteredList(unique, np.array(list(first.values())))
-
-
-def _filter_columns(
-    given: Mapping[str, Floats], filtered: Sequence[_FilteredList], lists: Sequence[CandidateList]
-) -> dict[str, Floats]:
-    """Select the given features of the remaining candidates."""
-    offsets = offsets_of(lists)
-    rows = np.concatenate([first + item.indices for first, item in zip(offsets, filtered, strict=False)])
-    return {name: column[rows] for name, column in given.items()}
-
-
-def _check_needs_no_model(weights: Mapping[str, float]) -> None:
-    """Refuse weights of the main model's features: a profile can name no model and have such weights."""
-    computed = {*MODEL_FEATURES, LM_SUM}
-    for name in weights:
-        if name in computed or base_feature(name) in computed or needs_tokens(name):
-            raise InvalidInputError(
-                f"weights.{name} is given, but no model scores the candidates; name one in `model`",
-                parameter=f"weights.{name}",
-            )
+def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _FilteredList:
+    """Keep the first candidate of each text, or all candidates."""
+    if drop_duplicates:
+        first: dict[str, int] = {}
+        for index, candidate in enumerate(given.candidates):
+            first.setdefault(candidate.text, index)
+        if len(first) < len(given.candidates):
+            candidates = tuple(given.candidates[index] for index in first.values())
+            return replace(given, candidates=candidates), np.array(list(first.values()))
+    return given, np.arange(len(given.candidates))
 
 
 def _checked_columns(
@@ -409,8 +355,12 @@ def _checked_columns(
 ) -> dict[str, Floats]:
     """Check weights and given features before scoring; return the columns of given features with weights."""
     options.weighting.check(models.extra)
-    if not models.parts:
-        _check_needs_no_model(options.weighting.weights)
+    for feature in options.weighting.weights if not models.parts else ():
+        if needs_main_model(feature):  # a profile can name no model and have such weights
+            raise InvalidInputError(
+                f"weights.{feature} is given, but no model scores the candidates; name one in `model`",
+                parameter=f"weights.{feature}",
+            )
     check_given(lists, models=models.extra, place=name)
     longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
     count = len(lists[longest].candidates)
@@ -421,25 +371,6 @@ def _checked_columns(
             parameter=f"{name(longest)}candidates",
         )
     return {feature: given_column(lists, feature, place=name) for feature in options.weighting.given}
-
-
-def _with_derived(
-    lists: Sequence[CandidateList], features: ListFeatures, options: RerankOptions, name: Callable[[int], str]
-) -> Work[Any, ListFeatures]:
-    """Add the derived features that have weights."""
-    names = tuple(feature for feature in options.weighting.weights if reranking_features.is_derived(feature))
-    if not names:
-        return features
-    parts = []
-    read = 0
-    for number, item in enumerate(lists):
-        of_list = features.of_list(number)
-        parts.append((yield from derived_in_steps(item, of_list, names, place=name(number))))
-        read += len(item.candidates)
-        if read > CANDIDATES_PER_STEP:
-            read = 0
-            yield None
-    return features.extended(names, np.concatenate(parts))
 
 
 def _rank_lists(
@@ -453,48 +384,34 @@ def _rank_lists(
     done = 0
     for number, (given, indices) in enumerate(filtered):
         first, end = features.offsets[number : number + 2].tolist()
-        item = yield from _rank_list(given, indices, features, totals[first:end], first, scores, options)
-        ranked.append(item)
+        texts = [candidate.text for candidate in given.candidates] if options.is_pairwise else []
+        posteriors = scaled_posteriors(totals[first:end], options.posterior_scale)
+        values, utilities = totals[first:end], None
+        if options.mbr is not None:
+            values = utilities = yield from expected_utilities(texts, posteriors, options.mbr)
+        ranking = rank_by(values, posteriors)
+        confidences: list[WordPosterior] = []
+        if options.confidences:
+            confidences = yield from word_confidences(texts, posteriors, int(ranking.order[0]))
+        ranked.append(
+            RankedList(
+                given,
+                indices,
+                ranking,
+                totals[first:end],
+                features.names,
+                features.values[first:end],
+                utilities,
+                confidences,
+                scores.tokens_from(first),
+                None,
+            )
+        )
         done += len(indices)
         if options.is_pairwise or done > CANDIDATES_PER_STEP:
             done = 0
             yield None
     return ranked
-
-
-def _rank_list(
-    given: CandidateList,
-    indices: npt.NDArray[np.int64],
-    features: ListFeatures,
-    totals: Floats,
-    first: int,
-    scores: CandidateScores,
-    options: RerankOptions,
-) -> Work[Any, RankedList]:
-    posteriors = scaled_posteriors(totals, options.posterior_scale)
-    utilities = None
-    if options.mbr is not None:
-        texts = [c.text for c in given.candidates]
-        utilities = yield from expected_utilities_in_steps(texts, posteriors, options.mbr)
-    ranking = rank_by(totals if utilities is None else utilities, posteriors)
-    confidences: list[WordPosterior] = []
-    if options.confidences:
-        texts = [c.text for c in given.candidates]
-        best = int(ranking.order[0])
-        (confidences,) = yield from word_confidences_in_steps(texts, posteriors, chosen=[best])
-    tokens = scores.tokens
-    return RankedList(
-        given,
-        indices,
-        ranking,
-        totals,
-        features.names,
-        features.values[first : first + len(totals)],
-        utilities,
-        confidences,
-        None if tokens is None else (lambda index: tokens(first + index)),
-        None,
-    )
 
 
 RerankOutcome: TypeAlias = RankedList | LanguageModelError
@@ -566,30 +483,15 @@ def rerank_batch(
     A use case; see `rerank_lines` for the arguments.
     """
     items = [line for line in lines if isinstance(line, RerankItem)]
-    ranked = iter((yield from _rerank_or_split(models, items, options, limits, states)))
-    return [next(ranked) if isinstance(line, RerankItem) else line for line in lines]
-
-
-def _rerank_or_split(
-    models: ScoringModels,
-    items: Sequence[RerankItem],
-    options: RerankOptions,
-    limits: Limits,
-    states: OwnedStateStore | None,
-) -> Work[Any, list[RerankOutcome]]:
-    if not items:
-        return []
-    try:
-        return [*(yield from rerank(models, items, options, limits, states=states, name=_no_prefix))]
-    except (InvalidInputError, StatesFullError) as error:
-        if len(items) == 1:
-            return [error]
-    one_by_one: list[RerankOutcome] = []
-    for item in items:
-        one_by_one += yield from _rerank_or_split(models, [item], options, limits, states)
-    return one_by_one
-
-
-def _no_prefix(_: int) -> str:
-    """Return the prefix of `candidates` in messages where a line is one list: empty."""
-    return ""
+    outcomes: list[RerankOutcome] = []
+    if items:
+        try:
+            outcomes += yield from rerank(models, items, options, limits, states=states, name=lambda _: "")
+        except (InvalidInputError, StatesFullError) as error:
+            if len(items) == 1:
+                outcomes = [error]
+    if len(outcomes) < len(items):
+        for item in items:
+            outcomes += yield from rerank_batch(models, [item], options, limits, states=states)
+    reranked = iter(outcomes)
+    return [next(reranked) if isinstance(line, RerankItem) else line for line in lines]

@@ -3,23 +3,23 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import CandidateList
 from models.reranking.features import CONSENSUS, ListFeatures, check_given, is_derived
 from models.reranking.metrics.metric import Metric
 from models.reranking.tuning.cross_fitting import (
-    TuningData,
     TuningOutcome,
     cross_fit,
+    list_prefix,
     select_with_references,
     tuning_data,
 )
 from models.reranking.tuning.fitting import TuningSettings, assign_folds
 from models.reranking.tuning.problem import Ints
 from service.engine.job import Work
-from service.use_cases.candidate_features import ScoringModels, compute_features
+from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.constants import LISTS_AT_ONCE
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import MAX_COMPARED
@@ -47,51 +47,8 @@ class TuneCommand:
     features: tuple[str, ...] | None = None
     settings: TuningSettings = field(default_factory=TuningSettings)
 
-    def check_searches(self) -> None:
-        """Refuse more searches than the limit of one request.
 
-        Raises:
-            InvalidInputError: there are too many.
-        """
-        tuning = self.settings
-        searches = (tuning.folds + 1) * len(tuning.length_exponents) * (tuning.restarts + tuning.resamples)
-        if searches > MAX_SEARCHES:
-            raise InvalidInputError(
-                f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
-                "searches are made in one request",
-                parameter="restarts",
-            )
-
-
-def check_candidate_count(count: int) -> None:
-    """Refuse more candidates than the limit of one request.
-
-    Raises:
-        InvalidInputError: there are too many.
-    """
-    if count > MAX_CANDIDATES:
-        raise InvalidInputError(
-            f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are tuned on in one request: "
-            "use `gramophone tune` for more",
-            parameter="lists",
-        )
-
-
-class TuneResult(NamedTuple):
-    """Result of tuning.
-
-    Attributes:
-        data: the lists as a tuning problem.
-        folds: fold of each list [N].
-        outcome: the weights and their evaluation.
-    """
-
-    data: TuningData
-    folds: Ints
-    outcome: TuningOutcome
-
-
-def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[Any, TuneResult]:
+def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[Any, TuningOutcome]:
     """Score the candidates, search for weights, and evaluate them; a use case.
 
     Raises:
@@ -100,13 +57,13 @@ def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[An
     """
     numbers, lists = select_with_references(command.lists)
     yield from _check(command, lists, numbers, models)
-    computed = yield from compute_features(models, lists, limits)
-    return (yield from tune_and_evaluate(command, computed))
+    scores = yield from score_candidates(models, lists, limits)
+    return (yield from tune_and_evaluate(command, scores.features))
 
 
 def tune_and_evaluate(
     command: TuneCommand, computed: ListFeatures, *, searched: Callable[[], None] = lambda: None
-) -> Work[Any, TuneResult]:
+) -> Work[Any, TuningOutcome]:
     """Search for weights and evaluate them; a use case.
 
     Args:
@@ -126,12 +83,7 @@ def tune_and_evaluate(
     )
     folds = assign_folds(data.lists, folds=command.settings.folds, seed=command.settings.seed)
     yield None
-    outcome = yield from cross_fit(data, folds, command.settings, searched=searched)
-    return TuneResult(data, folds, outcome)
-
-
-def _list_prefix(numbers: Ints, index: int) -> str:
-    return f"lists[{numbers[index]}]."
+    return (yield from cross_fit(data, folds, command.settings, searched=searched))
 
 
 def _check(
@@ -140,7 +92,7 @@ def _check(
     """Refuse lists unfit for tuning; `numbers` are their indices in the request, for messages."""
     for begin in range(0, len(lists), LISTS_AT_ONCE):
         batch, batch_numbers = lists[begin : begin + LISTS_AT_ONCE], numbers[begin : begin + LISTS_AT_ONCE]
-        check_given(batch, models=models.extra, place=partial(_list_prefix, batch_numbers))
+        check_given(batch, models=models.extra, place=partial(list_prefix, batch_numbers))
         yield None
     compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
     longest = max(len(item.candidates) for item in lists)

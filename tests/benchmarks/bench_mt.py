@@ -87,7 +87,8 @@ def computed_features(
 def show(label: str, choice: Choice, best: Choice, statistics: dict[str, np.ndarray]) -> None:
     told = []
     for name, counts in statistics.items():
-        test = paired_bootstrap(make_metric(name), counts[best], counts[choice])
+        metric = make_metric(name)
+        test = run_steps(paired_bootstrap(metric, counts[best], counts[choice], samples=1000, seed=12345))
         score = float(make_metric(name).score(counts[choice].sum(axis=0)))
         told.append(
             f"{name} {score:6.2f} {test.difference:+.2f} [{test.low:+.2f}, {test.high:+.2f}] p = {test.p_value:.3f}"

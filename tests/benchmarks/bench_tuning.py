@@ -112,9 +112,8 @@ def grid_searched(data: TuningData, peer: np.ndarray, folds: np.ndarray) -> np.n
 
 
 def line(label: str, problem: TuningProblem, chosen: np.ndarray) -> str:
-    test = paired_bootstrap(
-        problem.metric, problem.statistics[problem.first_pass()], problem.statistics[chosen]
-    )
+    first, after = problem.statistics[problem.first_pass()], problem.statistics[chosen]
+    test = run_steps(paired_bootstrap(problem.metric, first, after, samples=1000, seed=12345))
     return (
         f"{label:28} {problem.score(chosen):6.2f}   {test.difference:+.2f} "
         f"[{test.low:+.2f}, {test.high:+.2f}]  p = {test.p_value:.3f}"
@@ -129,15 +128,15 @@ def worst_half(data: TuningData) -> tuple[float, int]:
         inside, outside = np.sort(order[::2]), np.sort(order[1::2])
         half = TuningData(
             data.lists,
-            tuple(shape._replace(problem=shape.problem.of(inside)) for shape in data.shapes),
+            tuple(shape.of(inside) for shape in data.shapes),
             data.candidate_indices,
             data.counts,
             (),
         )
         outcome = run_steps(cross_fit(half, np.arange(len(inside)) % 2, TuningSettings()))
-        rest = data.shapes[outcome.fitted.shape].problem.of(outside)
+        rest = data.shapes[outcome.fitted.shape].of(outside)
         lost = max(lost, rest.score(outcome.fitted.chosen(rest)) - rest.score(rest.first_pass()))
-        used += outcome.decision == "tuned"
+        used += outcome.figures.decision == "tuned"
     return lost, used
 
 
@@ -163,7 +162,7 @@ def compare(folder: Path, name: str, num_folds: int) -> None:
     print(problem.metric.signature)
     print(line("first pass", problem, outcome.first))
     print(line("weights tried", problem, outcome.held_out) + f"   {took_s:.1f} s")
-    print(f"{'tuned':28} {outcome.tuned:6.2f}   {outcome.decision}")
+    print(f"{'tuned':28} {outcome.figures.tuned:6.2f}   {outcome.figures.decision}")
     ungated = run_steps(cross_fit(data, folds, TuningSettings(folds=num_folds, max_p_value=1.0)))
     print(line("tried, whatever is better", problem, ungated.held_out))
     print(line("KenLM, grid of weights", problem, grid_searched(data, models.kenlm, folds)))

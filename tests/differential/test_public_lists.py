@@ -8,9 +8,8 @@ import pytest
 from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.formats.format import collapse_whitespace
 from models.reranking.formats.reader import read_bytes, read_lists
-from models.reranking.formats.summary import summarise_lists
 from models.reranking.formats.writer import format_lists
-from models.reranking.metrics import make_metric
+from models.reranking.metrics import make_metric, summarise_lists
 from models.reranking.tuning.cross_fitting import cross_fit, tuning_data
 from models.reranking.tuning.fitting import TuningSettings
 from tests.support.nbest_lists import RECOGNISED, recognised, words_alone
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.data
     [("common-voice.json", 2000, 15.44, 11.32), ("librispeech-clean.json", 2620, 1.79, 0.89)],
 )
 def test_hyporadises_error_rates(data_dir, file, lists, first, oracle):
-    figures = summarise_lists(read_lists(data_dir / "nbest" / file)).figures()
+    figures = summarise_lists(read_lists(data_dir / "nbest" / file))
     assert (figures["lists"], figures["lists_with_references"], figures["duplicates"]) == (lists, lists, 0)
     assert round(figures["first_wer"], 2) == first
     assert round(figures["oracle_wer"], 2) == oracle

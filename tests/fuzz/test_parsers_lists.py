@@ -12,8 +12,8 @@ from models.errors import FormatError
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import FORMAT_NAMES, FORMATS, read_bytes, read_lists
-from models.reranking.formats.summary import summarise_lists
 from models.reranking.formats.writer import format_lists
+from models.reranking.metrics import summarise_lists
 from tests.fuzz.damage import any_bytes, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz
 

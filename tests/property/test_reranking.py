@@ -12,12 +12,12 @@ from models.reranking.candidates import Candidate, CandidateList, run_steps
 from models.reranking.mbr import UTILITIES, expected_utilities, word_confidences
 from models.reranking.metrics import METRIC_NAMES, make_metric
 from models.reranking.metrics.error_rate import pairwise_distances
-from models.reranking.ranking import LogLinearModel, rank
+from models.reranking.ranking import LogLinearModel, rank_by, scaled_posteriors
 from models.reranking.tuning.mert import line_loss
 from models.reranking.tuning.problem import argmax_by_list, standardise_features
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
-from service.use_cases.candidate_features import ScoringModels, ScoringOptions, compute_features
+from service.use_cases.candidate_features import ScoringModels, ScoringOptions, score_candidates
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import RerankItem, RerankOptions, rerank
 from service.use_cases.sequence_scoring import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
@@ -60,23 +60,27 @@ def loaded(name):
 LOADED = {name: loaded(name) for name in (*EXACT, *NEAR)}
 
 
+def ranked(values):
+    return rank_by(values, scaled_posteriors(values))
+
+
 @given(totals)
 def test_a_ranking_is_a_permutation_in_falling_order(values):
-    ranking = rank(values)
+    ranking = ranked(values)
     assert sorted(ranking.order) == list(range(len(values)))
     assert (np.diff(values[ranking.order]) <= 0).all()
 
 
 @given(totals)
 def test_posteriors_are_a_distribution_in_falling_order(values):
-    posteriors = rank(values).posteriors
+    posteriors = ranked(values).posteriors
     assert abs(posteriors.sum() - 1) < 1e-9
     assert (np.diff(posteriors) <= 0).all()
 
 
 @given(totals, st.floats(-100, 100))
 def test_posteriors_do_not_depend_on_what_all_share(values, shift):
-    np.testing.assert_allclose(rank(values + shift).posteriors, rank(values).posteriors, atol=1e-6)
+    np.testing.assert_allclose(ranked(values + shift).posteriors, ranked(values).posteriors, atol=1e-6)
 
 
 weights = st.dictionaries(
@@ -103,8 +107,10 @@ def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_we
 @given(some=lists, bos=st.booleans(), eos=st.booleans())
 def test_features_do_not_depend_on_company(name, some, bos, eos):
     models, options = ScoringModels((LOADED[name],)), ScoringOptions(bos=bos, eos=eos)
-    together = run_to_completion(compute_features(models, some, LIMITS, options))
-    alone = [run_to_completion(compute_features(models, [one], LIMITS, options)).values for one in some]
+    together = run_to_completion(score_candidates(models, some, LIMITS, options)).features
+    alone = [
+        run_to_completion(score_candidates(models, [one], LIMITS, options)).features.values for one in some
+    ]
     atol = 0 if name in EXACT else 2e-5
     np.testing.assert_allclose(together.values, np.concatenate(alone), rtol=0, atol=atol)
 
@@ -134,7 +140,12 @@ utilities = st.sampled_from(UTILITIES)
 
 
 def of(candidates, utility):
-    return expected_utilities([text for text, _ in candidates], [mass for _, mass in candidates], utility)
+    texts, mass = zip(*candidates, strict=True)
+    return run_steps(expected_utilities(texts, mass, utility))
+
+
+def confidences(texts, mass):
+    return [run_steps(word_confidences(texts, mass, chosen)) for chosen in range(len(texts))]
 
 
 @given(weighted, utilities, st.randoms())
@@ -154,14 +165,14 @@ def test_a_candidate_given_twice_is_one_with_the_mass_of_both(candidates, utilit
 @given(st.lists(short_texts, min_size=1, max_size=7, unique=True), utilities, st.data())
 def test_where_one_candidate_has_all_mass_none_is_better(candidates, utility, data):
     certain = data.draw(st.integers(0, len(candidates) - 1))
-    expected = expected_utilities(candidates, np.eye(len(candidates))[certain], utility)
+    expected = run_steps(expected_utilities(candidates, np.eye(len(candidates))[certain], utility))
     assert expected[certain] == expected.max()
 
 
 @given(weighted)
 def test_confidences_lie_between_the_candidates_own_mass_and_one(candidates):
     mass = np.array([mass for _, mass in candidates]) / sum(mass for _, mass in candidates)
-    answers = word_confidences([text for text, _ in candidates], mass)
+    answers = confidences([text for text, _ in candidates], mass)
     for own, words in zip(mass, answers, strict=True):
         assert all(own - 1e-9 <= word.confidence <= 1 for word in words)
 
@@ -169,7 +180,7 @@ def test_confidences_lie_between_the_candidates_own_mass_and_one(candidates):
 @given(weighted)
 def test_expected_word_errors_are_at_least_the_doubt_about_words(candidates):
     names, mass = zip(*candidates, strict=True)
-    answers = word_confidences(names, mass)
+    answers = confidences(names, mass)
     for errors, words in zip(-of(candidates, "wer"), answers, strict=True):
         assert errors >= sum(1 - word.confidence for word in words) - 1e-9
 
@@ -273,10 +284,9 @@ def test_the_oracle_is_no_worse_than_any_choice(one):
 @settings(max_examples=50)
 @given(problems(), st.tuples(st.floats(0.1, 9), st.floats(-9, -0.1)))
 def test_comparable_features_choose_as_the_features_did(one, weights):
-    scaled, scaling = standardise_features(one)
-    comparable = np.array(weights) * scaling.deviations
-    totals = scaled.features @ comparable
-    raw = one.features @ scaling.raw(comparable)
+    scaled, deviations = standardise_features(one)
+    totals = scaled.features @ (np.array(weights) * deviations)
+    raw = one.features @ np.where(deviations > 0, weights, 0.0)
     lengths = np.diff(one.offsets)
     spread = raw - np.repeat(np.add.reduceat(raw, one.offsets[:-1]) / lengths, lengths)
     np.testing.assert_allclose(totals, spread, atol=1e-9)

@@ -10,8 +10,7 @@ import numpy as np
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.features import NUM_WORDS, ListFeatures
 from models.reranking.metrics import make_metric
-from models.reranking.tuning.cross_fitting import ListCounts, TuningData
-from models.reranking.tuning.fitting import ProblemVariant
+from models.reranking.tuning.cross_fitting import CountsResult, TuningData
 from models.reranking.tuning.problem import TuningProblem, standardise_features
 
 RECOGNISED = ("common-voice", "librispeech-clean")
@@ -69,9 +68,7 @@ def uninformative(num_lists=60, size=5, seed=0):
 
 def data_of(one):
     """A problem as tuning takes it; its lists have no texts."""
-    return TuningData(
-        (), (ProblemVariant(0.0, one),), np.zeros(0, dtype=np.int64), ListCounts(0, 0, 0, 0, 0), ()
-    )
+    return TuningData((), (one,), np.zeros(0, dtype=np.int64), CountsResult(0, 0, 0, 0, 0), ())
 
 
 def scaled(one):

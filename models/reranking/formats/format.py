@@ -9,7 +9,7 @@ is part of a word.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
@@ -65,7 +65,7 @@ ListOrBadLine = CandidateList | BadLine
 
 
 def unpacked_name(path: PurePath) -> str:
-    """A file's name, without the ending of a packed one."""
+    """A file's name, without the ending of a packed one; so is the list of a file called that holds one."""
     return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
@@ -74,10 +74,21 @@ class SourceLines:
 
     Attributes:
         source: the file's name, or what a stream is called.
+        beam_size: candidates of each list, where nothing else separates lists.
+        scores: further files with a score for each candidate, by the feature that the score becomes.
     """
 
-    def __init__(self, source: str, lines: Iterable[TextLine | BadLine]) -> None:
+    def __init__(
+        self,
+        source: str,
+        lines: Iterable[TextLine | BadLine],
+        *,
+        beam_size: int | None = None,
+        scores: "Mapping[str, SourceLines] | None" = None,
+    ) -> None:
         self.source = source
+        self.beam_size = beam_size
+        self.scores = scores or {}
         self._lines = iter(lines)
 
     def __iter__(self) -> Iterator[TextLine | BadLine]:
@@ -86,24 +97,6 @@ class SourceLines:
     def bad(self, number: int, problem: str, *, loses_list: bool = False) -> BadLine:
         """A complaint about a line."""
         return BadLine(self.source, number, problem, loses_list)
-
-    @property
-    def list_name(self) -> str:
-        """Name of the list of a file that holds one: the file's name, without the ending of a packed one."""
-        return unpacked_name(PurePath(self.source))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """Options that a format does not contain itself.
-
-    Attributes:
-        beam_size: candidates of each list, where nothing else separates lists.
-        scores: further files with a score for each candidate, by the feature that the score becomes.
-    """
-
-    beam_size: int | None = None
-    scores: Mapping[str, SourceLines] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +122,7 @@ class Format:
     """
 
     name: str
-    read: Callable[[SourceLines, ReadOptions], Iterator[ListOrBadLine]]
+    read: Callable[[SourceLines], Iterator[ListOrBadLine]]
     write: Callable[[Iterable[CandidateList]], Iterator[str]]
     features: frozenset[str] | None = None
     custom_feature_names: bool = False
@@ -271,13 +264,18 @@ def group_candidates(
         lines: where they come from, for messages.
     """
     name, members = "", list[tuple[int, Candidate]]()
+
+    def close() -> CandidateList:
+        members.sort(key=lambda member: member[0])
+        return CandidateList(name, "", tuple(candidate for _, candidate in members))
+
     for row in rows:
         if isinstance(row, BadLine):
             yield row
             continue
         number, (row_name, index, candidate) = row
         if members and row_name != name:
-            yield _close_list(name, members)
+            yield close()
             members = []
         name = row_name
         if len(members) < MAX_LIST_CANDIDATES:
@@ -285,12 +283,7 @@ def group_candidates(
         else:
             yield lines.bad(number, f"list {name!r} has more than {MAX_LIST_CANDIDATES:,} candidates")
     if members:
-        yield _close_list(name, members)
-
-
-def _close_list(name: str, members: list[tuple[int, Candidate]]) -> CandidateList:
-    members.sort(key=lambda member: member[0])
-    return CandidateList(name, "", tuple(candidate for _, candidate in members))
+        yield close()
 
 
 _BLOCK_BYTES = 1 << 20

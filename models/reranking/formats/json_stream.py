@@ -7,11 +7,12 @@ fit into memory, and a member with an error is lost alone, as long as its bracke
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from models.errors import InvalidInputError
-from models.reranking.formats.format import MAX_LIST_BYTES, BadLine, SourceLines, TextLine
+from models.reranking.candidates import CandidateList
+from models.reranking.formats.format import MAX_LIST_BYTES, BadLine, ListOrBadLine, SourceLines, TextLine
 
 JsonObject = dict[str, Any]
 
@@ -158,13 +159,34 @@ class JsonElement(NamedTuple):
     text: str
 
 
-def iter_elements(lines: SourceLines, outer: str) -> Iterator[JsonElement | BadLine]:
-    """The objects that a document has as its members.
+def read_elements(
+    lines: SourceLines, outer: str, parse: Callable[[JsonElement, list[str]], CandidateList | None]
+) -> Iterator[ListOrBadLine]:
+    """The lists that are the members of a document, all of them objects.
 
     Args:
         lines: of the document.
         outer: `[` for an array of objects, `{` for an object of objects.
+        parse: makes a list of a member, and adds what is wrong with it to the problems; None if nothing is left of
+            it. It raises InvalidInputError where all of it is wrong.
     """
+    for element in _elements(lines, outer):
+        if isinstance(element, BadLine):
+            yield element
+            continue
+        problems: list[str] = []
+        one = None
+        try:
+            one = parse(element, problems)
+        except InvalidInputError as error:
+            problems.append(str(error))
+        for index, problem in enumerate(problems, start=1):
+            yield lines.bad(element.number, problem, loses_list=one is None and index == len(problems))
+        if one is not None:
+            yield one
+
+
+def _elements(lines: SourceLines, outer: str) -> Iterator[JsonElement | BadLine]:
     scanner = _Scanner(lines, outer)
     number = 1
     for line in lines:

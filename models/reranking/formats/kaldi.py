@@ -23,7 +23,6 @@ from models.reranking.formats.format import (
     CandidateRow,
     Format,
     ListOrBadLine,
-    ReadOptions,
     SourceLines,
     collapse_whitespace,
     format_number,
@@ -71,9 +70,9 @@ def file_of_feature(feature: str) -> str:
     return file
 
 
-def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:
+def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Lists of lines with the same utterance; a hypothesis without one of the scores is left out."""
-    archives = {feature: _CostArchive(scores) for feature, scores in options.scores.items()}
+    archives = {feature: _CostArchive(scores) for feature, scores in lines.scores.items()}
     return group_candidates(_rows(lines, archives), lines)
 
 
@@ -88,7 +87,8 @@ def _rows(
         features: dict[str, float] = {}
         for feature, archive in archives.items():
             cost = archive.cost(f"{utterance}-{rank}")
-            yield from archive.take_bad_lines()
+            yield from archive.bad
+            archive.bad.clear()
             if cost is None:
                 yield lines.bad(number, f"{utterance}-{rank} has no score in {archive.source}")
                 break
@@ -114,7 +114,7 @@ class _CostArchive:
         self.source = lines.source
         self._rows = parse_lines(lines, _cost)
         self._waiting: dict[str, float] = {}
-        self._bad: list[BadLine] = []
+        self.bad: list[BadLine] = []  # that were met, and not handed on yet
 
     def cost(self, key: str) -> float | None:
         """Cost of a hypothesis; None if the archive has none."""
@@ -122,18 +122,13 @@ class _CostArchive:
             return self._waiting.pop(key)
         for row in self._rows:
             if isinstance(row, BadLine):
-                self._bad.append(row)
+                self.bad.append(row)
                 continue
             _, (found, cost) = row
             if found == key:
                 return cost
             self._waiting[found] = cost
         return None
-
-    def take_bad_lines(self) -> list[BadLine]:
-        """Bad lines that were met since the last call."""
-        bad, self._bad = self._bad, []
-        return bad
 
 
 def _cost(line: str) -> tuple[str, float]:

@@ -25,7 +25,6 @@ from models.reranking.formats.format import (
     CandidateRow,
     Format,
     ListOrBadLine,
-    ReadOptions,
     SourceLines,
     collapse_whitespace,
     format_number,
@@ -45,7 +44,7 @@ _UNNAMED = "feature"
 _SCORE, _TOTAL = "score", "total"
 
 
-def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say
+def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Lists of lines with the same id."""
     return group_candidates(parse_lines(lines, _row), lines)
 

@@ -17,7 +17,6 @@ from models.reranking.formats.format import (
     BadLine,
     Format,
     ListOrBadLine,
-    ReadOptions,
     SourceLines,
     collapse_whitespace,
     format_number,
@@ -26,32 +25,32 @@ from models.reranking.formats.format import (
 )
 
 
-def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:
+def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """Lists of as many lines as the beam is wide; a bad line is a candidate less in its list.
 
     Raises:
         InvalidInputError: the beam's size is not given.
     """
-    if options.beam_size is None or not 1 <= options.beam_size <= MAX_LIST_CANDIDATES:
+    if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
         raise InvalidInputError(
-            f"beam_size is {options.beam_size}; format nemo needs it, from 1 to {MAX_LIST_CANDIDATES:,}",
+            f"beam_size is {lines.beam_size}; format nemo needs it, from 1 to {MAX_LIST_CANDIDATES:,}",
             parameter="beam_size",
         )
     candidates, seen, number = list[Candidate](), 0, 0
     for row in parse_lines(lines, _candidate):
         if isinstance(row, BadLine):
-            yield row._replace(loses_list=not candidates and seen == options.beam_size - 1)
+            yield row._replace(loses_list=not candidates and seen == lines.beam_size - 1)
             number = row.number
         else:
             number, candidate = row
             candidates.append(candidate)
         seen += 1
-        if seen == options.beam_size:
+        if seen == lines.beam_size:
             if candidates:
                 yield CandidateList(None, "", tuple(candidates))
             candidates, seen = [], 0
     if seen:
-        problem = f"the last list has {seen} of {options.beam_size} candidates"
+        problem = f"the last list has {seen} of {lines.beam_size} candidates"
         yield lines.bad(number, problem, loses_list=not candidates)
         if candidates:
             yield CandidateList(None, "", tuple(candidates))

@@ -26,13 +26,12 @@ from typing import BinaryIO, NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.reranking.candidates import CandidateList
-from models.reranking.formats import hyporadise, jsonl, kaldi, mlm_scoring, moses, nemo, srilm
+from models.reranking.formats import json_formats, kaldi, moses, nemo, srilm
 from models.reranking.formats.format import (
     ASCII_WHITESPACE,
     BadLine,
     Format,
     ListOrBadLine,
-    ReadOptions,
     ReferenceLayout,
     SourceLines,
     is_decimal_number,
@@ -306,14 +305,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         one.name: one
         for one in (
-            jsonl.FORMAT,
+            json_formats.JSONL,
             moses.FORMAT,
-            srilm.FORMAT,
-            srilm.DECIPHER_1,
-            srilm.DECIPHER_2,
+            *srilm.FORMATS,
             kaldi.FORMAT,
-            mlm_scoring.FORMAT,
-            hyporadise.FORMAT,
+            json_formats.MLM_SCORING,
+            json_formats.HYPORADISE,
             nemo.FORMAT,
         )
     }
@@ -359,37 +356,27 @@ def detect_format(head: bytes, source: str) -> Format:
     first = text.partition("\n")[0].strip(ASCII_WHITESPACE)
     if not first:
         raise FormatError(source, "is empty, so its format cannot be told", hint=_FORMAT_HINT)
-    name = _json_format(text) if first[0] in "[{" else _line_format(first)
+    _, tab, last = first.rpartition("\t")
+    name = None
+    if first[0] == "[":
+        name = "hyporadise"
+    elif first[0] == "{":
+        found = {"jsonl": _JSONL.search(text), "mlm-scoring": _MLM_SCORING.search(text)}
+        positions = {name: match.start() for name, match in found.items() if match}
+        name = min(positions, key=positions.__getitem__, default=None)
+    elif "|||" in first:
+        name = "moses"
+    elif srilm.is_srilm_line(first):
+        name = "srilm"
+    elif tab and is_decimal_number(last):
+        name = "nemo"
+    elif _KALDI.fullmatch(first):
+        name = "kaldi"
     if name is None:
         raise FormatError(
             source, f"is in no format that is known: it begins {shorten(first)!r}", hint=_FORMAT_HINT
         )
     return FORMATS[name]
-
-
-def _json_format(text: str) -> str | None:
-    if text[0] == "[":
-        return "hyporadise"
-    found = {"jsonl": _JSONL.search(text), "mlm-scoring": _MLM_SCORING.search(text)}
-    positions = {name: match.start() for name, match in found.items() if match}
-    return min(positions, key=positions.__getitem__, default=None)
-
-
-def _line_format(first: str) -> str | None:
-    if "|||" in first:
-        return "moses"
-    if srilm.is_srilm_line(first):
-        return "srilm"
-    _, tab, last = first.rpartition("\t")
-    if tab and is_decimal_number(last):
-        return "nemo"
-    return "kaldi" if _KALDI.fullmatch(first) else None
-
-
-def detect_folder_format(folder: Path) -> Format:
-    """The format of which a folder's files are: Kaldi's archives, or else SRILM's lists."""
-    kaldis = any((folder / name).is_file() for name in kaldi.WORD_FILES)
-    return kaldi.FORMAT if kaldis else srilm.FORMAT
 
 
 _HEAD_BYTES = 1 << 16
@@ -426,13 +413,15 @@ def read_lists(
     """
     name = source_name or (str(source) if isinstance(source, Path) else "<stream>")
     if isinstance(source, Path) and source.is_dir():
-        form = format_by_name(format_name) if format_name else detect_folder_format(source)
-        items = _read_folder(source, form, _options(form, beam_size, scores))
+        is_kaldi = any((source / file).is_file() for file in kaldi.WORD_FILES)
+        form = format_by_name(format_name or ("kaldi" if is_kaldi else "srilm"))
+        items = _read_folder(source, form, _open_scores(form, beam_size, scores))
     else:
         blocks = read_blocks(source, name)
         head, blocks = _head(blocks)
         form = format_by_name(format_name) if format_name else detect_format(head, name)
-        items = form.read(_lines_of(blocks, name, form), _options(form, beam_size, scores))
+        opened = _open_scores(form, beam_size, scores)
+        items = form.read(_lines_of(blocks, name, form, beam_size=beam_size, scores=opened))
     if references:
         usual, numbered = form.reference_layout, form.numbered
         files = [
@@ -456,7 +445,8 @@ def read_bytes(
         InvalidInputError: an option is wrong, or does not belong to the format.
     """
     form = format_by_name(format_name)
-    items = form.read(_lines_of([body], source_name, form), _options(form, beam_size, _NO_SCORES))
+    _open_scores(form, beam_size, _NO_SCORES)
+    items = form.read(_lines_of([body], source_name, form, beam_size=beam_size))
     return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
@@ -470,52 +460,54 @@ def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
     return b"".join(first)[:_HEAD_BYTES], itertools.chain(first, blocks)
 
 
-def _options(form: Format, beam_size: int | None, scores: Mapping[str, Path]) -> ReadOptions:
+def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]) -> dict[str, SourceLines]:
+    """Lines of the files of scores, by feature; refuse options that do not belong to the format."""
     if beam_size is not None and form.name != "nemo":
         raise InvalidInputError(
             f"beam_size belongs to format nemo, not to {form.name}", parameter="beam_size"
         )
     if scores and not form.separate_score_files:
         raise InvalidInputError(f"scores belong to format kaldi, not to {form.name}", parameter="scores")
-    return ReadOptions(
-        beam_size=beam_size,
-        scores={feature: _file_lines(path, form) for feature, path in scores.items()},
-    )
+    return {feature: _file_lines(path, form) for feature, path in scores.items()}
 
 
-def _file_lines(path: Path, form: Format) -> SourceLines:
-    return _lines_of(read_blocks(path, str(path)), str(path), form)
+def _file_lines(path: Path, form: Format, scores: Mapping[str, SourceLines] | None = None) -> SourceLines:
+    return _lines_of(read_blocks(path, str(path)), str(path), form, scores=scores)
 
 
-def _lines_of(blocks: Iterable[bytes], name: str, form: Format) -> SourceLines:
+def _lines_of(
+    blocks: Iterable[bytes],
+    name: str,
+    form: Format,
+    *,
+    beam_size: int | None = None,
+    scores: Mapping[str, SourceLines] | None = None,
+) -> SourceLines:
     limit, keep = form.max_line_bytes, form.yields_undecodable
-    return SourceLines(name, split_lines(blocks, name, max_line_bytes=limit, keep_bad_text=keep))
+    lines = split_lines(blocks, name, max_line_bytes=limit, keep_bad_text=keep)
+    return SourceLines(name, lines, beam_size=beam_size, scores=scores)
 
 
-def _read_folder(folder: Path, form: Format, options: ReadOptions) -> Iterator[ListOrBadLine]:
-    if form.separate_score_files:
-        return form.read(*_kaldi_folder(folder, form, options))
-    if form.one_list_per_file:
-        files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."]
-        if not files:
-            raise FormatError(folder, "is a folder without files", hint="its files should be lists, one each")
-        return itertools.chain.from_iterable(form.read(_file_lines(path, form), options) for path in files)
-    raise FormatError(
-        folder, f"is a folder; format {form.name} has files with all lists", hint="name the files in it"
-    )
-
-
-def _kaldi_folder(folder: Path, form: Format, options: ReadOptions) -> tuple[SourceLines, ReadOptions]:
+def _read_folder(folder: Path, form: Format, scores: Mapping[str, SourceLines]) -> Iterator[ListOrBadLine]:
     files = {unpacked_name(path): path for path in sorted(folder.iterdir()) if path.is_file()}
-    words = next((files[name] for name in kaldi.WORD_FILES if name in files), None)
-    if words is None:
-        raise FormatError(folder, f"has no file {' or '.join(kaldi.WORD_FILES)}")
-    archives = {
-        feature: _file_lines(path, form)
-        for name, path in files.items()
-        if (feature := kaldi.feature_of_file(name)) is not None
-    }
-    return _file_lines(words, form), replace(options, scores={**archives, **options.scores})
+    if form.separate_score_files:
+        words = next((files[name] for name in kaldi.WORD_FILES if name in files), None)
+        if words is None:
+            raise FormatError(folder, f"has no file {' or '.join(kaldi.WORD_FILES)}")
+        archives = {
+            feature: _file_lines(path, form)
+            for name, path in files.items()
+            if (feature := kaldi.feature_of_file(name)) is not None
+        }
+        return form.read(_file_lines(words, form, {**archives, **scores}))
+    if not form.one_list_per_file:
+        raise FormatError(
+            folder, f"is a folder; format {form.name} has files with all lists", hint="name the files in it"
+        )
+    lists = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."]
+    if not lists:
+        raise FormatError(folder, "is a folder without files", hint="its files should be lists, one each")
+    return itertools.chain.from_iterable(form.read(_file_lines(path, form)) for path in lists)
 
 
 def _rename_reserved(
@@ -528,18 +520,17 @@ def _rename_reserved(
             continue
         names = {name for candidate in item.candidates for name in candidate.features}
         renamed = {name: _free_name(name, names) for name in names if reserved(name)}
-        yield _rename_features(item, renamed) if renamed else item
+        if not renamed:
+            yield item
+            continue
+        candidates = (
+            replace(c, features={renamed.get(name, name): value for name, value in c.features.items()})
+            for c in item.candidates
+        )
+        yield replace(item, candidates=tuple(candidates))
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
     while name in taken:
         name = f"old_{name}"
     return name
-
-
-def _rename_features(one: CandidateList, renamed: Mapping[str, str]) -> CandidateList:
-    candidates = (
-        replace(c, features={renamed.get(name, name): value for name, value in c.features.items()})
-        for c in one.candidates
-    )
-    return replace(one, candidates=tuple(candidates))

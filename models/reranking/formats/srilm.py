@@ -20,6 +20,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
@@ -28,7 +29,6 @@ from models.reranking.formats.format import (
     BadLine,
     Format,
     ListOrBadLine,
-    ReadOptions,
     SourceLines,
     collapse_whitespace,
     format_number,
@@ -36,6 +36,7 @@ from models.reranking.formats.format import (
     parse_number,
     shorten,
     split_words,
+    unpacked_name,
 )
 
 BYTELOG = 1024 / 10000.5
@@ -49,7 +50,7 @@ _WORD_LABELS = {1: "(", 2: "st:", 4: "et:", 6: "g:", 8: "a:", 10: ")"}
 _BOUNDARIES, _PAUSE = ("<s>", "</s>"), "-pau-"
 
 
-def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  # noqa: ARG001 - nothing to say
+def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """The list of a file, in any of the three formats; it is called as the file is."""
     candidates: list[Candidate] = []
     version = None
@@ -69,7 +70,7 @@ def read(lines: SourceLines, options: ReadOptions) -> Iterator[ListOrBadLine]:  
         except InvalidInputError as error:
             yield lines.bad(line.number, str(error))
     if candidates:
-        yield CandidateList(lines.list_name, "", tuple(candidates))
+        yield CandidateList(unpacked_name(PurePath(lines.source)), "", tuple(candidates))
 
 
 def _candidate(line: str, version: str) -> Candidate:
@@ -192,28 +193,21 @@ def is_srilm_line(line: str) -> bool:
     )
 
 
-FORMAT = Format(
-    name="srilm",
-    read=read,
-    write=functools.partial(write, version="0"),
-    features=frozenset({"am", "old_lm", "nwords"}),
-    one_list_per_file=True,
-    reference_layout="utterance",
-    media_types=("text/x-srilm-nbest",),
+_FEATURES = {
+    "srilm": {"am", "old_lm", "nwords"},
+    "nbestlist1.0": {"score"},
+    "nbestlist2.0": {"score", "am", "old_lm"},
+}
+FORMATS = tuple(
+    Format(
+        name=name,
+        read=read,
+        write=functools.partial(write, version=str(version)),
+        features=frozenset(features),
+        one_list_per_file=True,
+        reference_layout="utterance",
+        media_types=() if version else ("text/x-srilm-nbest",),
+    )
+    for version, (name, features) in enumerate(_FEATURES.items())
 )
-DECIPHER_1 = Format(
-    name="nbestlist1.0",
-    read=read,
-    write=functools.partial(write, version="1"),
-    features=frozenset({"score"}),
-    one_list_per_file=True,
-    reference_layout="utterance",
-)
-DECIPHER_2 = Format(
-    name="nbestlist2.0",
-    read=read,
-    write=functools.partial(write, version="2"),
-    features=frozenset({"score", "am", "old_lm"}),
-    one_list_per_file=True,
-    reference_layout="utterance",
-)
+"""SRILM's own format, and Decipher's two."""

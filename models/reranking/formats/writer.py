@@ -1,7 +1,7 @@
 """Writing of n-best lists to files, folders and streams, in any format."""
 
 import contextlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -125,20 +125,15 @@ def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
                     feature: files.enter_context(atomic_writer(folder / kaldi.file_of_feature(feature)))
                     for feature in one.candidates[0].features
                 }
-            _check_archived(name, one, archives)
+            for index, candidate in enumerate(one.candidates, start=1):
+                lost = next((feature for feature in candidate.features if feature not in archives), None)
+                if lost is not None:
+                    raise InvalidInputError(
+                        f"{name}-{index} has {shorten(lost)!r}, but the first candidate of all has not: its archive "
+                        "needs it of every candidate"
+                    )
             for data in _encode_pieces(kaldi.word_lines(name, one)):
                 words(data)
             for feature, write in archives.items():
                 for data in _encode_pieces(kaldi.cost_lines(name, one, feature)):
                     write(data)
-
-
-def _check_archived(name: str, one: CandidateList, archives: Container[str]) -> None:
-    """Refuse a feature that would be lost, as no archive was begun for it."""
-    for index, candidate in enumerate(one.candidates, start=1):
-        feature = next((feature for feature in candidate.features if feature not in archives), None)
-        if feature is not None:
-            raise InvalidInputError(
-                f"{name}-{index} has {shorten(feature)!r}, but the first candidate of all has not: its archive needs "
-                "it of every candidate"
-            )

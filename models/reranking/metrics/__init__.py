@@ -1,31 +1,17 @@
 """Error rates and translation metrics as additive counts, for tuning, significance tests and reports."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
 
 from models.errors import InvalidInputError
-from models.reranking.metrics.error_rate import CharacterErrorRate, WordErrorRate
+from models.reranking.candidates import CandidateList
+from models.reranking.metrics.error_rate import ErrorRate
 from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric
 
-
-def _bleu(num_references: int | None, _normaliser: str) -> Metric:
-    from models.reranking.metrics.ngram_overlap import Bleu  # compiles kernels: only where it is asked for
-
-    return Bleu(num_references)
-
-
-def _chrf(num_references: int | None, _normaliser: str) -> Metric:
-    from models.reranking.metrics.ngram_overlap import ChrF
-
-    return ChrF(num_references)
-
-
-_METRIC_FACTORIES: dict[str, Callable[[int | None, str], Metric]] = {
-    "wer": WordErrorRate,
-    "cer": CharacterErrorRate,
-    "bleu": _bleu,
-    "chrf": _chrf,
-}
-METRIC_NAMES = tuple(_METRIC_FACTORIES)
+METRIC_NAMES = ("wer", "cer", "bleu", "chrf")
 _WITH_NORMALISERS = ("wer", "cer")
 
 
@@ -33,14 +19,14 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
     """The metric of a name.
 
     Args:
-        name: one of `METRICS`.
+        name: one of `METRIC_NAMES`.
         num_references: of each input, for the signature only; None where it varies.
         normaliser: what is done to texts and references first; error rates alone have it.
 
     Raises:
         InvalidInputError: there is no such metric or normaliser, or the metric has none.
     """
-    if name not in _METRIC_FACTORIES:
+    if name not in METRIC_NAMES:
         raise InvalidInputError(
             f"metric is {name!r}; it must be one of {', '.join(METRIC_NAMES)}", parameter="metric"
         )
@@ -50,4 +36,37 @@ def make_metric(name: str, *, num_references: int | None = 1, normaliser: str = 
             f"normaliser is {normaliser!r}; for {name} it must be one of {', '.join(allowed)}",
             parameter="normaliser",
         )
-    return _METRIC_FACTORIES[name](num_references, normaliser)
+    if name in _WITH_NORMALISERS:
+        return ErrorRate(name, num_references, normaliser)
+    from models.reranking.metrics import ngram_overlap  # compiles kernels: only where it is asked for
+
+    return (ngram_overlap.Bleu if name == "bleu" else ngram_overlap.ChrF)(num_references)
+
+
+def summarise_lists(lists: Iterable[CandidateList]) -> dict[str, Any]:
+    """Count lists, and what is in them, by name; where there are references, give the rates of word errors too.
+
+    `duplicates` have the text of a candidate before them in their list, `lists_of_one_text` cannot be re-ranked,
+    `features` counts the candidates that have each. `first_wer` and `oracle_wer`, per cent, are of the first
+    candidates, and of those with the fewest errors, of lists with references.
+    """
+    counts, features, metric = Counter[str](), Counter[str](), make_metric("wer")
+    errors = np.zeros((2, 2), np.int64)
+    for one in lists:
+        texts = [candidate.text for candidate in one.candidates]
+        distinct = len(set(texts))
+        counts["lists"] += 1
+        counts["candidates"] += len(texts)
+        counts["duplicates"] += len(texts) - distinct
+        counts["lists_of_one_text"] += distinct == 1
+        features.update(name for candidate in one.candidates for name in candidate.features)
+        if one.references:
+            counts["lists_with_references"] += 1
+            of_candidates = metric.statistics(texts, one.references)
+            errors += of_candidates[[0, int(of_candidates[:, 0].argmin())]]
+    names = ("lists", "candidates", "duplicates", "lists_of_one_text", "lists_with_references")
+    figures: dict[str, Any] = {name: counts[name] for name in names}
+    figures["features"] = dict(sorted(features.items()))
+    if counts["lists_with_references"]:
+        figures["first_wer"], figures["oracle_wer"] = metric.score(errors).tolist()
+    return figures

@@ -4,40 +4,30 @@ Substitutions, deletions and insertions cost 1 each. Sequences are strings, one 
 rapidfuzz compares 64 units at a time (Hyyrö 2003).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
+from typing_extensions import override
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Steps, map_in_steps, run_steps
-from models.reranking.metrics.metric import (
-    NORMALISERS,
-    UNCHANGED,
-    Statistics,
-    check_references,
-    error_rate_signature,
-)
+from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric, Statistics, check_references
 
 _MAX_DISTINCT_WORDS = 0x110000  # characters there are
 
 
-def words_as_characters(texts: Sequence[Sequence[str]]) -> list[str]:
+def words_as_characters(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
     """Texts of words as strings, in which a character stands for a word, the same one in all of them.
+
+    There is a stop after every bounded piece.
 
     Raises:
         InvalidInputError: there are more distinct words than characters.
     """
-    return run_steps(words_as_characters_in_steps(texts))
-
-
-def words_as_characters_in_steps(texts: Iterable[Sequence[str]]) -> Steps[list[str]]:
-    """Run `words_as_characters` with a stop after every bounded piece."""
     character_of = _WordCharacters()
     return map_in_steps(texts, lambda words: "".join(map(character_of.__getitem__, words)), size=len)
 
@@ -61,95 +51,47 @@ def pairwise_distances(texts: Sequence[str], references: Sequence[str]) -> npt.N
     return cdist(texts, references, scorer=Levenshtein.distance, dtype=np.int32)
 
 
-def fewest_errors(texts: Sequence[str], references: Sequence[str]) -> Statistics:
-    """Edits against the reference that needs fewest, and that reference's length.
-
-    Of references that need equally many the longest counts: the rate is then lowest.
-
-    Returns:
-        [C, 2], in units.
-
-    Raises:
-        InvalidInputError: there is no reference.
-    """
-    check_references(references)
-    errors = pairwise_distances(texts, references).astype(np.int64)
-    lengths = np.fromiter(map(len, references), np.int64, len(references))
-    chosen = (errors * (lengths.max() + 1) - lengths).argmin(axis=1)
-    return np.stack([errors[np.arange(len(texts)), chosen], lengths[chosen]], axis=1)
-
-
-def error_rate(totals: Statistics) -> npt.NDArray[np.float64]:
-    """Errors in percent of reference units; an empty reference counts as one unit.
-
-    Args:
-        totals: errors and reference units [..., 2].
-    """
-    return 100.0 * totals[..., 0] / np.maximum(totals[..., 1], 1)
-
-
 @dataclass(frozen=True, slots=True)
-class ErrorRate(ABC):
-    """An error rate; statistics are errors and reference units.
+class ErrorRate(Metric):
+    """Word or character error rate; statistics are errors and reference units.
+
+    Words are what stands between white space; characters are code points, spaces between words included, white
+    space at the ends aside. Edits count against the reference that needs fewest; of references that need equally
+    many the longest counts, as the rate is then lowest. An empty reference counts as one unit.
 
     Attributes:
+        name: `wer` or `cer`.
         num_references: of each input, for the signature only; None where it varies.
         normaliser: one of `NORMALISERS`.
     """
 
+    name: str
     num_references: int | None = 1
     normaliser: str = UNCHANGED
 
-    name: ClassVar[str]
-    units: ClassVar[str]
-    higher_is_better: ClassVar[bool] = False
+    higher_is_better = False
 
     @property
+    @override
     def signature(self) -> str:
-        """Settings of the count, as `key:value` pairs."""
-        return error_rate_signature(self.num_references, self.units, self.normaliser)
+        units = "words" if self.name == "wer" else "characters"
+        references = "var" if self.num_references is None else self.num_references
+        return f"nrefs:{references}|units:{units}|normaliser:{self.normaliser}"
 
+    @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        """Errors and reference units of each text [C, 2], against the reference with fewest errors.
+        check_references(references)
+        normalised = map(NORMALISERS[self.normaliser], (*texts, *references))
+        if self.name == "wer":
+            strings = run_steps(words_as_characters(text.split() for text in normalised))
+        else:
+            strings = [text.strip() for text in normalised]
+        right = strings[len(texts) :]
+        errors = pairwise_distances(strings[: len(texts)], right).astype(np.int64)
+        lengths = np.fromiter(map(len, right), np.int64, len(right))
+        chosen = (errors * (lengths.max() + 1) - lengths).argmin(axis=1)
+        return np.stack([errors[np.arange(len(texts)), chosen], lengths[chosen]], axis=1)
 
-        Raises:
-            InvalidInputError: there is no reference.
-        """
-        normalise = NORMALISERS[self.normaliser]
-        spelled = self.spelled([normalise(text) for text in (*texts, *references)])
-        return fewest_errors(spelled[: len(texts)], spelled[len(texts) :])
-
+    @override
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
-        """Errors in percent of reference units [...]."""
-        return error_rate(totals)
-
-    @staticmethod
-    @abstractmethod
-    def spelled(texts: Sequence[str]) -> list[str]:
-        """Texts with one character for each unit, the same one for equal units."""
-
-
-class WordErrorRate(ErrorRate):
-    """Word error rate; words are what stands between white space."""
-
-    __slots__ = ()
-    name = "wer"
-    units = "words"
-
-    @staticmethod
-    def spelled(texts: Sequence[str]) -> list[str]:
-        """Texts with one character for each word."""
-        return words_as_characters([text.split() for text in texts])
-
-
-class CharacterErrorRate(ErrorRate):
-    """Character error rate: code points, spaces between words included, white space at the ends aside."""
-
-    __slots__ = ()
-    name = "cer"
-    units = "characters"
-
-    @staticmethod
-    def spelled(texts: Sequence[str]) -> list[str]:
-        """The texts without white space at their ends."""
-        return [text.strip() for text in texts]
+        return 100.0 * totals[..., 0] / np.maximum(totals[..., 1], 1)

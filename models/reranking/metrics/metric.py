@@ -75,30 +75,8 @@ def check_references(references: Sequence[str]) -> None:
         raise InvalidInputError("references has 0 texts; it must have at least 1", parameter="references")
 
 
-_VARYING = "var"
-
-
-def error_rate_signature(num_references: int | None, units: str, normaliser: str) -> str:
-    """Of an error rate, such as `nrefs:1|units:words|normaliser:none`."""
-    references = _VARYING if num_references is None else num_references
-    return f"nrefs:{references}|units:{units}|normaliser:{normaliser}"
-
-
-def bleu_signature(num_references: int | None) -> str:
-    """Signature printed by sacrebleu for its default BLEU."""
-    from sacrebleu.metrics.bleu import BLEU  # here, as nothing but signatures needs it
-
-    return _signature(BLEU(), num_references)
-
-
-def chrf_signature(num_references: int | None) -> str:
-    """Signature printed by sacrebleu for its default chrF."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    return _signature(CHRF(), num_references)
-
-
-def _signature(metric: "SacrebleuMetric", num_references: int | None) -> str:
+def sacrebleu_signature(metric: "SacrebleuMetric", num_references: int | None) -> str:
+    """Signature that a metric of sacrebleu prints for so many references of each input; None where it varies."""
     metric.num_refs = -1 if num_references is None else num_references
     return str(metric.get_signature())
 

@@ -18,9 +18,10 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
+from typing_extensions import override
 
 from models.reranking.candidates import Steps, map_in_steps, run_steps
-from models.reranking.metrics.metric import Statistics, bleu_signature, check_references, chrf_signature
+from models.reranking.metrics.metric import Metric, Statistics, check_references, sacrebleu_signature
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 UnitArray: TypeAlias = npt.NDArray[np.int32]
@@ -96,19 +97,6 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
         yield
     num_grams, entries = at[2:].tolist()
     return NgramCounts(grams[:entries], counts[:entries], starts, num_grams, lengths)
-
-
-def character_units(texts: Sequence[str]) -> tuple[UnitArray, IntArray]:
-    """Code points of texts one after the other, and how many each has."""
-    points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.int32)
-    return points, np.fromiter(map(len, texts), np.int64, len(texts))
-
-
-def word_units(texts: Sequence[Sequence[str]]) -> tuple[UnitArray, IntArray]:
-    """Words of texts one after the other, numbered from 0 up, and how many each has."""
-    number_of: dict[str, int] = {}
-    numbers = [number_of.setdefault(word, len(number_of)) for text in texts for word in text]
-    return np.array(numbers, np.int32), np.fromiter(map(len, texts), np.int64, len(texts))
 
 
 @numba.njit(
@@ -246,8 +234,11 @@ BLEU_ORDER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Bleu:
-    """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order.
+class Bleu(Metric):
+    """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order [C, 10].
+
+    A text counts against all references at once. The score is 0 where it is too short to have an n-gram of every
+    order.
 
     Attributes:
         num_references: of each input, for the signature only; None where it varies.
@@ -259,45 +250,37 @@ class Bleu:
     higher_is_better = True
 
     @property
+    @override
     def signature(self) -> str:
-        """Signature printed by sacrebleu."""
-        return bleu_signature(self.num_references)
+        from sacrebleu.metrics.bleu import BLEU  # here, as nothing but signatures needs it
 
+        return sacrebleu_signature(BLEU(), self.num_references)
+
+    @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        """Counts of each text [C, 10] against all references at once.
-
-        Raises:
-            InvalidInputError: there is no reference.
-        """
         check_references(references)
         counts = run_steps(count_word_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
         one_group = np.array([0, len(references)])
         return bleu_statistics(counts, all_texts[: len(texts)], all_texts[len(texts) :], one_group)[:, 0]
 
+    @override
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
-        """Percent [...]; 0 where a text is too short to have an n-gram of every order."""
-        scores, orders = _effective_bleu(totals)
+        scores, orders = effective_bleu(totals)
         return np.where(orders == BLEU_ORDER, scores, 0.0)
 
 
-def sentence_bleu(totals: Statistics) -> npt.NDArray[np.float64]:
-    """BLEU of single sentences, over the orders that the text has n-grams of, as sacrebleu's `sentence_bleu`.
-
-    Args:
-        totals: statistics of each sentence [..., 10].
-
-    Returns:
-        Percent [...].
-    """
-    return _effective_bleu(totals)[0]
-
-
-def _effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
-    """BLEU over the orders that the texts have n-grams of, and how many those are.
+def effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArray]:
+    """BLEU over the orders that the texts have n-grams of, as sacrebleu's `sentence_bleu`, and how many those are.
 
     An order without a shared n-gram counts half, a quarter … of one (smoothing of mteval-v13a.pl; Chen & Cherry
     2014, method 3); without any shared word the score is 0.
+
+    Args:
+        totals: statistics [..., 10].
+
+    Returns:
+        Percent [...], and numbers of orders [...].
     """
     length, reference_length = totals[..., 0], totals[..., 1]
     shared, all_ngrams = totals[..., 2 : 2 + BLEU_ORDER], totals[..., 2 + BLEU_ORDER :]
@@ -313,7 +296,10 @@ def _effective_bleu(totals: Statistics) -> tuple[npt.NDArray[np.float64], IntArr
 def count_word_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
     """Count the word n-grams of texts, as far as BLEU looks at them, with a stop after every bounded piece."""
     tokens = yield from map_in_steps(texts, tokenize_13a, size=len)
-    return (yield from count_ngrams_in_steps(*word_units(tokens), BLEU_ORDER))
+    number_of: dict[str, int] = {}
+    numbers = [number_of.setdefault(word, len(number_of)) for text in tokens for word in text]
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    return (yield from count_ngrams_in_steps(np.array(numbers, np.int32), lengths, BLEU_ORDER))
 
 
 def bleu_statistics(
@@ -331,19 +317,16 @@ def bleu_statistics(
         [C, G, 10]: the text's length in words, the closest in the group, shared n-grams and all by order.
     """
     shared = counts.matches(texts, references, groups)
-    lengths = np.broadcast_to(counts.lengths[texts][:, None], shared.shape[:2])
-    closest = _closest_lengths(counts.lengths[texts], counts.lengths[references], groups)
-    in_text = np.broadcast_to(counts.totals(texts)[:, None], shared.shape)
-    return np.concatenate([lengths[..., None], closest[..., None], shared, in_text], axis=-1)
-
-
-def _closest_lengths(lengths: IntArray, of_references: IntArray, groups: IntArray) -> IntArray:
-    """In each group the reference length closest to each text's, the shorter of two as close [C, G]."""
+    lengths, of_references = counts.lengths[texts][:, None], counts.lengths[references]
+    # the length closest to the text's, the shorter of two as close: distance and length as one number, so that one
+    # minimum finds both
     bound = 2 * max(of_references.max(initial=0), lengths.max(initial=0)) + 1
-    distance = np.abs(lengths[:, None] - of_references)
-    # distance and length as one number, so that one minimum finds both
-    closest: IntArray = np.minimum.reduceat(distance * bound + of_references, groups[:-1], axis=1) % bound
-    return closest
+    keys = np.abs(lengths - of_references) * bound + of_references
+    closest = np.minimum.reduceat(keys, groups[:-1], axis=1) % bound
+    in_text = np.broadcast_to(counts.totals(texts)[:, None], shared.shape)
+    return np.concatenate(
+        [np.broadcast_to(lengths, closest.shape)[..., None], closest[..., None], shared, in_text], axis=-1
+    )
 
 
 CHRF_ORDER = 6
@@ -352,8 +335,11 @@ CHRF_BETA = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ChrF:
-    """chrF2 with sacrebleu's defaults; statistics are n-grams of text, of reference, and shared, by order.
+class ChrF(Metric):
+    """chrF2 with sacrebleu's defaults; statistics are n-grams of text, of reference, and shared, by order [C, 18].
+
+    A text counts against the reference with the best chrF, the first of equals. The score is the F of the means of
+    precision and recall over the orders that both sides have.
 
     Attributes:
         num_references: of each input, for the signature only; None where it varies.
@@ -365,16 +351,14 @@ class ChrF:
     higher_is_better = True
 
     @property
+    @override
     def signature(self) -> str:
-        """Signature printed by sacrebleu."""
-        return chrf_signature(self.num_references)
+        from sacrebleu.metrics.chrf import CHRF
 
+        return sacrebleu_signature(CHRF(), self.num_references)
+
+    @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
-        """Counts of each text [C, 18], against the reference with the best chrF; the first of equals.
-
-        Raises:
-            InvalidInputError: there is no reference.
-        """
         check_references(references)
         counts = run_steps(count_character_ngrams([*texts, *references]))
         all_texts = np.arange(len(texts) + len(references))
@@ -382,8 +366,8 @@ class ChrF:
         best: Statistics = pairs[np.arange(len(texts)), self.score(pairs).argmax(axis=1)]
         return best
 
+    @override
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
-        """Percent [...]: F of the means of precision and recall over orders that both sides have."""
         shape = totals.shape[:-1]
         precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         for n in range(
@@ -401,8 +385,10 @@ class ChrF:
 
 def count_character_ngrams(texts: Sequence[str]) -> Steps[NgramCounts]:
     """Count the character n-grams of texts, as far as chrF looks at them, with a stop after every bounded piece."""
-    spelled = yield from map_in_steps(texts, lambda text: "".join(text.split()), size=len)
-    return (yield from count_ngrams_in_steps(*character_units(spelled), CHRF_ORDER))
+    strings = yield from map_in_steps(texts, lambda text: "".join(text.split()), size=len)
+    points = np.frombuffer("".join(strings).encode("utf-32-le", "surrogatepass"), np.int32)
+    lengths = np.fromiter(map(len, strings), np.int64, len(strings))
+    return (yield from count_ngrams_in_steps(points, lengths, CHRF_ORDER))
 
 
 def chrf_statistics(counts: NgramCounts, texts: IntArray, references: IntArray) -> Statistics:

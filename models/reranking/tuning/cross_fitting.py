@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from models.errors import InvalidInputError
 from models.language_model import count_words
 from models.reranking.candidates import CandidateList, Steps
 from models.reranking.features import (
+    CANDIDATES_PER_STEP,
     LM,
     LM_SUM,
     NUM_UNKNOWN,
@@ -24,14 +26,12 @@ from models.reranking.features import (
     text_ranks,
 )
 from models.reranking.metrics.metric import Metric
-from models.reranking.metrics.significance import BootstrapTest
+from models.reranking.metrics.significance import SignificanceResult, paired_bootstrap
 from models.reranking.tuning.fitting import (
     FIRST_PASS_WEIGHTS,
     FittedWeights,
-    PosteriorScale,
-    ProblemVariant,
+    PosteriorResult,
     TuningSettings,
-    compare_choices,
     fit_feature_weights,
     fit_posterior_scale,
     is_improvement,
@@ -41,27 +41,19 @@ from models.reranking.tuning.problem import Floats, Ints, TuningProblem
 RowMask: TypeAlias = npt.NDArray[np.bool_]
 
 MAX_FEATURES = 64
-_CANDIDATES_PER_STEP = 256
 _MIN_LENGTH_CORRELATION = 0.5
 _SAME_SIGN_SHARE = 0.9
 
 
-class ListCounts(NamedTuple):
-    """Statistics of the lists.
-
-    Attributes:
-        lists: with references, which are what is tuned on.
-        without_reference: lists left out.
-        candidates: of different texts.
-        duplicates: candidates left out, as one before had the same text.
-        single: lists of one text, in which nothing can be chosen.
-    """
+@dataclass(frozen=True, slots=True)
+class CountsResult:
+    """Lists tuned on, left out for want of a reference, and of one text; candidates of different texts, and copies."""
 
     lists: int
     without_reference: int
+    single: int
     candidates: int
     duplicates: int
-    single: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,22 +62,22 @@ class TuningData:
 
     Attributes:
         lists: each with references.
-        shapes: of one problem, the simplest first.
+        shapes: one problem under each length exponent, the simplest first.
         candidate_indices: of the problem's candidates in their lists, equal texts left out [C].
         counts: what the lists were like.
         ignored: given features that some candidates lack.
     """
 
     lists: tuple[CandidateList, ...]
-    shapes: tuple[ProblemVariant, ...]
+    shapes: tuple[TuningProblem, ...]
     candidate_indices: Ints
-    counts: ListCounts
+    counts: CountsResult
     ignored: tuple[str, ...]
 
     @property
     def problem(self) -> TuningProblem:
         """The problem in its simplest shape."""
-        return self.shapes[0].problem
+        return self.shapes[0]
 
     def texts(self, chosen: Ints) -> list[str]:
         """The texts of a choice of candidates [N]."""
@@ -108,6 +100,11 @@ def select_with_references(lists: Sequence[CandidateList]) -> tuple[Ints, tuple[
             parameter="lists",
         )
     return np.array(numbers), tuple(lists[number] for number in numbers)
+
+
+def list_prefix(numbers: Ints, index: int) -> str:
+    """Prefix of fields of a list in messages, by the numbers of some lists among all."""
+    return f"lists[{numbers[index]}]."
 
 
 def tuning_data(
@@ -138,14 +135,28 @@ def tuning_data(
     exponents = tuple(length_exponents) if scored else (0.0,)
     parts = []
     for chunk in _chunks(computed.offsets):
-        chunk_lists, values = annotated[chunk], _slice_lists(computed, chunk)
-        distinct = np.concatenate([_first_occurrences(one) for one in chunk_lists])
-        index = _list_locations(numbers[chunk])
-        matrix = yield from feature_matrix(chunk_lists, values.normalised(exponents[0]), names, place=index)
-        shaped = [_with_exponent(matrix, names, values.normalised(one))[distinct] for one in exponents]
+        chunk_lists, values = annotated[chunk], computed.of_lists(chunk.start, chunk.stop)
+        texts = [[candidate.text for candidate in one.candidates] for one in chunk_lists]
+        distinct = np.concatenate([_first_occurrences(of_list) for of_list in texts])
+        matrix = yield from feature_matrix(
+            chunk_lists,
+            values.normalised(exponents[0]),
+            names,
+            place=partial(list_prefix, numbers[chunk]),
+        )
+        shaped = []
+        for exponent in exponents:
+            own, of_exponent = matrix.copy(), values.normalised(exponent)
+            for index, name in enumerate(names):
+                if name.partition(":")[0] in {LM, LM_SUM} and name in of_exponent.names:
+                    own[:, index] = of_exponent.column(name)
+            shaped.append(own[distinct])
         yield
         counts = np.concatenate(
-            [metric.statistics(_candidate_texts(one), one.references) for one in chunk_lists]
+            [
+                metric.statistics(of_list, one.references)
+                for of_list, one in zip(texts, chunk_lists, strict=True)
+            ]
         )
         parts.append((distinct, counts[distinct], shaped))
         yield
@@ -154,16 +165,16 @@ def tuning_data(
     offsets = np.concatenate(([0], np.cumsum(chosen_rows)))[computed.offsets]
     every = np.concatenate(statistics)
     shapes = tuple(
-        ProblemVariant(exponent, TuningProblem(names, np.concatenate(matrix), every, offsets, metric))
+        TuningProblem(names, np.concatenate(matrix), every, offsets, metric, exponent)
         for exponent, matrix in zip(exponents, zip(*matrices, strict=True), strict=True)
     )
     indices = np.concatenate([np.arange(len(one.candidates)) for one in annotated])[chosen_rows]
-    counted = ListCounts(
+    counted = CountsResult(
         lists=len(annotated),
         without_reference=len(lists) - len(annotated),
+        single=int((np.diff(offsets) == 1).sum()),
         candidates=int(chosen_rows.sum()),
         duplicates=int((~chosen_rows).sum()),
-        single=int((np.diff(offsets) == 1).sum()),
     )
     return TuningData(annotated, shapes, indices, counted, () if features is not None else ignored)
 
@@ -175,7 +186,7 @@ def given_features(lists: Sequence[CandidateList]) -> Steps[tuple[tuple[str, ...
     for one in lists:
         kinds.update(frozenset(candidate.features) for candidate in one.candidates)
         looked_at += len(one.candidates)
-        if looked_at > _CANDIDATES_PER_STEP:
+        if looked_at > CANDIDATES_PER_STEP:
             looked_at = 0
             yield
     common, known = frozenset.intersection(*kinds), frozenset().union(*kinds)
@@ -233,99 +244,72 @@ def _chunks(offsets: Ints) -> list[slice]:
     """Runs of lists of a few hundred candidates, or of one list that has more."""
     begins = [0]
     for number, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > _CANDIDATES_PER_STEP:
+        if begin > offsets[begins[-1]] and end - offsets[begins[-1]] > CANDIDATES_PER_STEP:
             begins.append(number)
     return [slice(begin, end) for begin, end in pairwise([*begins, len(offsets) - 1])]
 
 
-def _slice_lists(computed: ListFeatures, lists: slice) -> ListFeatures:
-    offsets = computed.offsets[lists.start : lists.stop + 1]
-    return ListFeatures(computed.names, computed.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-
-
-def _list_locations(numbers: Ints) -> Callable[[int], str]:
-    """Names of numbered lists in messages."""
-    return lambda index: f"lists[{numbers[index]}]."
-
-
-def _with_exponent(matrix: Floats, names: Sequence[str], computed: ListFeatures) -> Floats:
-    """The matrix with what depends on the length exponent put in anew."""
-    changed = matrix.copy()
-    for index, name in enumerate(names):
-        if name.partition(":")[0] in {LM, LM_SUM} and name in computed.names:
-            changed[:, index] = computed.column(name)
-    return changed
-
-
-def _candidate_texts(one: CandidateList) -> list[str]:
-    return [candidate.text for candidate in one.candidates]
-
-
-def _first_occurrences(one: CandidateList) -> RowMask:
-    """Mask of candidates with a text that none before had [C]."""
-    order = text_ranks(_candidate_texts(one))
+def _first_occurrences(texts: Sequence[str]) -> RowMask:
+    """Mask of a list's candidates with a text that none before had [C]."""
+    order = text_ranks(texts)
     fresh: RowMask = np.ones(len(order), dtype=np.bool_)
     fresh[1:] = order[1:] > np.maximum.accumulate(order)[:-1]
     return fresh
 
 
-Decision = Literal["tuned", "first_pass"]
+@dataclass(frozen=True, slots=True)
+class FoldResult:
+    """A fold under weights that were found without it; `in_sample` is their score where they were found."""
 
-
-class FoldOutcome(NamedTuple):
-    """One fold, held out.
-
-    Attributes:
-        fitted: on all other folds.
-        lists: the numbers of this fold's lists.
-        baseline: score of their first candidates, in percent.
-        tuned: of the candidates that the weights choose.
-        oracle: of the best candidates.
-        in_sample: score, by these weights, of the lists that they were found with.
-    """
-
-    fitted: FittedWeights
-    lists: Ints
+    num_lists: int
+    weights: dict[str, float]
+    length_exponent: float
     baseline: float
     tuned: float
     oracle: float
     in_sample: float
 
 
+@dataclass(frozen=True, slots=True)
+class TuningFigures:
+    """Weights, and what they are worth; `TuneReply` of the service says what the fields mean."""
+
+    decision: str
+    reason: str
+    weights: dict[str, float]
+    length_exponent: float
+    posterior_scale: float
+    metric: str
+    signature: str
+    baseline: float
+    tried: float
+    tuned: float
+    oracle: float
+    worst: float
+    significance: SignificanceResult
+    folds: list[FoldResult]
+    counts: CountsResult
+    posteriors: PosteriorResult
+
+
 class TuningOutcome(NamedTuple):
     """Result of tuning.
 
     Attributes:
-        decision: whether to use the weights, or to keep the first pass.
-        reason: a sentence why.
-        fitted: on all lists; what to use from now on.
-        folds: each held out.
+        data: what was tuned on.
+        figures: the weights, and what they are worth.
+        fitted: the weights found on all lists; what to use from now on.
         first: the candidate of each list that came first [N].
         held_out: the one chosen by the weights that were found without its fold [N].
         oracle: the best one [N].
-        baseline: score of the first candidates, in percent.
-        tried: of those chosen by weights that had not seen their list.
-        tuned: what the answer is worth on lists held out: `tried`, or `baseline` where the first pass is kept.
-        best: of the oracle's.
-        worst: of the worst candidates.
-        significance: of the difference between tried and baseline.
-        posteriors: of all lists under `fitted`, the totals scaled.
     """
 
-    decision: Decision
-    reason: str
+    data: TuningData
+    figures: TuningFigures
     fitted: FittedWeights
-    folds: tuple[FoldOutcome, ...]
     first: Ints
     held_out: Ints
     oracle: Ints
-    baseline: float
-    tried: float
-    tuned: float
-    best: float
-    worst: float
-    significance: BootstrapTest
-    posteriors: PosteriorScale
 
 
 def cross_fit(
@@ -346,65 +330,73 @@ def cross_fit(
         InvalidInputError: there are fewer lists than folds, or a fold is empty.
     """
     problem = data.problem
-    _check_folds(folds, settings)
+    sizes = np.bincount(folds, minlength=settings.folds)
+    if len(sizes) > settings.folds or not sizes.all():
+        raise InvalidInputError(
+            f"folds is {settings.folds}, but {len(folds)} lists with {int((sizes > 0).sum())} different "
+            "references or sets of them cannot fill so many: give more lists, or fewer folds",
+            parameter="folds",
+        )
     held_out = problem.first_pass().copy()
-    outcomes = []
+    results = []
     for fold in range(settings.folds):
-        inside, outside = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
-        fitted = yield from fit_feature_weights(data.shapes, outside, settings, searched=searched)
-        shaped = data.shapes[fitted.shape].problem
-        one = shaped.of(inside)
-        chosen = fitted.chosen(one)
-        held_out[inside] += chosen - one.first_pass()
-        outcomes.append(_fold_outcome(one, chosen, shaped.of(outside), fitted, inside))
+        lists, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        fitted = yield from fit_feature_weights(data.shapes, others, settings, searched=searched)
+        inside, outside = data.shapes[fitted.shape].of(lists), data.shapes[fitted.shape].of(others)
+        chosen = fitted.chosen(inside)
+        held_out[lists] += chosen - inside.first_pass()
+        results.append(
+            FoldResult(
+                num_lists=len(lists),
+                weights=fitted.by_feature(problem.names),
+                length_exponent=fitted.length_exponent,
+                baseline=inside.score(inside.first_pass()),
+                tuned=inside.score(chosen),
+                oracle=inside.score(inside.oracle()),
+                in_sample=outside.score(fitted.chosen(outside)),
+            )
+        )
         yield
     fitted = yield from fit_feature_weights(
         data.shapes, np.arange(problem.num_lists), settings, searched=searched
     )
     first, oracle = problem.first_pass(), problem.oracle()
-    test = yield from compare_choices(
-        problem, first, held_out, samples=settings.bootstrap_samples, seed=settings.seed
+    test = yield from paired_bootstrap(
+        problem.metric,
+        problem.statistics[first],
+        problem.statistics[held_out],
+        samples=settings.bootstrap_samples,
+        seed=settings.seed,
     )
     decision, reason = _accept_or_reject(problem, test, fitted, settings)
     fitted = fitted if decision == "tuned" else FIRST_PASS_WEIGHTS
-    posteriors = yield from fit_posterior_scale(
-        data.shapes[fitted.shape].problem, candidate_totals(data, fitted)
-    )
+    totals = candidate_totals(data, fitted)
+    scale, posteriors = yield from fit_posterior_scale(data.shapes[fitted.shape], totals)
     baseline, tried = problem.score(first), problem.score(held_out)
-    return TuningOutcome(
+    figures = TuningFigures(
         decision=decision,
         reason=reason,
-        fitted=fitted,
-        folds=tuple(outcomes),
-        first=first,
-        held_out=held_out,
-        oracle=oracle,
+        weights=fitted.by_feature(problem.names),
+        length_exponent=fitted.length_exponent,
+        posterior_scale=scale,
+        metric=problem.metric.name,
+        signature=problem.metric.signature,
         baseline=baseline,
         tried=tried,
         tuned=tried if decision == "tuned" else baseline,
-        best=problem.score(oracle),
-        worst=problem.score(problem.anti_oracle()),
+        oracle=problem.score(oracle),
+        worst=problem.score(problem.oracle(worst=True)),
         significance=test,
+        folds=results,
+        counts=data.counts,
         posteriors=posteriors,
     )
-
-
-def _fold_outcome(
-    inside: TuningProblem, chosen: Ints, outside: TuningProblem, fitted: FittedWeights, lists: Ints
-) -> FoldOutcome:
-    return FoldOutcome(
-        fitted,
-        lists,
-        baseline=inside.score(inside.first_pass()),
-        tuned=inside.score(chosen),
-        oracle=inside.score(inside.oracle()),
-        in_sample=outside.score(fitted.chosen(outside)),
-    )
+    return TuningOutcome(data, figures, fitted, first, held_out, oracle)
 
 
 def _accept_or_reject(
-    problem: TuningProblem, test: BootstrapTest, fitted: FittedWeights, settings: TuningSettings
-) -> tuple[Decision, str]:
+    problem: TuningProblem, test: SignificanceResult, fitted: FittedWeights, settings: TuningSettings
+) -> tuple[str, str]:
     name = problem.metric.name.upper()
     change = f"on lists held out, {name} changes by {test.difference:+.2f} (p = {test.p_value:.3f})"
     if not is_improvement(problem, test):
@@ -421,19 +413,9 @@ def _accept_or_reject(
 
 def candidate_totals(data: TuningData, fitted: FittedWeights) -> Floats:
     """The totals of all candidates [C]; of the first pass, minus the place in the list."""
-    problem = data.shapes[fitted.shape].problem
+    problem = data.shapes[fitted.shape]
     if fitted.weights is None:
         indices = np.arange(len(problem.features)) - np.repeat(problem.first_pass(), np.diff(problem.offsets))
         return -indices.astype(np.float64)
     totals: Floats = problem.features @ fitted.weights
     return totals
-
-
-def _check_folds(folds: Ints, settings: TuningSettings) -> None:
-    sizes = np.bincount(folds, minlength=settings.folds)
-    if len(sizes) > settings.folds or not sizes.all():
-        raise InvalidInputError(
-            f"folds is {settings.folds}, but {len(folds)} lists with {int((sizes > 0).sum())} different "
-            "references or sets of them cannot fill so many: give more lists, or fewer folds",
-            parameter="folds",
-        )

@@ -14,18 +14,6 @@ from numba import types
 _NONE = -1
 
 
-@numba.njit(nogil=True)
-def _first_winner(values: Any, slopes: Any, begin: Any, end: Any) -> Any:
-    """Winner at −∞: the least slope, of those the greatest value, of those the first."""
-    winner = begin
-    for candidate in range(begin + 1, end):
-        if slopes[candidate] < slopes[winner] or (
-            slopes[candidate] == slopes[winner] and values[candidate] > values[winner]
-        ):
-            winner = candidate
-    return winner
-
-
 @numba.njit(nogil=True, error_model="numpy")
 def _next_winner(values: Any, slopes: Any, begin: Any, end: Any, winner: Any) -> Any:
     """Find the first to overtake the winner, the steepest of simultaneous ones, and where; NONE if nobody does."""
@@ -82,7 +70,12 @@ def upper_envelopes(
     count = 0
     for one in range(len(offsets) - 1):
         begin, end = offsets[one], offsets[one + 1]
-        winner = _first_winner(values, slopes, begin, end)
+        winner = begin  # at −∞: the least slope, of those the greatest value, of those the first
+        for candidate in range(begin + 1, end):
+            if slopes[candidate] < slopes[winner] or (
+                slopes[candidate] == slopes[winner] and values[candidate] > values[winner]
+            ):
+                winner = candidate
         first[one] = winner
         while True:
             following, at = _next_winner(values, slopes, begin, end, winner)

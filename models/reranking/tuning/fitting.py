@@ -12,54 +12,21 @@ The posterior scale is the factor that makes totals log-posteriors, up to a cons
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import CandidateList, Steps
-from models.reranking.metrics.significance import (
-    MAX_SAMPLES,
-    BootstrapTest,
-    bootstrap_difference,
-    resampled_scores,
-)
+from models.reranking.features import RANK
+from models.reranking.metrics.significance import MAX_SAMPLES, SignificanceResult, paired_bootstrap
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, MAX_WEIGHT
 from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem, standardise_features
 
-_DRAWS_PER_STEP = 1 << 14
 
-
-def compare_choices(
-    problem: TuningProblem, before: Ints, after: Ints, *, samples: int, seed: int
-) -> Steps[BootstrapTest]:
-    """Paired bootstrap test of two choices of candidates [N], in steps.
-
-    Args:
-        problem: whose candidates.
-        before: the baseline.
-        after: what may be better.
-        samples: how many resamples of the lists.
-        seed: of the draws.
-    """
-    both = problem.statistics[np.stack([before, after])]
-    score_before, score_after = problem.metric.score(both.sum(axis=1)).tolist()
-    draws_per_step = max(1, _DRAWS_PER_STEP // problem.num_lists)
-    seeds = np.random.default_rng(seed)
-    differences = []
-    for begin in range(0, samples, draws_per_step):
-        count = min(draws_per_step, samples - begin)
-        step_seed = int(seeds.integers(1 << 62))
-        scores = resampled_scores(problem.metric, both, samples=count, seed=step_seed)
-        differences.append(scores[:, 1] - scores[:, 0])
-        yield
-    return bootstrap_difference(score_after - score_before, np.concatenate(differences))
-
-
-def is_improvement(problem: TuningProblem, test: BootstrapTest) -> bool:
+def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
     """Return whether the difference is for the better."""
     return (test.difference > 0) == problem.metric.higher_is_better and test.difference != 0
 
@@ -142,18 +109,6 @@ _MIN_AGREEMENT = 0.5
 """A feature whose mean weight is less than this share of its deviation over the resamples gets none."""
 
 
-class ProblemVariant(NamedTuple):
-    """A problem under one choice of what no weight can express.
-
-    Attributes:
-        length_exponent: of the language models.
-        problem: with features as that makes them.
-    """
-
-    length_exponent: float
-    problem: TuningProblem
-
-
 class FittedWeights(NamedTuple):
     """Weights for features as they are.
 
@@ -171,12 +126,18 @@ class FittedWeights(NamedTuple):
         """The candidates that these weights choose [N]; of a problem of this shape."""
         return problem.first_pass() if self.weights is None else problem.chosen(self.weights)
 
+    def by_feature(self, names: Sequence[str]) -> dict[str, float]:
+        """The weights that are not zero, by feature; of the first pass, those that keep its order."""
+        if self.weights is None:
+            return {RANK: 1.0}
+        return {name: weight for name, weight in zip(names, self.weights.tolist(), strict=True) if weight}
+
 
 FIRST_PASS_WEIGHTS = FittedWeights(None, 0.0, 0)
 
 
 def fit_feature_weights(
-    shapes: tuple[ProblemVariant, ...],
+    shapes: tuple[TuningProblem, ...],
     lists: Ints,
     settings: TuningSettings,
     *,
@@ -191,16 +152,19 @@ def fit_feature_weights(
         searched: called whenever a resample has been searched.
     """
     best = FIRST_PASS_WEIGHTS
-    for index, (exponent, per_word) in enumerate(shapes):
-        problem = per_word.of(lists)
+    for index, shape in enumerate(shapes):
+        problem = shape.of(lists)
         weights = yield from _mean_weights(problem, settings, searched)
         if weights is None:
             continue
-        candidate = FittedWeights(weights, exponent, index)
-        before = best.chosen(shapes[best.shape].problem.of(lists))
-        after = candidate.chosen(problem)
-        test = yield from compare_choices(
-            problem, before, after, samples=settings.bootstrap_samples, seed=settings.seed
+        candidate = FittedWeights(weights, shape.length_exponent, index)
+        before = best.chosen(shapes[best.shape].of(lists))
+        test = yield from paired_bootstrap(
+            problem.metric,
+            problem.statistics[before],
+            problem.statistics[candidate.chosen(problem)],
+            samples=settings.bootstrap_samples,
+            seed=settings.seed,
         )
         if is_improvement(problem, test) and test.p_value <= _IN_SAMPLE_P_FACTOR * settings.max_p_value:
             best = candidate
@@ -216,11 +180,15 @@ def _mean_weights(
     They are smaller where features are so different in size that a weight would be larger than one may be.
     None if no feature tells candidates apart, or none is agreed on.
     """
-    scaled, scaling = standardise_features(problem)
-    telling = np.flatnonzero(scaling.deviations > 0)
+    scaled, deviations = standardise_features(problem)
+    telling = np.flatnonzero(deviations > 0)
     if not telling.size:
         return None
-    scaled = scaled.with_features([problem.names[index] for index in telling])
+    scaled = replace(
+        scaled,
+        names=tuple(problem.names[index] for index in telling),
+        features=np.ascontiguousarray(scaled.features[:, telling]),
+    )
     found = yield from _resampled_weights(scaled, settings, searched)
     mean, deviation = found.mean(axis=0), found.std(axis=0)
     mean[np.abs(mean) < _MIN_AGREEMENT * deviation] = 0.0
@@ -228,7 +196,7 @@ def _mean_weights(
         return None
     weights = np.zeros(len(problem.names))
     weights[telling] = mean
-    raw = scaling.raw(weights)
+    raw = np.divide(weights, deviations, out=np.zeros_like(weights), where=deviations > 0)
     unit = max(np.abs(raw[np.argmax(np.abs(weights))]), np.abs(raw).max() / MAX_WEIGHT)
     scaled_raw: Floats = np.clip(raw / unit, -MAX_WEIGHT, MAX_WEIGHT)  # but for rounding, nothing is cut
     return scaled_raw
@@ -276,8 +244,6 @@ def assign_folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> In
     return numbers
 
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
-
 _MAX_DECADES = 3.0
 """Decades to either side of totals of deviation 1 within their lists."""
 
@@ -287,21 +253,15 @@ _MIN_MASS = 1e-300
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-class PosteriorScale(NamedTuple):
-    """A fitted factor.
+@dataclass(frozen=True, slots=True)
+class PosteriorResult:
+    """Mean −ln of the best candidates' posterior, with the scale, and if all were alike; in nats a list."""
 
-    Attributes:
-        scale: of the totals.
-        cross_entropy: mean negative logarithm of the posterior mass of the best candidates, in nats a list.
-        cross_entropy_uniform: of equal posteriors, for comparison.
-    """
-
-    scale: float
     cross_entropy: float
     cross_entropy_uniform: float
 
 
-def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[PosteriorScale]:
+def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[float, PosteriorResult]]:
     """The factor under which the best candidates of the lists have the greatest posterior mass, in the geometric mean.
 
     Args:
@@ -309,70 +269,44 @@ def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[Posteri
         totals: of the candidates [C].
 
     Returns:
-        1 as the factor where no list says anything.
+        The factor, and the posteriors under it; 1 where no list says anything.
     """
-    lists = _InformativeLists.of(problem, totals)
-    if lists is None:
-        return PosteriorScale(1.0, 0.0, 0.0)
-    uniform = lists.cross_entropy(-np.inf)
-    if not lists.deviation:
-        return PosteriorScale(1.0, uniform, uniform)
-    widest = min(
-        _MAX_DECADES, math.log10(MAX_POSTERIOR_SCALE * lists.deviation)
-    )  # no request may ask for a larger scale
+    costs = problem.costs(problem.statistics[problem.oracle()].sum(axis=0))
+    begins, lengths = problem.offsets[:-1], np.diff(problem.offsets)
+    is_best = costs <= np.repeat(np.minimum.reduceat(costs, begins), lengths) + LOSS_TOLERANCE
+    telling = np.add.reduceat(is_best, begins, dtype=np.int64) < lengths
+    if not telling.any():
+        return 1.0, PosteriorResult(0.0, 0.0)
+    rows, lengths = np.repeat(telling, lengths), lengths[telling]
+    totals, is_best = totals[rows], is_best[rows]
+    begins = np.cumsum(lengths) - lengths
+    means = np.add.reduceat(totals, begins) / lengths
+    deviation = float(np.sqrt(np.mean((totals - np.repeat(means, lengths)) ** 2)))
+    totals = totals - np.repeat(np.maximum.reduceat(totals, begins), lengths)
+
+    def cross_entropy(factor: float) -> float:
+        mass = np.exp(totals * factor)
+        best = np.add.reduceat(mass * is_best, begins)
+        return float(-np.log(np.maximum(best / np.add.reduceat(mass, begins), _MIN_MASS)).mean())
+
+    uniform = cross_entropy(0.0)
+    if deviation <= LOSS_TOLERANCE:
+        return 1.0, PosteriorResult(uniform, uniform)
+    # no request may ask for a larger scale
+    widest = min(_MAX_DECADES, math.log10(MAX_POSTERIOR_SCALE * deviation))
     decades = np.linspace(-_MAX_DECADES, widest, _GRID_POINTS)
     losses = []
     for decade in decades:
-        losses.append(lists.cross_entropy(decade))
+        losses.append(cross_entropy(10**decade / deviation))
         yield
     least = int(np.argmin(losses))
     low, high = float(decades[max(least - 1, 0)]), float(decades[min(least + 1, _GRID_POINTS - 1)])
     for _ in range(_REFINEMENTS):
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if lists.cross_entropy(left) <= lists.cross_entropy(right):
+        if cross_entropy(10**left / deviation) <= cross_entropy(10**right / deviation):
             high = right
         else:
             low = left
         yield
-    middle = (low + high) / 2
-    return PosteriorScale(10**middle / lists.deviation, lists.cross_entropy(middle), uniform)
-
-
-class _InformativeLists(NamedTuple):
-    """The lists of which some candidates are better than others, end to end.
-
-    Attributes:
-        totals: less the list's greatest [C].
-        is_best: whether nothing in its list is better [C].
-        begins: of the lists [N].
-        lengths: of the lists [N].
-        deviation: of the totals within their lists.
-    """
-
-    totals: Floats
-    is_best: Bools
-    begins: Ints
-    lengths: Ints
-    deviation: float
-
-    @classmethod
-    def of(cls, problem: TuningProblem, totals: Floats) -> "_InformativeLists | None":
-        costs = problem.costs(problem.statistics[problem.oracle()].sum(axis=0))
-        begins, lengths = problem.offsets[:-1], np.diff(problem.offsets)
-        is_best = costs <= np.repeat(np.minimum.reduceat(costs, begins), lengths) + LOSS_TOLERANCE
-        telling = np.add.reduceat(is_best, begins, dtype=np.int64) < lengths
-        if not telling.any():
-            return None
-        rows, lengths = np.repeat(telling, lengths), lengths[telling]
-        totals, is_best = totals[rows], is_best[rows]
-        begins = np.cumsum(lengths) - lengths
-        means = np.add.reduceat(totals, begins) / lengths
-        deviation = float(np.sqrt(np.mean((totals - np.repeat(means, lengths)) ** 2)))
-        totals = totals - np.repeat(np.maximum.reduceat(totals, begins), lengths)
-        return cls(totals, is_best, begins, lengths, deviation if deviation > LOSS_TOLERANCE else 0.0)
-
-    def cross_entropy(self, decade: float) -> float:
-        """Mean −ln of the mass of the best, where totals of deviation 1 are multiplied by 10 to that power."""
-        mass = np.exp(self.totals * (10**decade / self.deviation if self.deviation else 0.0))
-        best = np.add.reduceat(mass * self.is_best, self.begins)
-        return float(-np.log(np.maximum(best / np.add.reduceat(mass, self.begins), _MIN_MASS)).mean())
+    scale = 10 ** ((low + high) / 2) / deviation
+    return scale, PosteriorResult(cross_entropy(scale), uniform)

@@ -48,14 +48,10 @@ class LossCurve(NamedTuple):
         means: Floats = (np.interp(high, edges, area) - np.interp(low, edges, area)) / (high - low)
         return means
 
-    def knots(self, window: float) -> Floats:
-        """The angles at which the slope of the smoothed loss may change, rising."""
-        changes = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
-        return np.unique(np.clip(changes, -_MAX_ANGLE, _MAX_ANGLE))
-
     def best(self, window: float) -> tuple[float, float]:
         """The angle of the least smoothed loss, the middle of where it is that low, and that loss."""
-        knots = self.knots(window)
+        edges = np.concatenate((self.angles - window, self.angles + window, [-_MAX_ANGLE, _MAX_ANGLE, 0.0]))
+        knots = np.unique(np.clip(edges, -_MAX_ANGLE, _MAX_ANGLE))  # where the slope of the mean may change
         losses = self.smoothed(knots, window)
         low = losses <= losses.min() + LOSS_TOLERANCE
         begin = int(np.argmax(low))
@@ -140,25 +136,17 @@ def _powell_descent(problem: TuningProblem, start: Floats, window: float) -> Ste
     found = LocalMinimum(_unit_vector(start), np.inf)
     for _ in range(_MAX_ROUNDS):
         before = found
-        for feature in range(len(problem.names)):
-            found = yield from _search_feature(problem, found.weights, feature, window)
+        for feature, direction in enumerate(np.eye(len(problem.names))):
+            weight = found.weights[feature]
+            # no weight, if that is as good: unless nothing would be left without it
+            none = () if abs(weight) >= 1 - LOSS_TOLERANCE else (float(np.arctan(-weight)),)
+            found = yield from _search_line(problem, found.weights, direction, window, (*none, 0.0))
         travelled = found.weights - before.weights
         if np.linalg.norm(travelled) > LOSS_TOLERANCE:
             found = yield from _search_line(problem, found.weights, _unit_vector(travelled), window, (0.0,))
         if found.loss >= before.loss - LOSS_TOLERANCE:
             break
     return found
-
-
-def _search_feature(
-    problem: TuningProblem, weights: Floats, feature: int, window: float
-) -> Steps[LocalMinimum]:
-    """Go to the best weight of one feature; to none, if that is as good."""
-    direction = np.zeros_like(weights)
-    direction[feature] = 1.0
-    alone = abs(weights[feature]) >= 1 - LOSS_TOLERANCE  # without it nothing would be left
-    preferred = (0.0,) if alone else (float(np.arctan(-weights[feature])), 0.0)
-    return (yield from _search_line(problem, weights, direction, window, preferred))
 
 
 def _search_line(

@@ -3,9 +3,7 @@
 `standardise_features` centres features within each list and scales them to deviation 1 over all.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +26,7 @@ class TuningProblem:
         statistics: counts of each candidate against its list's references [C, S].
         offsets: where lists begin, and the last ends [N+1]; none is empty.
         metric: what sums of counts mean.
+        length_exponent: of the language models, under which the features are what they are.
     """
 
     names: tuple[str, ...]
@@ -35,29 +34,20 @@ class TuningProblem:
     statistics: Ints
     offsets: Ints
     metric: Metric
+    length_exponent: float = 0.0
 
     @property
     def num_lists(self) -> int:
         """N."""
         return len(self.offsets) - 1
 
-    def of(self, lists: Ints) -> "TuningProblem":
-        """The problem of some of its lists, by their numbers."""
+    def of(self, lists: Ints, depth: int | None = None) -> "TuningProblem":
+        """The problem of some of its lists, by their numbers, or of so many first candidates of each."""
         begins, lengths = self.offsets[lists], np.diff(self.offsets)[lists]
+        lengths = lengths if depth is None else np.minimum(lengths, depth)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
         rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-        return TuningProblem(self.names, self.features[rows], self.statistics[rows], offsets, self.metric)
-
-    def with_features(self, names: Sequence[str]) -> "TuningProblem":
-        """The problem with some of its features only."""
-        columns = [self.names.index(name) for name in names]
-        return TuningProblem(
-            tuple(names),
-            np.ascontiguousarray(self.features[:, columns]),
-            self.statistics,
-            self.offsets,
-            self.metric,
-        )
+        return replace(self, features=self.features[rows], statistics=self.statistics[rows], offsets=offsets)
 
     def chosen(self, weights: Floats) -> Ints:
         """The candidate of each list with the greatest total, the first of equal ones [N]."""
@@ -76,14 +66,6 @@ class TuningProblem:
         """The metric's figure for a choice of candidates [N], in percent."""
         return float(self.metric.score(self.statistics[chosen].sum(axis=0)))
 
-    def oracle(self) -> Ints:
-        """The candidates that a seer would choose [N]."""
-        return self._extreme_choice(1.0)
-
-    def anti_oracle(self) -> Ints:
-        """The worst choice [N]."""
-        return self._extreme_choice(-1.0)
-
     def costs(self, totals: Ints) -> Floats:
         """Contribution of a candidate to the loss where the sums of counts are `totals` [S], to first order [C].
 
@@ -93,13 +75,13 @@ class TuningProblem:
         answer: Floats = self.statistics @ (self.losses(totals + steps) - self.losses(totals))
         return answer
 
-    def _extreme_choice(self, sign: float) -> Ints:
-        """The choice of least loss, or of greatest.
+    def oracle(self, *, worst: bool = False) -> Ints:
+        """The candidates that a seer would choose, or the worst [N].
 
         Chosen is by cost at the sums of the choice so far, again and again, as long as that gets better.
         Exact for word and character errors against one reference each; for BLEU and chrF a better choice may exist.
         """
-        best = self.first_pass()
+        best, sign = self.first_pass(), -1.0 if worst else 1.0
         totals = self.statistics[best].sum(axis=0)
         for _ in range(_ORACLE_ROUNDS):
             choice = argmax_by_list(-sign * self.costs(totals), self.offsets)
@@ -119,24 +101,14 @@ def argmax_by_list(values: Floats, offsets: Ints) -> Ints:
     return answer
 
 
-class FeatureScaling(NamedTuple):
-    """Standardization of features.
-
-    Attributes:
-        deviations: of each feature within its list, root mean square; 0 where it tells no candidates apart [D].
-    """
-
-    deviations: Floats
-
-    def raw(self, weights: Floats) -> Floats:
-        """Weights [D] of the features as they were, from those of the comparable ones; 0 where they tell nothing."""
-        return np.divide(weights, self.deviations, out=np.zeros_like(weights), where=self.deviations > 0)
-
-
-def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, FeatureScaling]:
-    """The problem with features of mean 0 in each list and of deviation 1 over all.
+def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]:
+    """The problem with features of mean 0 in each list and of deviation 1 over all, and what they were divided by.
 
     What all candidates of a list share changes no choice, so it is taken away.
+
+    Returns:
+        The problem, and the deviation of each feature within its list, root mean square; 0 where it tells no
+        candidates apart [D].
     """
     lengths = np.diff(problem.offsets)
     means = np.add.reduceat(problem.features, problem.offsets[:-1], axis=0) / lengths[:, None]
@@ -144,8 +116,4 @@ def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Feature
     deviations = np.sqrt(np.mean(centred**2, axis=0))
     deviations[deviations <= 1e-9 * np.abs(problem.features).max(axis=0, initial=0.0)] = 0.0  # rounding alone
     scaled = np.divide(centred, deviations, out=np.zeros_like(centred), where=deviations > 0)
-    features = np.ascontiguousarray(scaled)
-    return (
-        TuningProblem(problem.names, features, problem.statistics, problem.offsets, problem.metric),
-        FeatureScaling(deviations),
-    )
+    return replace(problem, features=np.ascontiguousarray(scaled)), deviations

@@ -53,8 +53,8 @@ def test_no_names_and_no_lists_are_no_columns_and_no_rows():
 
 
 def test_a_list_has_its_own_rows():
-    assert COMPUTED.of_list(1).values.tolist() == [[-9.0, 9, -9, 0, 1]]
-    assert COMPUTED.of_list(0).offsets.tolist() == [0, 2]
+    assert COMPUTED.of_lists(1, 2).values.tolist() == [[-9.0, 9, -9, 0, 1]]
+    assert COMPUTED.of_lists(0, 1).offsets.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -101,24 +101,28 @@ def test_names_that_features_cannot_have_are_refused(names):
         check_model_names(names, parameter="models")
 
 
+def derived(*arguments):
+    return run_steps(derive(*arguments))
+
+
 def none_given(name):
     raise AssertionError(name)
 
 
 def test_equal_texts_have_the_rank_of_the_first():
-    ranks = derive("rank", ["a", "b", "a", "c", "b"], none_given)
+    ranks = derived("rank", ["a", "b", "a", "c", "b"], none_given)
     assert ranks.tolist() == [0, -1, 0, -2, -1]
 
 
 def test_the_logarithm_of_the_rank_is_zero_for_the_first():
-    assert derive("rank:log", ["a", "b", "c"], none_given) == pytest.approx([0, -np.log(2), -np.log(3)])
+    assert derived("rank:log", ["a", "b", "c"], none_given) == pytest.approx([0, -np.log(2), -np.log(3)])
 
 
 @pytest.mark.parametrize(
     ("length", "factors"), [("words", [2, 1]), ("characters", [3, 3]), ("tokens", [4, 2])]
 )
 def test_a_given_feature_times_a_length(length, factors):
-    values = derive(
+    values = derived(
         length_scaled_name("am", length),
         ["a b", "abc"],
         lambda _: np.array([-0.5, -2.0]),
@@ -128,7 +132,7 @@ def test_a_given_feature_times_a_length(length, factors):
 
 
 def test_what_agrees_with_its_list_has_the_greatest_consensus():
-    values = derive("consensus:wer", ["the cat sat", "a cat sat", "the cat sad"], none_given)
+    values = derived("consensus:wer", ["the cat sat", "a cat sat", "the cat sad"], none_given)
     assert int(np.argmax(values)) == 0
     assert values[1] == values[2]
 
@@ -157,4 +161,4 @@ def test_a_name_that_only_looks_derived_is_refused_with_the_choices(name):
 
 def test_tokens_need_a_model():
     with pytest.raises(InvalidInputError, match=r"am\*tokens needs a language model"):
-        derive("am*tokens", ["a"], lambda _: np.ones(1))
+        derived("am*tokens", ["a"], lambda _: np.ones(1))

@@ -90,9 +90,9 @@ def test_a_text_that_was_asked_along_is_kept_once_it_is_continued(client):
     tree.add_recent("cat")
     tree.extend(start, "the")
     cat = tree.extend(start, "cat")
-    assert (len(client.calls), cat.handle) == (1, None)
+    assert (len(client.calls), cat.held) == (1, None)
     assert tree.extend(cat, "sat").said.logprob == -6.0
-    assert client.kept[cat.handle] == "cat"
+    assert client.kept[cat.held.handle] == "cat"
 
 
 @pytest.mark.parametrize(("companions", "sizes"), [(0, [1, 1, 1, 1]), (2, [1, 2, 3, 3])])

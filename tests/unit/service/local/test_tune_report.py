@@ -39,7 +39,7 @@ def page(request):
             TuneCommand(lists=told, metric=make_metric(request.param), settings=QUICK), words_alone(told)
         )
     )
-    reply = tune_reply(tuned, ScoringModels((), ()), main=None, created="2026-01-01T00:00:00+00:00")
+    reply = tune_reply(tuned, ScoringModels((), ()))
     return tuning_page("A <b> file", tuned, reply).decode()
 
 

@@ -1,6 +1,7 @@
 """Validation of JSON bodies and lines; model figures as JSON."""
 
 import json
+import math
 import tracemalloc
 
 import pytest
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from models.errors import InvalidInputError
 from service.schemas.autocomplete import AutocompleteRequest
 from service.schemas.models import _figures
-from service.schemas.rerank import RerankRequest
+from service.schemas.rerank import RerankRequest, RerankSettings
 from service.schemas.wire import body_lines, parse_json, parse_lines
 from service.use_cases.completions import CompletionRequest
 from service.use_cases.generate import GenerateRequest
@@ -75,3 +76,9 @@ def test_of_a_value_without_end_the_beginning_is_told():
 def test_figures_are_finite_numbers(metrics, told):
     """A number too large, or figures that were none, made an error of the whole list of models."""
     assert _figures(metrics) == told
+
+
+@pytest.mark.parametrize("scale", [-0.1, math.nan, math.inf, 2e6])
+def test_a_scale_of_posteriors_has_limits(scale):
+    with pytest.raises(InvalidInputError, match="posterior_scale"):
+        RerankSettings().model_copy(update={"posterior_scale": scale}).options(None)

@@ -14,8 +14,8 @@ from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.formats import reader
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import format_name_of_media_type, read_bytes, read_lists
-from models.reranking.formats.summary import summarise_lists
 from models.reranking.formats.writer import write_lists
+from models.reranking.metrics import summarise_lists
 
 ONE = b"0 ||| a ||| d= 1 ||| 2\n"
 
@@ -305,7 +305,7 @@ def test_references_are_found_by_ids_wherever_there_are_any(tmp_path, lists, lay
         with pytest.raises(FormatError, match=r"references: .*--reference-layout lines"):
             list(found)
     else:
-        assert summarise_lists(found).figures()["first_wer"] == pytest.approx(expected)
+        assert summarise_lists(found)["first_wer"] == pytest.approx(expected)
 
 
 def read(names, text, folder, **options):

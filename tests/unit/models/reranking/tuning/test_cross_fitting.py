@@ -27,25 +27,27 @@ def outcome_of(one, folds=None, settings=QUICK):
 
 
 def test_weights_are_used_where_they_help_on_lists_held_out():
-    outcome = outcome_of(informative())
-    assert outcome.decision == "tuned"
-    assert outcome.best <= outcome.tuned < outcome.baseline - 5 < outcome.worst
-    assert outcome.tuned == outcome.tried
-    assert outcome.significance.difference == pytest.approx(outcome.tried - outcome.baseline)
+    figures = outcome_of(informative()).figures
+    assert figures.decision == "tuned"
+    assert figures.oracle <= figures.tuned < figures.baseline - 5 < figures.worst
+    assert figures.tuned == figures.tried
+    assert figures.significance.difference == pytest.approx(figures.tried - figures.baseline)
 
 
 def test_the_first_pass_is_kept_where_nothing_helps():
     outcome = outcome_of(uninformative())
-    assert (outcome.decision, outcome.fitted.weights) == ("first_pass", None)
-    assert outcome.reason.startswith("Keep the first pass")
-    assert outcome.tuned == outcome.baseline
+    figures = outcome.figures
+    assert (figures.decision, outcome.fitted.weights) == ("first_pass", None)
+    assert figures.weights == {"rank": 1.0}
+    assert figures.reason.startswith("Keep the first pass")
+    assert figures.tuned == figures.baseline
 
 
 def test_what_was_tried_is_told_where_the_first_pass_is_kept():
-    outcome = outcome_of(informative(num_lists=20, noise=6.0, seed=4))
-    assert outcome.reason.endswith("which may be chance (p > 0.2).")
-    assert outcome.tuned == outcome.baseline != outcome.tried
-    assert outcome.significance.difference == pytest.approx(outcome.tried - outcome.baseline)
+    figures = outcome_of(informative(num_lists=20, noise=6.0, seed=4)).figures
+    assert figures.reason.endswith("which may be chance (p > 0.2).")
+    assert figures.tuned == figures.baseline != figures.tried
+    assert figures.significance.difference == pytest.approx(figures.tried - figures.baseline)
 
 
 def test_every_resample_that_was_searched_is_told():
@@ -61,31 +63,32 @@ def test_the_lists_of_a_fold_have_no_influence_on_its_own_weights():
     changed = one.statistics.copy()
     changed[np.repeat(folds == 0, 5), 0] = 9 - changed[np.repeat(folds == 0, 5), 0]
     other = problem(changed[:, 0], one.features, [5] * 60, one.names)
-    before, after = outcome_of(one, folds), outcome_of(other, folds)
-    assert before.folds[0].fitted.weights.tolist() == after.folds[0].fitted.weights.tolist()
-    assert not np.array_equal(before.folds[1].fitted.weights, after.folds[1].fitted.weights)
+    before, after = (outcome_of(some, folds).figures.folds for some in (one, other))
+    assert before[0].weights == after[0].weights
+    assert before[1].weights != after[1].weights
 
 
 def test_each_list_is_re_ranked_by_the_weights_of_its_own_fold():
     one, folds = informative(), np.arange(60) % 3
     settings = TuningSettings(folds=3, restarts=2, resamples=6, bootstrap_samples=200)
     outcome = outcome_of(one, folds, settings)
-    for number, fold in enumerate(outcome.folds):
-        assert fold.lists.tolist() == np.flatnonzero(folds == number).tolist()
-        chosen = one.chosen(fold.fitted.weights)
-        assert outcome.held_out[fold.lists].tolist() == chosen[fold.lists].tolist()
+    for number, fold in enumerate(outcome.figures.folds):
+        own = np.flatnonzero(folds == number)
+        chosen = one.chosen(np.array([fold.weights.get(name, 0.0) for name in one.names]))
+        assert fold.num_lists == len(own)
+        assert outcome.held_out[own].tolist() == chosen[own].tolist()
 
 
 def test_scores_of_folds_are_of_their_lists_alone():
-    outcome = outcome_of(informative())
-    assert np.mean([fold.baseline for fold in outcome.folds]) == pytest.approx(outcome.baseline)
-    assert np.mean([fold.tuned for fold in outcome.folds]) == pytest.approx(outcome.tuned)
+    figures = outcome_of(informative()).figures
+    assert np.mean([fold.baseline for fold in figures.folds]) == pytest.approx(figures.baseline)
+    assert np.mean([fold.tuned for fold in figures.folds]) == pytest.approx(figures.tuned)
 
 
 def test_a_gain_that_may_be_chance_is_not_believed():
     one = informative(num_lists=6, noise=4.0, seed=4)
     cautious = TuningSettings(restarts=2, resamples=6, bootstrap_samples=200, max_p_value=0.0)
-    assert outcome_of(one, settings=cautious).decision == "first_pass"
+    assert outcome_of(one, settings=cautious).figures.decision == "first_pass"
 
 
 @pytest.mark.parametrize("folds", [np.zeros(60, dtype=int), np.arange(60) % 3])
@@ -154,7 +157,7 @@ def test_the_exponent_makes_another_shape_of_the_models_score():
         ("lm", "tokens", "unk", "words"), np.array([[-6.0, 3, 0, 2], [-4.0, 2, 1, 1]]), np.array([0, 2])
     )
     made = run_steps(tuning_data(lists, computed, WER, features=["lm", "words"], length_exponents=[0.0, 1.0]))
-    assert [shape.problem.features[:, 0].tolist() for shape in made.shapes] == [[-6, -4], [-2, -2]]
+    assert [shape.features[:, 0].tolist() for shape in made.shapes] == [[-6, -4], [-2, -2]]
 
 
 def test_a_named_feature_that_is_missing_is_told_with_its_place():

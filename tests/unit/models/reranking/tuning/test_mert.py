@@ -19,7 +19,7 @@ def test_the_oracle_makes_the_fewest_errors_and_takes_the_first_of_equals():
     one = problem([3, 1, 1, 0, 2], np.zeros((5, 1)), sizes=[3, 2])
     assert one.oracle().tolist() == [1, 3]
     assert one.score(one.oracle()) == pytest.approx(5.0)
-    assert one.score(one.anti_oracle()) == pytest.approx(25.0)
+    assert one.score(one.oracle(worst=True)) == pytest.approx(25.0)
 
 
 def test_a_part_of_the_lists_is_a_problem_of_its_own():

@@ -1,0 +1,267 @@
+"""Formats in JSON: lines of lists, and the documents of HyPoradise and mlm-scoring with all lists of a file.
+
+Lines are lists as POST /v1/rerank takes them, one JSON object each, with optional references:
+
+    {"id": "u1", "context": "", "candidates": [{"text": "…", "features": {"am": -12.5}}, …], "reference": "…"}
+
+`references` is a list of alternative references; `continuation` is scored after each candidate. An
+id may be a number. Other keys are dropped. This format alone keeps all of a list, texts to the last
+space.
+
+HyPoradise: `[{"input": ["best hypothesis", …], "output": "reference", …}, …]`. Shorter lists are
+padded with copies of their members: the first of each is kept, with its scores. Any other list of
+numbers, one per hypothesis, is a feature: `am_score` (ATIS) becomes `am`, others keep their names,
+such as `score` (WSJ). These scores look like averages per token.
+
+mlm-scoring: `{utterance: {"hyp_1": {"score": …, "text": …}, …, "ref": …}, …}`. The score is the
+first pass's own, a natural logarithm, larger is better: the feature `score`. Hypotheses are sorted
+by their numbers; texts are stripped, as in mlm-scoring.
+
+Sources: Hypo2Trans generate_data/whisper/generate_hp_dataset.py; HyPoradise-v0 test_atis.json,
+test_wsj_score.json; mlm-scoring examples/demo/format.json, src/mlm/loaders.py
+(`Predictions.from_dict`, `Corpus.from_dict`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from models.errors import InvalidInputError
+from models.reranking.candidates import Candidate, CandidateList
+from models.reranking.formats.format import (
+    ASCII_WHITESPACE,
+    MAX_DOCUMENT_LINE_BYTES,
+    MAX_LIST_BYTES,
+    MAX_LIST_CANDIDATES,
+    BadLine,
+    Format,
+    ListOrBadLine,
+    SourceLines,
+    format_number,
+    parse_lines,
+    shorten,
+)
+from models.reranking.formats.json_stream import (
+    JsonElement,
+    JsonObject,
+    dump_json,
+    id_value,
+    list_value,
+    number_value,
+    object_value,
+    parse_json_object,
+    parse_json_value,
+    read_elements,
+    string_value,
+)
+
+
+def _read_jsonl(lines: SourceLines) -> Iterator[ListOrBadLine]:
+    for row in parse_lines(lines, _jsonl_list):
+        yield row._replace(loses_list=True) if isinstance(row, BadLine) else row[1]
+
+
+def _jsonl_list(line: str) -> CandidateList:
+    value = parse_json_object(line)
+    candidates = list_value(value.get("candidates"), "candidates", max_members=MAX_LIST_CANDIDATES)
+    continuation = value.get("continuation")
+    return CandidateList(
+        id_value(value.get("id"), "id"),
+        string_value(value.get("context", ""), "context"),
+        tuple(_jsonl_candidate(candidate, f"candidates[{i}]") for i, candidate in enumerate(candidates)),
+        _jsonl_references(value),
+        None if continuation is None else string_value(continuation, "continuation"),
+    )
+
+
+def _jsonl_candidate(value: Any, field: str) -> Candidate:
+    candidate = object_value(value, field)
+    features = object_value(candidate.get("features", {}), f"{field}.features")
+    return Candidate(
+        string_value(candidate.get("text"), f"{field}.text"),
+        {
+            string_value(name, f"a name in {field}.features"): number_value(
+                number, f"{field}.features.{name}"
+            )
+            for name, number in features.items()
+        },
+    )
+
+
+def _jsonl_references(value: JsonObject) -> tuple[str, ...]:
+    if value.get("references"):
+        several = list_value(value["references"], "references")
+        return tuple(string_value(text, f"references[{i}]") for i, text in enumerate(several))
+    reference = value.get("reference")
+    return () if reference is None else (string_value(reference, "reference"),)
+
+
+def _write_jsonl(lists: Iterable[CandidateList]) -> Iterator[str]:
+    for index, one in enumerate(lists):
+        value: JsonObject = {} if one.name is None else {"id": one.name}
+        if one.context:
+            value["context"] = one.context
+        value["candidates"] = [
+            {"text": c.text, "features": dict(c.features)} if c.features else {"text": c.text}
+            for c in one.candidates
+        ]
+        if len(one.references) == 1:
+            value["reference"] = one.references[0]
+        elif one.references:
+            value["references"] = list(one.references)
+        if one.continuation is not None:
+            value["continuation"] = one.continuation
+        try:
+            yield dump_json(value) + "\n"
+        except ValueError:
+            raise InvalidInputError(f"lists[{index}] has a feature that is not finite") from None
+
+
+JSONL = Format(
+    name="jsonl",
+    read=_read_jsonl,
+    write=_write_jsonl,
+    custom_feature_names=True,
+    carries_context=True,
+    max_references=None,
+    max_line_bytes=MAX_LIST_BYTES,
+    media_types=("application/x-ndjson", "application/jsonl"),
+)
+
+
+_FEATURE_OF_KEY = {"am_score": "am"}
+_KEY_OF_FEATURE = {feature: key for key, feature in _FEATURE_OF_KEY.items()}
+_OWN_KEYS = frozenset({"id", "input", "output"})
+
+_HYPOTHESIS = re.compile(r"hyp_([0-9]{1,9})")
+
+
+def _hyporadise_list(element: JsonElement, _problems: list[str]) -> CandidateList:
+    value = parse_json_object(element.text)
+    hypotheses = list_value(value.get("input"), "input", max_members=MAX_LIST_CANDIDATES)
+    texts = [_stripped(text, f"input[{i}]") for i, text in enumerate(hypotheses)]
+    columns = _columns(value, len(texts))
+    first: dict[str, Candidate] = {}
+    for index, text in enumerate(texts):
+        if text not in first:
+            features = {name: column[index] for name, column in columns.items() if column[index] is not None}
+            first[text] = Candidate(text, features)
+    output = value.get("output")
+    references = () if output is None else (_stripped(output, "output"),)
+    return CandidateList(id_value(value.get("id"), "id"), "", tuple(first.values()), references)
+
+
+def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
+    """Numbers by feature, one for each hypothesis; None where there is none."""
+    columns: dict[str, list[Any]] = {}
+    for key, numbers in value.items():
+        if key in _OWN_KEYS or not _is_column(numbers):
+            continue
+        name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
+        if name in columns:
+            raise InvalidInputError(f"there are two lists of scores for {name}")
+        if len(numbers) != size:
+            raise InvalidInputError(f"{shorten(key)} has {len(numbers)} scores, but input {size} hypotheses")
+        columns[name] = [
+            None if number is None else number_value(number, f"{shorten(key)}[{i}]")
+            for i, number in enumerate(numbers)
+        ]
+    return columns
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list) and any(type(member) in {int, float} for member in value)
+
+
+def _write_hyporadise(lists: Iterable[CandidateList]) -> Iterator[str]:
+    yield "["
+    for index, one in enumerate(lists):
+        value: JsonObject = {} if one.name is None else {"id": one.name}
+        value["input"] = [candidate.text for candidate in one.candidates]
+        if one.references:
+            value["output"] = one.references[0]
+        for feature in dict.fromkeys(name for candidate in one.candidates for name in candidate.features):
+            key = _KEY_OF_FEATURE.get(feature, feature)
+            if key in value or key in _OWN_KEYS or feature in _FEATURE_OF_KEY:
+                raise InvalidInputError(
+                    f"a feature is called {shorten(feature)!r}, which this format cannot say"
+                )
+            value[key] = [
+                float(format_number(candidate.features[feature])) if feature in candidate.features else None
+                for candidate in one.candidates
+            ]
+        yield f"{',' if index else ''}\n{dump_json(value)}"
+    yield "\n]\n"
+
+
+HYPORADISE = Format(
+    name="hyporadise",
+    read=partial(read_elements, outer="[", parse=_hyporadise_list),
+    write=_write_hyporadise,
+    max_references=1,
+    max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
+    yields_undecodable=True,
+    media_types=("application/x-hyporadise+json",),
+)
+
+
+def _mlm_scoring_list(element: JsonElement, problems: list[str]) -> CandidateList | None:
+    name = string_value(parse_json_value(element.key or ""), "an utterance's name")
+    value = parse_json_object(element.text)
+    numbered = sorted((int(match[1]), key) for key in value if (match := _HYPOTHESIS.fullmatch(key)))
+    candidates = []
+    for _, key in numbered[:MAX_LIST_CANDIDATES]:
+        try:
+            candidates.append(
+                _mlm_scoring_candidate(
+                    object_value(value[key], f"{shorten(name)}.{key}"), f"{shorten(name)}.{key}"
+                )
+            )
+        except InvalidInputError as error:
+            problems.append(str(error))
+    if not numbered:
+        raise InvalidInputError(f"{shorten(name)} has no hyp_1")
+    if len(numbered) > MAX_LIST_CANDIDATES:
+        problems.append(f"{shorten(name)} has more than {MAX_LIST_CANDIDATES:,} hypotheses")
+    references = (_stripped(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
+    return CandidateList(name, "", tuple(candidates), references) if candidates else None
+
+
+def _mlm_scoring_candidate(value: JsonObject, field: str) -> Candidate:
+    score = number_value(value.get("score"), f"{field}.score")
+    return Candidate(_stripped(value.get("text"), f"{field}.text"), {"score": score})
+
+
+def _stripped(value: object, field: str) -> str:
+    return string_value(value, field).strip(ASCII_WHITESPACE)
+
+
+def _write_mlm_scoring(lists: Iterable[CandidateList]) -> Iterator[str]:
+    names: set[str] = set()
+    yield "{"
+    for index, one in enumerate(lists):
+        name = str(index) if one.name is None else one.name
+        if name in names:
+            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, as that of a list before it")
+        names.add(name)
+        value: JsonObject = {
+            f"hyp_{number}": {"score": float(format_number(c.features.get("score", 0.0))), "text": c.text}
+            for number, c in enumerate(one.candidates, start=1)
+        }
+        if one.references:
+            value["ref"] = one.references[0]
+        yield f"{',' if index else ''}\n{dump_json(name)}: {dump_json(value)}"
+    yield "\n}\n"
+
+
+MLM_SCORING = Format(
+    name="mlm-scoring",
+    read=partial(read_elements, outer="{", parse=_mlm_scoring_list),
+    write=_write_mlm_scoring,
+    features=frozenset({"score"}),
+    max_references=1,
+    max_line_bytes=MAX_DOCUMENT_LINE_BYTES,
+    yields_undecodable=True,
+    media_types=("application/x-mlm-scoring+json",),
+)
