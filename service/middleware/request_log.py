@@ -30,6 +30,7 @@ _SEND_TIMEOUT_S = 3
 """Timeout of a send with all retries; a stopping service also waits this long for a dead collector."""
 
 _ATTRIBUTES = {
+    "route": "http.route",
     "model": "gramophone.model",
     "key": "gramophone.key",
     "prompt_tokens": "gramophone.prompt_tokens",
@@ -116,18 +117,13 @@ class Tracing:
             if status >= 500 or not status:
                 span.set_status(self._failed)
             span.set_attribute("http.response.status_code", status or 500)
-            self._describe(span, scope)
+            fields = context_of(scope)
+            if "route" in fields:
+                span.update_name(f"{scope['method']} {fields['route']}")
+            for name, attribute in _ATTRIBUTES.items():
+                if name in fields:
+                    span.set_attribute(attribute, fields[name])
             span.end()
-
-    def _describe(self, span: Any, scope: Scope) -> None:
-        fields = context_of(scope)
-        route = fields.get("route")
-        if route is not None:
-            span.update_name(f"{scope['method']} {route}")
-            span.set_attribute("http.route", route)
-        for name, attribute in _ATTRIBUTES.items():
-            if name in fields:
-                span.set_attribute(attribute, fields[name])
 
 
 _log = structlog.get_logger(__name__)
@@ -163,7 +159,8 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         started_s = time.perf_counter()
-        request_id = _request_id(scope)
+        given_id = header(scope, _HEADER) or b""
+        request_id = given_id.decode() if _VALID_ID.fullmatch(given_id) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         fields = begin_context(scope)
         status, is_complete = 0, False
@@ -171,10 +168,11 @@ class RequestLog:
         async def send_with_headers(message: Message) -> None:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
-                status = int(
-                    message["status"]
-                )  # plain int, since an enumeration member would be logged by name
-                message["headers"] = [*_with_safe_headers(message["headers"]), (_HEADER, request_id.encode())]
+                status = int(message["status"])  # an enumeration member would be logged by name
+                headers = [*message["headers"], *_SAFE_HEADERS, (_HEADER, request_id.encode())]
+                if all(name != _DEFAULT_POLICY[0] for name, _ in headers):
+                    headers.append(_DEFAULT_POLICY)
+                message["headers"] = headers
             elif not message.get("more_body", False):
                 is_complete = True
             await send(message)
@@ -230,14 +228,3 @@ class HeadAsGet:
         if scope.get("method") == "HEAD":
             scope = {**scope, "method": "GET"}  # a copy, as the server needs the original method
         await self._app(scope, receive, send)
-
-
-def _with_safe_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add security headers for browsers."""
-    own_policy = any(name == _DEFAULT_POLICY[0] for name, _ in headers)
-    return [*headers, *_SAFE_HEADERS] if own_policy else [*headers, *_SAFE_HEADERS, _DEFAULT_POLICY]
-
-
-def _request_id(scope: Scope) -> str:
-    value = header(scope, _HEADER)
-    return value.decode() if value is not None and _VALID_ID.fullmatch(value) else uuid.uuid4().hex

@@ -228,11 +228,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[
             break
         if scope["state"].get(RECEIVE_TIMEOUT):
             return None, _replay(messages, receive)
-    body = (
-        messages[0].get("body", b"")
-        if len(messages) == 1
-        else b"".join(message.get("body", b"") for message in messages)
-    )
+    body = b"".join(message.get("body", b"") for message in messages)
     return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
 

@@ -194,14 +194,12 @@ class _WorkerSlot:
         since_s: time of its start.
         due_s: time of the next start; None if none is due.
         delay_s: last delay of a restart.
-        starts: number of starts.
     """
 
     pid: int | None = None
     since_s: float = 0.0
     due_s: float | None = None
     delay_s: float = 0.0
-    starts: int = 0
 
 
 class Supervisor:
@@ -278,7 +276,6 @@ class Supervisor:
             if not pid:
                 return self._as_worker(number)
         slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
-        slot.starts += 1
         return None
 
     def _as_worker(self, number: int) -> WorkerPool:
@@ -295,7 +292,7 @@ class Supervisor:
             folder=self._folder.path,
             weights=self._weights.path,
             lifeline=self._lifeline,
-            is_restarted=self._slots[number].starts > 0,
+            is_restarted=self._slots[number].since_s > 0,
         )
 
     def _start_due(self) -> WorkerPool | None:
