@@ -320,13 +320,16 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
     ready = partial(readiness, host, services.reloader, scheduler)
     gauges: dict[str, tuple[str, Callable[[], float]]] = {
         "models_loaded": ("models that can answer", lambda: host.num_loaded),
-        "num_requests_waiting": ("requests without their first step", lambda: scheduler.num_waiting),
+        "num_requests_waiting": (
+            "requests without their first step",
+            lambda: scheduler.admission.num_waiting,
+        ),
         "num_requests_running": (
             "requests that have had their first step",
-            lambda: len(scheduler) - scheduler.num_waiting,
+            lambda: len(scheduler) - scheduler.admission.num_waiting,
         ),
         "ready": ("1 while requests should be sent here", lambda: ready() == READY),
-        "draining": ("1 while the service finishes what is under way", lambda: scheduler.draining),
+        "draining": ("1 while the service finishes what is under way", lambda: scheduler.admission.draining),
         "autocomplete_users": ("users whose accepted words are remembered", lambda: len(services.users)),
         "states": ("states of texts that are kept for decoders", lambda: len(services.states)),
         "states_bytes": ("memory that these states take", lambda: services.states.num_bytes),
