@@ -40,7 +40,7 @@ class PreciseClock:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._expired = asyncio.Event()
 
     def __enter__(self) -> Self:
         if hasattr(_LIBC, "timerfd_create"):
@@ -48,7 +48,7 @@ class PreciseClock:
             if file < 0:
                 raise OSError(ctypes.get_errno(), "no timer can be had")
             self._file = file
-            asyncio.get_running_loop().add_reader(file, self._wake)
+            asyncio.get_running_loop().add_reader(file, self._wake, file)
         return self
 
     def __exit__(
@@ -65,20 +65,15 @@ class PreciseClock:
             await asyncio.sleep(max(left_s, 0))
             return
         seconds, fraction_s = divmod(left_s, 1)
-        self._waiter = asyncio.get_running_loop().create_future()
         spec = _TimerSpec(0, 0, int(seconds), max(int(fraction_s * 1e9), 1))
+        self._expired.clear()
         _LIBC.timerfd_settime(self._file, 0, ctypes.byref(spec), None)
-        await self._waiter
+        await self._expired.wait()
 
-    def _wake(self) -> None:
-        if self._file is None or self._waiter is None:
-            return
-        try:
-            os.read(self._file, 8)
-        except BlockingIOError:  # the timer was set again in the meantime
-            return
-        if not self._waiter.done():
-            self._waiter.set_result(None)
+    def _wake(self, file: int) -> None:
+        with contextlib.suppress(BlockingIOError):  # the timer was set again in the meantime
+            os.read(file, 8)
+            self._expired.set()
 
 
 RecordingCallback = Callable[[Recording], None]

@@ -7,9 +7,10 @@ are answered 503, except for the health endpoints.
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api_errors import overloaded_response
+from service.api_errors import error_response
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, header
+from service.schemas.replies import ErrorBody
 
 OVER_LIMIT = "crowded"
 """Key in a request's state: whether its connection is over the limit."""
@@ -113,7 +114,6 @@ class ConnectionLimit:
             await self._app(scope, receive, send)
             return
         self._metrics.rejected("connections")
-        answer = overloaded_response(
-            "there are as many connections as this service takes", "too_many_connections"
-        )
-        await answer(scope, receive, send)
+        message = "there are as many connections as this service takes"
+        body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
+        await error_response(503, body, {"retry-after": "1", **_CLOSE})(scope, receive, send)

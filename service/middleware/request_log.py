@@ -17,9 +17,10 @@ from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.errors import InvalidInputError
-from service.api_errors import CLIENT_GONE, internal_error
+from service.api_errors import CLIENT_GONE, error_response
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, begin_context, context_of, header
+from service.schemas.replies import ErrorBody
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -134,6 +135,9 @@ _SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
+_INTERNAL_ERROR = ErrorBody(
+    "the service failed on this request; its log tells why", "server_error", None, "internal_error"
+)
 _DEFAULT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 """Default policy: a reply shown in a browser loads nothing."""
 
@@ -183,7 +187,7 @@ class RequestLog:
             _log.exception("request failed", request_id=request_id)
             if status:  # the response has begun: the server must close the connection
                 raise
-            await internal_error()(scope, receive, send_with_headers)
+            await error_response(500, _INTERNAL_ERROR)(scope, receive, send_with_headers)
         finally:
             self._record(scope, fields, status, time.perf_counter() - started_s, is_complete=is_complete)
 
