@@ -322,8 +322,8 @@ def mix_statically(
     orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     progress.finish()
     normalised = all(part.normalised for part in parts)
-    compressed = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
-    return StaticMixture(compressed.model, weights, compressed.facts)
+    model, _, facts = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    return StaticMixture(model, weights, facts)
 
 
 def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:

@@ -25,9 +25,8 @@ from training.ngram.smoothing.interface import (
     SINGLE_FALLBACK_DISCOUNT,
     Discounts,
     Smoothed,
-    modified_discounts,
+    discounts_from_counts,
     require_held_out,
-    single_discount,
 )
 from training.ngram.smoothing.interpolation import (
     DoubleArray,
@@ -178,13 +177,15 @@ class _Discounting:
 
         def level(order: OrderCounts) -> InterpolationLevel:
             k = len(used)
-            estimated = fitted[k] if fitted else self._from_counts(order)
-            if estimated is None:
-                fallback_orders.append(k + 1)
-            used.append(
-                estimated or (FALLBACK_DISCOUNTS if self._num_discounts == 3 else SINGLE_FALLBACK_DISCOUNT)
+            discounts, is_estimated = (
+                (fitted[k], True)
+                if fitted
+                else discounts_from_counts(order.counts_of_counts, num_discounts=self._num_discounts)
             )
-            return InterpolationLevel(used[-1].table(), np.zeros(len(order.totals)))
+            if not is_estimated:
+                fallback_orders.append(k + 1)
+            used.append(discounts)
+            return InterpolationLevel(discounts.table(), np.zeros(len(order.totals)))
 
         orders = interpolate(self._orders(observations), level)
         facts = {"discounts_from": self.discounts}
@@ -192,11 +193,6 @@ class _Discounting:
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
         return observations.continuations() if self._continuations else observations.occurrences()
-
-    def _from_counts(self, order: OrderCounts) -> Discounts | None:
-        if self._num_discounts == 3:
-            return modified_discounts(order.counts_of_counts)
-        return single_discount(order.counts_of_counts)
 
     def _fit(self, observations: Observations, held_out: EncodedCorpus | None) -> list[Discounts]:
         text = require_held_out(held_out, key="ngram.discounts", what="discounts")
