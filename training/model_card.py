@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from models.checkpoint.manifest import Direction
-from training.ngram.smoothing.choice import SMOOTHING_OF_KEY
+from training.ngram.estimate import SMOOTHING_OF_KEY
 from training.overlap import is_suspicious, overlap_phrase
 from training.progress import HistoryRecord
 from training.report import REPORT_FILE, ReportData, report_page

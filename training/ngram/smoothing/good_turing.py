@@ -1,7 +1,6 @@
 """Good–Turing smoothing with Katz's back-off."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numba
 import numpy as np
@@ -24,7 +23,6 @@ MAX_DISCOUNTED = 5
 _CANCELLED = 1e-6  # below that, a difference from 1 has lost too many digits
 
 
-@dataclass(frozen=True, slots=True)
 class GoodTuring:
     """Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, α(h) p(w|h') for others.
 

@@ -55,7 +55,20 @@ def interpolate(
         orders: the counts of the orders 1, 2, ….
         level: returns an order's interpolation parameters.
     """
-    return attach_backoffs(_estimate(orders, level))
+
+    def estimate() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
+        lower = None
+        for order in orders:
+            is_first = lower is None
+            lower = uniform_distribution(len(order.counts)) if lower is None else lower
+            lower, backoffs = _interpolate(
+                order.ngrams.prefixes, order.ngrams.suffixes, order.counts, order.totals, *level(order), lower
+            )
+            if is_first:
+                lower[BOS] = 0.0
+            yield order.ngrams, lower, backoffs
+
+    return attach_backoffs(estimate())
 
 
 def attach_backoffs(
@@ -75,21 +88,6 @@ def attach_backoffs(
             orders[-1] = shorter, weights._replace(log10_backoffs=log10(backoffs))
         orders.append((ngrams, NGramWeights(log10(probs), np.zeros(0, dtype=np.float32))))
     return orders
-
-
-def _estimate(
-    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
-) -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
-    lower = None
-    for order in orders:
-        is_first = lower is None
-        lower = uniform_distribution(len(order.counts)) if lower is None else lower
-        lower, backoffs = _interpolate(
-            order.ngrams.prefixes, order.ngrams.suffixes, order.counts, order.totals, *level(order), lower
-        )
-        if is_first:
-            lower[BOS] = 0.0
-        yield order.ngrams, lower, backoffs
 
 
 @numba.njit(nogil=True, cache=True)

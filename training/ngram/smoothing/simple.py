@@ -59,7 +59,6 @@ class Additive:
         return Smoothed(orders, {"k": self.k})
 
 
-@dataclass(frozen=True, slots=True)
 class MaximumLikelihood:
     """Relative frequencies: p(w|h) = c(hw) / c(h).
 
@@ -79,7 +78,6 @@ class MaximumLikelihood:
         return Smoothed(orders, {})
 
 
-@dataclass(frozen=True, slots=True)
 class WittenBell:
     """Interpolation by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 
