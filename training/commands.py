@@ -163,7 +163,12 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
     """
     first = facts_by_rank[0]
     for rank, process in enumerate(facts_by_rank):
-        differences = list(_differences(first["facts"], process["facts"]))
+        own, expected = process["facts"], first["facts"]
+        differences = [
+            f"{name} is {own.get(name)} there and {expected.get(name)} in process 0"
+            for name in {**expected, **own}
+            if own.get(name) != expected.get(name)
+        ]
         if differences:
             listed = "; ".join(differences[:shown])
             more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
@@ -177,13 +182,6 @@ def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]
     """Gather the facts and host name of every process, by rank."""
     own = {"machine": socket.gethostname(), "facts": facts, **more}
     return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
-
-
-def _differences(first: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
-    for name in {**first, **facts}:
-        expected, found = first.get(name), facts.get(name)
-        if expected != found:
-            yield f"{name} is {found} there and {expected} in process 0"
 
 
 def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
@@ -386,9 +384,9 @@ def train_out_of_core_command(
     folder = options.work_dir or store.work_folder / _RUNS_FOLDER / name / _ESTIMATION_FOLDER
     with exit_on_sigterm(), workspace(folder) as work:
         job = EstimationJob(Path(recipe_name).stem, recipe, options, work, progress)
-        outcome = train_out_of_core(job, files)
-        version = publish(store, name, outcome.trained, outcome.run)
-        result = training_result(store, version, outcome.trained, outcome.run, first_notes=outcome.notes)
+        trained, run, notes = train_out_of_core(job, files)
+        version = publish(store, name, trained, run)
+        result = training_result(store, version, trained, run, first_notes=notes)
         work.remove()
     if options.work_dir is None:
         with contextlib.suppress(OSError):  # an unfinished network of that name may be there
