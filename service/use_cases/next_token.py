@@ -4,16 +4,16 @@ Words are found by a search over all their tokenisations.
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import next_log_probs, step, top_k
+from models.calls import Predict, Rank
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings, next_step_batch
+from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, TopKPredictor, TopTokens, entropy_bits, supports
@@ -110,7 +110,7 @@ def next_distributions(
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         for rows in _row_blocks(state, loaded.vocab_size):
-            log_probs = yield from next_log_probs(loaded.model, rows)
+            log_probs = yield from Predict(loaded.model, rows)
             yield np.maximum(log_probs, np.float32(LOG_ZERO))
 
 
@@ -126,13 +126,13 @@ def _rank(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[An
     ranked: list[NextTokens] = []
     if not command.entropy and supports(loaded.model, TopKPredictor):
         for rows in _row_blocks(state, command.top_k):
-            ids, log_probs = yield from top_k(loaded.model, rows, command.top_k)
+            ids, log_probs = yield from Rank(loaded.model, rows, command.top_k)
             ranked += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
         if ranked:  # before all blocks but the first, so that a single distribution is not delayed
             yield None
-        log_probs = yield from next_log_probs(loaded.model, rows)
+        log_probs = yield from Predict(loaded.model, rows)
         entropies = entropy_bits(log_probs).tolist() if command.entropy else [None] * len(log_probs)
         ranked += [
             NextTokens(top_tokens(row, command.top_k), entropy)
@@ -165,17 +165,11 @@ def predict_next(
         entry = NextTokenEntry(len(ids))
         if len(ids) <= limits.max_tokens_per_sequence:
             state = yield from prefill(loaded, [ids], bos=True)
-            log_probs = yield from next_log_probs(loaded.model, state)
+            log_probs = yield from Predict(loaded.model, state)
             entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
         if loaded.next_token_cache is not None:
             loaded.next_token_cache.put(context, entry)
     return entry
-
-
-def run_completion_searches(loaded: LoadedModel, searches: Sequence[CompletionSearch]) -> Work[Any, None]:
-    """Run searches to their ends, their model steps batched."""
-    while (batch := next_step_batch(searches)) is not None:
-        batch.update(*(yield from step(loaded.model, batch.state, batch.tokens)))
 
 
 MAX_NEXT_WORDS = 100
@@ -255,7 +249,7 @@ def _rank_words_after(
         loaded.token_trie, typed.spelled, CompletionSettings(limit=count, max_steps=MAX_SEARCH_STEPS)
     )
     search.update(view(entry.state), entry.log_probs)
-    yield from run_completion_searches(loaded, [search])
+    yield from run_searches(loaded.model, [search])
     found = search.result()
     words = (NextWord(word.text, math.log(word.mass)) for word in found.completions if word.is_complete)
     return NextWords(tuple(words)[:count], found.unexplored_mass)
