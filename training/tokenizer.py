@@ -16,8 +16,8 @@ from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
+    WordSplitter,
     WordTokenizer,
-    make_word_splitter,
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import WordCounter, measure_text
@@ -131,7 +131,7 @@ def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
 def _count_words(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
     """Count words, in one compiled pass unless the tokenizer has a pattern."""
     if settings.pattern is not None:
-        split = make_word_splitter(settings.pattern, lowercase=settings.lowercase)
+        split = WordSplitter(settings.pattern, lowercase=settings.lowercase)
         return _count_items((split(s) for s in sentences), len(sentences), "counting words", progress)
     words = WordCounter()
     progress.start("counting words", len(sentences))

@@ -8,7 +8,7 @@ Kernels work in buffers of their thread, one set for each vocabulary size.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -292,17 +292,17 @@ class RuleTable:
     @cached_property
     def bias_ids(self) -> RaggedArray:
         """Tokens whose scores change."""
-        return self._spread(lambda rules: rules.bias_ids)
+        return pack_ragged([rules.bias_ids for rules in self.row_rules])
 
     @cached_property
     def bias_values(self) -> FloatArray:
         """Score added to each of `bias_ids`."""
-        return self._spread(lambda rules: rules.bias_values).values
+        return pack_ragged([rules.bias_values for rules in self.row_rules]).values
 
     @cached_property
     def prompt_ids(self) -> RaggedArray:
         """Tokens of prompts."""
-        return self._spread(lambda rules: rules.prompt_ids)
+        return pack_ragged([rules.prompt_ids for rules in self.row_rules])
 
     @cached_property
     def unfiltered(self) -> npt.NDArray[np.bool_]:
@@ -313,9 +313,6 @@ class RuleTable:
     def has_bans(self) -> bool:
         """Whether any row has sequences that are never completed."""
         return any(rules.banned is not None for rules in self.row_rules)
-
-    def _spread(self, part_of: Callable[[Rules], npt.NDArray[Any]]) -> RaggedArray:
-        return pack_ragged([part_of(rules) for rules in self.row_rules])
 
 
 def pack_ragged(parts: Sequence[npt.NDArray[Any]]) -> RaggedArray:
