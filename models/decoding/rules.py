@@ -290,14 +290,10 @@ class RuleTable:
         return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
 
     @cached_property
-    def bias_ids(self) -> RaggedArray:
-        """Tokens whose scores change."""
-        return pack_ragged([rules.bias_ids for rules in self.row_rules])
-
-    @cached_property
-    def bias_values(self) -> FloatArray:
-        """Score added to each of `bias_ids`."""
-        return pack_ragged([rules.bias_values for rules in self.row_rules]).values
+    def bias(self) -> tuple[Int32s, FloatArray, Int64s]:
+        """Tokens whose scores change, what is added to each, and the span of each row."""
+        ids = pack_ragged([rules.bias_ids for rules in self.row_rules])
+        return ids.values, pack_ragged([rules.bias_values for rules in self.row_rules]).values, ids.spans
 
     @cached_property
     def prompt_ids(self) -> RaggedArray:

@@ -96,7 +96,7 @@ class DecodeSlot:
 
     def __init__(self, decoding: Any, *, count: int, top: int, last: bool) -> None:
         num_rows = len(decoding)
-        self.rows = decoding if isinstance(decoding, StateView) else view(decoding)
+        self.rows = view(decoding)
         self.indices = list(range(num_rows))
         self.count, self.left = count, count
         self.top, self.last = top, last
