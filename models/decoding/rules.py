@@ -235,26 +235,21 @@ def compile_rules(
     ids = [token_id for token_id, _ in parameters.logit_bias]
     values = [bias for _, bias in parameters.logit_bias]
     looks_back = parameters.repetition_penalty != 1
-    return Rules(
-        np.array(numbers),
-        np.array(ids, np.int32),
-        np.array(values, np.float32),
-        np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
-        banned,
-        unfiltered=_is_unfiltered(parameters) and banned is None,
-    )
-
-
-def _is_unfiltered(parameters: DecodingParameters) -> bool:
     truncates = (
         parameters.top_k is not None
         or parameters.top_p < 1
         or parameters.typical_p < 1
         or parameters.min_p > 0
     )
-    changes = parameters.has_penalties or bool(parameters.logit_bias)
-    return (
-        not (truncates or changes or parameters.greedy) and parameters.temperature >= _MIN_BLOCK_TEMPERATURE
+    changes = parameters.has_penalties or bool(ids) or banned is not None
+    is_cold = parameters.greedy or parameters.temperature < _MIN_BLOCK_TEMPERATURE
+    return Rules(
+        np.array(numbers),
+        np.array(ids, np.int32),
+        np.array(values, np.float32),
+        np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
+        banned,
+        unfiltered=not (truncates or changes or is_cold),
     )
 
 

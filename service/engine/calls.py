@@ -67,13 +67,10 @@ def _answer_rankings(calls: Sequence[Rank]) -> list[Any]:
     """Compute the most probable tokens of each call's R rows."""
     states = [call.state for call in calls]
     ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
+    check_no_nan(ranked.log_probs)
     counts = [len(state) for state in states]
-    pairs = zip(
-        _split_array(ranked.ids, counts),
-        _split_array(check_no_nan(ranked.log_probs), counts),
-        strict=True,
-    )
-    return [TopTokens(ids, log_probs) for ids, log_probs in pairs]
+    columns = (_split_array(column, counts) for column in ranked)
+    return [TopTokens(ids, log_probs) for ids, log_probs in zip(*columns, strict=True)]
 
 
 def _answer_ragged(calls: Sequence[ScoreRagged]) -> list[Any]:
