@@ -135,13 +135,16 @@ class ScoreChoices(ModelCall[FloatArray]):
 
 
 def run_call(call: ModelCall) -> Any:
-    """Compute the answer to one call without an engine: to predict, to read, or to score choices.
+    """Compute the answer to one call without an engine: to step, to predict, to read, or to score choices.
 
     Raises:
         TypeError: the call is of another kind.
     """
     if isinstance(call, Predict):
         return to_numpy(call.model.next_log_probs(call.state))
+    if isinstance(call, Step):
+        state = call.model.advance(call.state, call.tokens)
+        return state, to_numpy(call.model.next_log_probs(state))
     if isinstance(call, ScoreChoices):
         return score_choices(call.model, call.state, call.rows, call.tokens)
     if not isinstance(call, Read):

@@ -26,7 +26,7 @@ from models.tokenizers import Tokenizer
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
-from training.evaluation.breakdown import DEFAULT_SAMPLE
+from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
 from training.evaluation.evaluate import (
     CONTEXTS,
     DEFAULT_WINDOW_TOKENS,
@@ -37,7 +37,6 @@ from training.evaluation.evaluate import (
 )
 from training.evaluation.published import (
     OOV_POLICY,
-    EvaluationOptions,
     check_comparable,
     compare_models,
     evaluation_details,

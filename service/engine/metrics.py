@@ -150,9 +150,7 @@ class Metrics(SchedulerObserver, LoadObserver):
         """Return all metrics in Prometheus' text format."""
         if self._worker is None:
             return generate_latest(self._registry)
-        labelled = CollectorRegistry(auto_describe=False)
-        labelled.register(_WorkerLabelCollector(self._registry, str(self._worker)))
-        return generate_latest(labelled)
+        return generate_latest(_WorkerLabelCollector(self._registry, str(self._worker)))
 
     @cached_property
     def relayed_requests(self) -> Counter:

@@ -15,7 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from models.checking.calibration import Calibration
-from models.checking.error_model import CheckSettings, ErrorSettings, GivenSpan, GivenSuggestion
+from models.checking.error_model import CheckSettings, GivenSpan
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, bits_per_unit, perplexity
 from service.engine.loaded_model import LoadedModel
@@ -149,7 +149,8 @@ class CheckRequest(TimedRequest):
             self._threshold(loaded, calibration),
             self.max_suggestions,
             CheckSettings(
-                errors=ErrorSettings(error_rate=self.error_rate, max_edits=self.max_edits),
+                error_rate=self.error_rate,
+                max_edits=self.max_edits,
                 dictionary={word.lower(): word for word in self.dictionary},
                 given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
             ),
@@ -177,10 +178,10 @@ def check_reply(
             word.start,
             word.end,
             word.text,
-            word.surprisal_bits,
+            surprisal_bits,
             known=word.known or word.text.lower() in dictionary,
         )
-        for word in checked.words
+        for word, surprisal_bits in checked.words
     ]
     issues = [
         TextIssue(
@@ -207,11 +208,9 @@ def check_reply(
 
 def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
-        GivenSuggestion(given)
+        (given, None)
         if isinstance(given, str)
-        else GivenSuggestion(
-            given.text, max(given.logprob, LOG_ZERO)
-        )  # lower values would cost sums their digits
+        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would cost sums their digits
         for given in span.suggestions
     )
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")

@@ -4,16 +4,16 @@ Words are found by a search over all their tokenisations.
 """
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import Predict, Rank, Step
+from models.calls import Predict, Rank
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings, next_step_batch
+from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.language_model import LOG_ZERO, TopKPredictor, TopTokens, entropy_bits, supports
@@ -172,12 +172,6 @@ def predict_next(
     return entry
 
 
-def run_completion_searches(loaded: LoadedModel, searches: Sequence[CompletionSearch]) -> Work[Any, None]:
-    """Run searches to their ends, their model steps batched."""
-    while (batch := next_step_batch(searches)) is not None:
-        batch.update(*(yield from Step(loaded.model, batch.state, batch.tokens)))
-
-
 MAX_NEXT_WORDS = 100
 """Maximum number of words to rank."""
 
@@ -255,7 +249,7 @@ def _rank_words_after(
         loaded.token_trie, typed.spelled, CompletionSettings(limit=count, max_steps=MAX_SEARCH_STEPS)
     )
     search.update(view(entry.state), entry.log_probs)
-    yield from run_completion_searches(loaded, [search])
+    yield from run_searches(loaded.model, [search])
     found = search.result()
     words = (NextWord(word.text, math.log(word.mass)) for word in found.completions if word.is_complete)
     return NextWords(tuple(words)[:count], found.unexplored_mass)
