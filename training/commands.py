@@ -14,23 +14,25 @@ from typing import Any, NamedTuple
 
 import torch
 
+from models.checkpoint.documents import CalibrationStore
 from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.manifest import Version, check_name
 from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
-from models.errors import InvalidInputError
+from models.errors import InvalidInputError, UnsupportedParameterError
 from models.files import atomic_writer
 from models.neural.network import resolve_device
 from models.tokenizers import Tokenizer
 from training.console import console_progress
-from training.corpus import read_corpus, read_lines
+from training.corpus import EncodedCorpus, read_corpus, read_lines
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
 from training.evaluation.evaluate import (
     CONTEXTS,
     DEFAULT_WINDOW_TOKENS,
     Context,
+    CorpusScores,
     evaluation_facts,
     score_corpus,
     summarise_scores,
@@ -42,7 +44,7 @@ from training.evaluation.published import (
     evaluation_details,
 )
 from training.evaluation.spelling import DEFAULT_CHECK_WORDS as CHECKED_WORDS
-from training.evaluation.spelling import KINDS, Kind, run_check_task
+from training.evaluation.spelling import KINDS, Kind, calibration, check_figures, check_kinds
 from training.mixture import mixture_tokenizer
 from training.model_card import card_notes, fitted_note, overlap_notes
 from training.neural.distributed import Processes, Terminated, exit_on_sigterm, join_processes
@@ -431,21 +433,16 @@ def run_evaluate(
         LanguageModelError: a model, a file or an option is wrong.
     """
     options = _evaluation_options(context, window, sample)
-    store = open_registry(registry)
-    version, baseline = store.resolve(address), None if against is None else store.resolve(against)
     progress = console_progress()
-    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
-    second = (
-        None
-        if baseline is None
-        else load_checkpoint(store.fetch(baseline), device=device, precision=precision)
+    (name, checkpoint), *others = _load_models(
+        [address, *([] if against is None else [against])], registry, device, precision
     )
-    if second is not None and baseline is not None:
-        check_comparable(checkpoint, second, (version.address, baseline.address))
+    for baseline, second in others:
+        check_comparable(checkpoint, second, (name, baseline))
     backward = checkpoint.manifest.direction == "backward"
     if backward and options.context != "sentence":
         raise InvalidInputError(
-            f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
+            f"--context is {context!r}, but {name} reads right to left: only 'sentence' is possible",
             parameter="context",
         )
     texts = _held_out_texts(corpus, options.context, unit, progress)
@@ -454,33 +451,64 @@ def run_evaluate(
     targets = score_corpus(
         checkpoint.model, encoded, context=options.context, window=window, progress=progress
     )
-    if not len(targets.tokens):
-        raise InvalidInputError("the text has no token to predict", parameter="corpus")
-    result = {
-        "model": version.address,
-        "precision": checkpoint.precision,
-        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=options.context)),
-        "oov_policy": OOV_POLICY,
-    }
+    result = _figures(name, checkpoint, encoded, targets, options)
     if detail:
         result["detail"] = evaluation_details(checkpoint, encoded, targets, options, progress=progress)
-    if second is not None and baseline is not None:
+    for baseline, second in others:
         compared = compare_models(checkpoint, second, encoded, targets, options, progress=progress)
-        result["against"] = {"model": baseline.address, **compared}
+        result["against"] = {"model": baseline, **compared}
     if overlap:
         result |= _training_overlap(texts, overlap, unit, progress)
     return result
 
 
+def _load_models(
+    addresses: Sequence[str], registry: Address, device: str, precision: str
+) -> list[tuple[str, Checkpoint]]:
+    """Load published models, each with the address of its version."""
+    store = open_registry(registry)
+    versions = [store.resolve(address) for address in addresses]
+    return [
+        (version.address, load_checkpoint(store.fetch(version), device=device, precision=precision))
+        for version in versions
+    ]
+
+
+def _figures(
+    name: str,
+    checkpoint: Checkpoint,
+    encoded: EncodedCorpus,
+    targets: CorpusScores,
+    options: EvaluationOptions,
+) -> dict[str, Any]:
+    """Return the figures of a scored text by name.
+
+    Raises:
+        InvalidInputError: no token was predicted.
+    """
+    if not len(targets.tokens):
+        raise InvalidInputError("the text has no token to predict", parameter="corpus")
+    return {
+        "model": name,
+        "precision": checkpoint.precision,
+        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=options.context)),
+        "oov_policy": OOV_POLICY,
+    }
+
+
 def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOptions:
     """Validate the options of an evaluation."""
-    for name, value in {"window": window, "sample": sample}.items():
-        if value < 1:
-            raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
+    _check_positive("window", window)
+    _check_positive("sample", sample)
     for known in CONTEXTS:
         if context == known:
             return EvaluationOptions(known, window, sample)
     raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
+
+
+def _check_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
 
 
 def _training_overlap(
@@ -531,22 +559,15 @@ def run_dynamic_evaluation(
             f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
             parameter="precision",
         )
-    store = open_registry(registry)
-    version = store.resolve(address)
     progress = console_progress()
-    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=FLOAT32)
+    [(name, checkpoint)] = _load_models([address], registry, device, FLOAT32)
     texts = _held_out_texts(corpus, "stream", unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if checkpoint.manifest.direction == "backward" else encoded
     entropies = SampledEntropies(encoded.num_tokens, sample) if detail else None
     targets = dynamic_evaluation(checkpoint.model, encoded, entropies=entropies, progress=progress)
-    if not len(targets.tokens):
-        raise InvalidInputError("the text has no token to predict", parameter="corpus")
     result = {
-        "model": version.address,
-        "precision": checkpoint.precision,
-        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context="stream")),
-        "oov_policy": OOV_POLICY,
+        **_figures(name, checkpoint, encoded, targets, options),
         "dynamic": True,
         "notes": ["a copy of the model went on learning from the text as it was scored"],
     }
@@ -591,26 +612,23 @@ def run_evaluate_autocomplete(
     Raises:
         LanguageModelError: a model, a file or an option is wrong.
     """
-    if sample < 1:
-        raise InvalidInputError(f"--sample is {sample}, it must be at least 1", parameter="sample")
+    _check_positive("sample", sample)
     if report is not None and not report.parent.is_dir():
         raise InvalidInputError(
             f"--report is {report}, but there is no folder {report.parent}", parameter="report"
         )
-    store = open_registry(registry)
-    addresses = [store.resolve(name) for name in (address, *([against] if against else []))]
     progress = console_progress()
-    models = [
-        load_checkpoint(store.fetch(version), device=device, precision=precision) for version in addresses
-    ]
-    texts = _held_out_texts(corpus, "sentence", unit, progress)
-    second = models[1] if against else None
-    figures = autocomplete_figures(
-        models[0], texts, words=sample, context=context, against=second, progress=progress
+    (name, checkpoint), *others = _load_models(
+        [address, *([against] if against else [])], registry, device, precision
     )
-    result = {"model": addresses[0].address, "task": "autocomplete", **figures}
-    if against:
-        result["against"] = {"model": addresses[1].address, **figures["against"]}
+    texts = _held_out_texts(corpus, "sentence", unit, progress)
+    second = others[0][1] if others else None
+    figures = autocomplete_figures(
+        checkpoint, texts, words=sample, context=context, against=second, progress=progress
+    )
+    result = {"model": name, "task": "autocomplete", **figures}
+    if others:
+        result["against"] = {"model": others[0][0], **figures["against"]}
     if report is not None:
         from training.report import autocomplete_page
 
@@ -630,25 +648,37 @@ def run_evaluate_check(
     kinds: Sequence[Kind] = KINDS,
     save_calibration: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate error checking on errors injected into files, or into the default corpus's test part.
+    """Evaluate error checking with a published model, by kind of injected error.
 
-    For the arguments see `training.evaluation.spelling.run_check_task`.
+    Args:
+        address: of the model.
+        corpus: held-out files, one sentence a line; empty: the default corpus's test part.
+        registry: holds the model.
+        device: to compute on.
+        precision: of networks, see `models.checkpoint.load`.
+        sample: minimum number of words checked per kind; fewer if the text has fewer.
+        kinds: of errors.
+        save_calibration: store precision and recall by threshold, for /v1/check's `precision`.
 
     Raises:
-        LanguageModelError: a model, a file or an option is wrong.
+        LanguageModelError: the model, a file or an option is wrong.
     """
-    figures = run_check_task(
-        address,
-        corpus=corpus,
-        registry=registry,
-        device=device,
-        precision=precision,
-        sample=sample,
-        kinds=kinds,
-        save_calibration=save_calibration,
-        progress=console_progress(),
+    _check_positive("sample", sample)
+    check_kinds(kinds)
+    progress = console_progress()
+    [(name, checkpoint)] = _load_models([address], registry, device, precision)
+    if checkpoint.manifest.direction == "backward":
+        raise UnsupportedParameterError(
+            f"model {name} reads from right to left; checking asks what comes next", parameter="model"
+        )
+    text = (
+        read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress).test
     )
-    return {"task": "check", **figures}
+    figures, pooled = check_figures(checkpoint, text.sentences, sample=sample, kinds=kinds, progress=progress)
+    if save_calibration:
+        words = figures["words"] * len(kinds)
+        CalibrationStore(registry).write(calibration(name, pooled, kinds, words, text.sha256))
+    return {"task": "check", "model": name, **figures, "calibration_saved": save_calibration}
 
 
 def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:

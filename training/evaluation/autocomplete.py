@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from models.vocabulary import BOS, EOS, UNK
 from training.evaluation.autocomplete_metrics import (
     LIST_LENGTHS,
     CompletionRank,
+    LineValues,
     Ranks,
     Ratio,
     TypedLine,
@@ -279,13 +280,6 @@ _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
 
 
-class _ModelFigures(NamedTuple):
-    """Results for one model: ratios that get intervals, and the other figures as JSON values."""
-
-    ratios: dict[str, Ratio]
-    facts: dict[str, Any]
-
-
 def autocomplete_figures(
     checkpoint: Checkpoint,
     texts: Sequence[str],
@@ -321,33 +315,29 @@ def autocomplete_figures(
             )
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
-    outcome = _model_figures(checkpoint, sampled_lines, progress, carries_state=carries_state)
+    facts, own = _model_figures(checkpoint, sampled_lines, progress, carries_state=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
-    figures = {
-        "context": context,
-        **outcome.facts,
-        "figures": {
-            name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in outcome.ratios.items()
-        },
-    }
+    figures = {"context": context, **facts, "figures": _with_intervals(own, draws)}
     if against is not None:
-        second = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
+        facts, other = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
         figures["against"] = {
-            **second.facts,
-            "figures": {
-                name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in second.ratios.items()
-            },
+            **facts,
+            "figures": _with_intervals(other, draws),
             "difference": {
-                name: bootstrap_difference(ratio, second.ratios[name], draws)._asdict()
-                for name, ratio in outcome.ratios.items()
+                name: bootstrap_difference(ratio, other[name], draws)._asdict() for name, ratio in own.items()
             },
         }
     return figures
 
 
+def _with_intervals(figures: Mapping[str, Ratio], draws: LineValues) -> dict[str, Any]:
+    return {name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in figures.items()}
+
+
 def _model_figures(
     checkpoint: Checkpoint, texts: Sequence[str], progress: Progress, *, carries_state: bool
-) -> _ModelFigures:
+) -> tuple[dict[str, Any], dict[str, Ratio]]:
+    """Return a model's figures as JSON values, and as ratios those that get intervals."""
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
@@ -371,7 +361,7 @@ def _model_figures(
         },
         "keystroke_ms": _keystroke_ms(typist, lines, progress),
     }
-    return _ModelFigures(ratios(ranks), facts)
+    return facts, ratios(ranks)
 
 
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:

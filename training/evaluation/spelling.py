@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf, log
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,20 +23,16 @@ import numpy.typing as npt
 
 from models.calls import run_calls
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checking.checker import Checker, Issue, find_issues
+from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word, is_alphabetic, one_edit_strings
-from models.checkpoint.documents import CalibrationStore
-from models.checkpoint.load import Checkpoint, load_checkpoint
-from models.checkpoint.registry import Address, open_registry
-from models.errors import InvalidInputError, UnsupportedParameterError
+from models.checkpoint.load import Checkpoint
+from models.errors import InvalidInputError
 from models.tokenizers import WordTokenizer
-from training.corpus import Corpus, read_corpus
 from training.evaluation.published import training_counts
 from training.progress import Progress
-from training.texts import read_default_corpus
 
 Kind = Literal["real_word", "non_word", "space"]
 KINDS: tuple[Kind, ...] = ("real_word", "non_word", "space")
@@ -191,10 +186,6 @@ class DetectionFigures(NamedTuple):
     f0_5: float
     correction_accuracy: float | None
 
-    def as_facts(self) -> dict[str, Any]:
-        """Return the figures by name."""
-        return self._asdict()
-
 
 def concatenate_detections(parts: Sequence[Detections]) -> Detections:
     """Concatenate detections of several texts."""
@@ -235,6 +226,9 @@ _MIN_PROBABILITY = 1e-4
 """Minimum probability of an issue."""
 
 _MAX_SUGGESTIONS = 1
+_Detection: TypeAlias = tuple[int, int, float, str]
+"""A span of the checked lines, its score, and the first suggestion."""
+
 _LEFT_ONLY = CandidateSettings(right_tokens=0)
 
 
@@ -262,7 +256,12 @@ def detect_errors(
     surprisals = [detection for batch in rescored for detection in _surprisal_detections(batch)]
     issues, left_only = (
         [
-            _detection(issue)
+            (
+                issue.start,
+                issue.end,
+                issue.probability,
+                issue.suggestions[0].text if issue.suggestions else "",
+            )
             for batch in batches
             for issue in find_issues(
                 batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS
@@ -287,27 +286,11 @@ def _check_line(
     return [run_calls(calls) for calls in pending]
 
 
-class _Detection(NamedTuple):
-    """A span of the checked lines, its score, and the first suggestion."""
-
-    start: int
-    end: int
-    score: float
-    first: str = ""
-
-
-def _detection(issue: Issue) -> _Detection:
-    first = issue.suggestions[0].text if issue.suggestions else ""
-    return _Detection(issue.start, issue.end, issue.probability, first)
-
-
 def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
     """Score each non-exempt word by its surprisal in bits given the text before it."""
     bits = (-rescored.word_log_probs / log(2)).tolist()
     slots = rescored.slots[: len(bits)]
-    return [
-        _Detection(slot.start, slot.end, b) for slot, b in zip(slots, bits, strict=True) if not slot.exempt
-    ]
+    return [(slot.start, slot.end, b, "") for slot, b in zip(slots, bits, strict=True) if not slot.exempt]
 
 
 def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
@@ -315,15 +298,16 @@ def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detect
     errors, end = line.errors, offset + len(line.text)
     scores, corrected = [-inf] * len(errors), [False] * len(errors)
     alarms: list[float] = []
-    for detection in detections[bisect_left(detections, (offset,)) : bisect_left(detections, (end,))]:
-        start, stop = detection.start - offset, detection.end - offset
+    found = detections[bisect_left(detections, (offset,)) : bisect_left(detections, (end,))]
+    for begin, past, score, first in found:
+        start, stop = begin - offset, past - offset
         index = next((k for k, e in enumerate(errors) if e.start < stop and start < e.end), None)
         if index is None:
-            alarms.append(detection.score)
-        elif detection.score > scores[index]:
-            scores[index] = detection.score
+            alarms.append(score)
+        elif score > scores[index]:
+            scores[index] = score
             error = errors[index]
-            corrected[index] = (start, stop) == (error.start, error.end) and detection.first == error.meant
+            corrected[index] = (start, stop) == (error.start, error.end) and first == error.meant
     return Detections(np.array(scores), np.array(corrected, dtype=bool), np.array(alarms))
 
 
@@ -333,51 +317,39 @@ ERROR_RATE = 0.05
 DEFAULT_CHECK_WORDS = 5_000
 """Words checked per kind of error."""
 
+_SEED = 0
 _BATCH_LINES = 32
 _MIN_LINES = 2
 THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 """Thresholds at which precision and recall are reported and calibrated."""
 
 
-def run_check_task(
-    address: str,
+def check_figures(
+    checkpoint: Checkpoint,
+    sentences: Sequence[str],
     *,
-    corpus: Sequence[Path],
-    registry: Address,
-    device: str,
-    progress: Progress,
-    precision: str = "auto",
     sample: int = DEFAULT_CHECK_WORDS,
-    seed: int = 0,
     kinds: Sequence[Kind] = KINDS,
-    save_calibration: bool = False,
-) -> dict[str, Any]:
-    """Evaluate error checking with a published model, by kind of error.
+    progress: Progress,
+) -> tuple[dict[str, Any], Detections]:
+    """Evaluate error checking on errors injected into sentences.
 
     Args:
-        address: of the model.
-        corpus: held-out files, one sentence a line; empty: the default corpus's test part.
-        registry: holds the model.
-        device: to compute on.
-        progress: counts words.
-        precision: of networks, see `models.checkpoint.load`.
+        checkpoint: the model; it reads forward.
+        sentences: held-out text.
         sample: minimum number of words checked per kind; fewer if the text has fewer.
-        seed: for sampling lines and errors.
         kinds: of errors.
-        save_calibration: store precision and recall by threshold, for /v1/check's `precision`.
+        progress: counts words.
+
+    Returns:
+        The figures by name, and the detections of all kinds.
 
     Raises:
-        LanguageModelError: the model, a file or an option is wrong.
+        InvalidInputError: there are fewer than two sentences.
     """
-    _check_options(sample, kinds)
-    store = open_registry(registry)
-    version = store.resolve(address)
-    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
-    _check_direction(checkpoint, version.address)
-    text = _held_out(corpus, progress)
-    random = np.random.default_rng(seed)
-    lines = _sample_lines(text.sentences, sample, random)
-    counts = _word_counts(checkpoint, text.sentences)
+    random = np.random.default_rng(_SEED)
+    lines = _sample_lines(sentences, sample, random)
+    counts = _word_counts(checkpoint, sentences)
     checker = Checker(checkpoint.tokenizer)
     by_kind: dict[str, Any] = {}
     all_detections: list[Detections] = []
@@ -388,32 +360,24 @@ def run_check_task(
         by_kind[kind] = _figures(*halves)
         all_detections += [half.method for half in halves]
     pooled = concatenate_detections(all_detections)
-    if save_calibration:
-        calibration = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
-        CalibrationStore(registry).write(calibration)
-    return {
-        "model": version.address,
+    figures = {
         "precision": checkpoint.precision,
         "lines": len(lines),
         "words": words,
         "error_rate": ERROR_RATE,
-        "seed": seed,
+        "seed": _SEED,
         "kinds": by_kind,
-        "thresholds": [figures_at_threshold(pooled, threshold).as_facts() for threshold in THRESHOLDS],
-        "calibration_saved": save_calibration,
+        "thresholds": [figures_at_threshold(pooled, threshold)._asdict() for threshold in THRESHOLDS],
     }
+    return figures, pooled
 
 
-def _check_direction(checkpoint: Checkpoint, address: str) -> None:
-    if checkpoint.manifest.direction == "backward":
-        raise UnsupportedParameterError(
-            f"model {address} reads from right to left; checking asks what comes next", parameter="model"
-        )
+def check_kinds(kinds: Sequence[Kind]) -> None:
+    """Check that kinds of errors are named, and known ones.
 
-
-def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
-    if sample < 1:
-        raise InvalidInputError(f"--sample is {sample}, it must be at least 1", parameter="sample")
+    Raises:
+        InvalidInputError: one is unknown, or there is none.
+    """
     for kind in kinds:
         if kind not in KINDS:
             raise InvalidInputError(
@@ -421,12 +385,6 @@ def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
             )
     if not kinds:
         raise InvalidInputError(f"--kinds names none; there are {', '.join(KINDS)}", parameter="kinds")
-
-
-def _held_out(corpus: Sequence[Path], progress: Progress) -> Corpus:
-    return (
-        read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress).test
-    )
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
@@ -500,20 +458,27 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
     )
     return {
         "errors": len(measured_on.method.errors),
-        "tuned": method.as_facts(),
-        "left_only": left_only.as_facts(),
-        "surprisal": {**surprisal.as_facts(), "correction_accuracy": None},
+        "tuned": method._asdict(),
+        "left_only": left_only._asdict(),
+        "surprisal": {**surprisal._asdict(), "correction_accuracy": None},
         "gain": method.f0_5 / surprisal.f0_5 - 1 if surprisal.f0_5 else None,
         "at_thresholds": [
-            figures_at_threshold(measured_on.method, threshold).as_facts() for threshold in THRESHOLDS
+            figures_at_threshold(measured_on.method, threshold)._asdict() for threshold in THRESHOLDS
         ],
     }
 
 
-def _calibration(
+def calibration(
     address: str, pooled: Detections, kinds: Sequence[Kind], words: int, sha256: str
 ) -> Calibration:
-    """Build a calibration from the pooled detections.
+    """Build a calibration from the detections of all kinds.
+
+    Args:
+        address: of the model.
+        pooled: the detections.
+        kinds: of errors.
+        words: number of words checked.
+        sha256: of the text.
 
     Raises:
         InvalidInputError: the text has no injected error.
