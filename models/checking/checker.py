@@ -202,7 +202,13 @@ def find_issues(
         threshold: the probability.
         max_suggestions: of each.
     """
-    found = _likely_issues(rescored, tokens, threshold, max_suggestions)
+    found = []
+    slots, wrong = error_probabilities(rescored)
+    for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
+        slot = rescored.slots[number]
+        if probability >= threshold and not slot.exempt:
+            suggestions = _suggestions(rescored, tokens, number, max_suggestions)
+            found.append(Issue(slot.start, slot.end, slot.known, probability, suggestions))
     chosen: list[Issue] = []
     for issue in sorted(found, key=lambda issue: -issue.probability):
         index = bisect_left(chosen, issue)
@@ -221,17 +227,6 @@ def error_probabilities(rescored: RescoredBatch) -> tuple[Indices, Floats]:
         return slots, np.zeros(0)
     log_odds = np.logaddexp.reduceat(rescored.log_odds[order], begins)
     return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
-
-
-def _likely_issues(
-    rescored: RescoredBatch, tokens: Sequence[str], threshold: float, max_suggestions: int
-) -> Iterator[Issue]:
-    slots, wrong = error_probabilities(rescored)
-    for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
-        slot = rescored.slots[number]
-        if probability >= threshold and not slot.exempt:
-            suggestions = _suggestions(rescored, tokens, number, max_suggestions)
-            yield Issue(slot.start, slot.end, slot.known, probability, suggestions)
 
 
 def _suggestions(

@@ -427,13 +427,10 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
     Source: Norvig 2007, How to write a spelling corrector.
     """
     cuts = [(word[:index], word[index:]) for index in range(len(word) + 1)]
-    found = dict.fromkeys(left + right[1:] for left, right in cuts if right)
-    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
+    found = _shortened_or_swapped(word)
     found |= dict.fromkeys(left + letter + right[1:] for left, right in cuts if right for letter in letters)
     found |= dict.fromkeys(left + letter + right for left, right in cuts for letter in letters)
-    found.pop(word, None)
-    found.pop("", None)
-    return list(found)
+    return [string for string in found if string not in {word, ""}]
 
 
 def common_typo_corrections(word: str) -> list[str]:
@@ -442,13 +439,17 @@ def common_typo_corrections(word: str) -> list[str]:
     Args:
         word: as typed; not empty.
     """
+    doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
+    found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
+    return [string for string in found if string not in {word, ""}]
+
+
+def _shortened_or_swapped(word: str) -> dict[str, None]:
     cuts = [(word[:index], word[index:]) for index in range(len(word))]
     found = dict.fromkeys(left + right[1:] for left, right in cuts)
-    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
-    found |= dict.fromkeys(left + right[0] + right for left, right in cuts)
-    found.pop(word, None)
-    found.pop("", None)
-    return list(found)
+    return found | dict.fromkeys(
+        left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1
+    )
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:
