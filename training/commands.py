@@ -27,10 +27,9 @@ from models.tokenizers import Tokenizer
 from training.console import console_progress
 from training.corpus import EncodedCorpus, read_corpus, read_lines
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
-from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
+from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions, SampledMean
 from training.evaluation.evaluate import (
     CONTEXTS,
-    DEFAULT_WINDOW_TOKENS,
     Context,
     CorpusScores,
     evaluation_facts,
@@ -412,6 +411,7 @@ def run_evaluate(
     sample: int = DEFAULT_SAMPLE,
     against: str | None = None,
     overlap: Sequence[Path] = (),
+    dynamic: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a published model on files, or on the default corpus's test part.
 
@@ -428,11 +428,14 @@ def run_evaluate(
         sample: maximum number of predictions with full distributions.
         against: the address of a second model to compare with.
         overlap: training files to compare the text with.
+        dynamic: let a copy of the model, in float32, learn from the text after scoring it, as one stream.
 
     Raises:
-        LanguageModelError: a model, a file or an option is wrong.
+        LanguageModelError: a model, a file or an option is wrong, or the model to learn has no gradient.
     """
     options = _evaluation_options(context, window, sample)
+    if dynamic:
+        options, precision = options._replace(context="stream"), _dynamic_precision(precision)
     progress = console_progress()
     (name, checkpoint), *others = _load_models(
         [address, *([] if against is None else [against])], registry, device, precision
@@ -440,7 +443,7 @@ def run_evaluate(
     for baseline, second in others:
         check_comparable(checkpoint, second, (name, baseline))
     backward = checkpoint.manifest.direction == "backward"
-    if backward and options.context != "sentence":
+    if backward and options.context != "sentence" and not dynamic:
         raise InvalidInputError(
             f"--context is {context!r}, but {name} reads right to left: only 'sentence' is possible",
             parameter="context",
@@ -448,18 +451,38 @@ def run_evaluate(
     texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
-    targets = score_corpus(
-        checkpoint.model, encoded, context=options.context, window=window, progress=progress
-    )
+    entropy = None
+    if dynamic:
+        targets, entropy = _score_dynamically(checkpoint, encoded, sample if detail else 0, progress)
+    else:
+        targets = score_corpus(
+            checkpoint.model, encoded, context=options.context, window=window, progress=progress
+        )
     result = _figures(name, checkpoint, encoded, targets, options)
+    if dynamic:
+        note = "a copy of the model went on learning from the text as it was scored"
+        result |= {"dynamic": True, "notes": [note]}
     if detail:
-        result["detail"] = evaluation_details(checkpoint, encoded, targets, options, progress=progress)
+        result["detail"] = evaluation_details(
+            checkpoint, encoded, targets, options, entropy=entropy, progress=progress
+        )
     for baseline, second in others:
         compared = compare_models(checkpoint, second, encoded, targets, options, progress=progress)
         result["against"] = {"model": baseline, **compared}
     if overlap:
-        result |= _training_overlap(texts, overlap, unit, progress)
+        found, notes = _training_overlap(texts, overlap, unit, progress)
+        result |= {"overlap": found, "notes": [*result.get("notes", ()), *notes]}
     return result
+
+
+def _dynamic_precision(precision: str) -> str:
+    """Return the precision that a copy learns in; refuse another."""
+    if check_precision(precision) not in {"auto", FLOAT32}:
+        raise InvalidInputError(
+            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
+            parameter="precision",
+        )
+    return FLOAT32
 
 
 def _load_models(
@@ -513,73 +536,23 @@ def _check_positive(name: str, value: int) -> None:
 
 def _training_overlap(
     texts: Sequence[str], files: Sequence[Path], unit: str, progress: Progress
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
     """Return the text's overlap with training files, and a warning if it is too high."""
     sentences = [line for text in texts for line in text.split("\n")]
     overlap = overlap_with_files(sentences, files, unit=unit, progress=progress)
-    return {
-        "overlap": {"training_text": [path.name for path in files], **overlap},
-        "notes": list(overlap_notes({"evaluated text": overlap})),
-    }
+    facts = {"training_text": [path.name for path in files], **overlap}
+    return facts, list(overlap_notes({"evaluated text": overlap}))
 
 
-def run_dynamic_evaluation(
-    address: str,
-    *,
-    corpus: Sequence[Path],
-    registry: Address,
-    unit: str,
-    device: str,
-    precision: str = "auto",
-    detail: bool = False,
-    sample: int = DEFAULT_SAMPLE,
-    overlap: Sequence[Path] = (),
-) -> dict[str, Any]:
-    """Evaluate a published neural model dynamically: a copy learns from the text stream after scoring it.
-
-    Args:
-        address: of the model.
-        corpus: the files.
-        registry: holds the model.
-        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        device: to compute on.
-        precision: `float32`, or `auto`, which is the same here.
-        detail: add the predictions' entropy, and figures by frequency and position.
-        sample: maximum number of predictions with full distributions.
-        overlap: training files to compare the text with.
-
-    Raises:
-        LanguageModelError: the model has no gradient, or it, a file or an option is wrong.
-    """
+def _score_dynamically(
+    checkpoint: Checkpoint, encoded: EncodedCorpus, sample: int, progress: Progress
+) -> tuple[CorpusScores, SampledMean]:
+    """Score a text as one stream with a copy that learns from it; also the entropy of sampled predictions."""
     from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # imports torch
 
-    options = _evaluation_options("stream", DEFAULT_WINDOW_TOKENS, sample)
-    if check_precision(precision) not in {"auto", FLOAT32}:
-        raise InvalidInputError(
-            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
-            parameter="precision",
-        )
-    progress = console_progress()
-    [(name, checkpoint)] = _load_models([address], registry, device, FLOAT32)
-    texts = _held_out_texts(corpus, "stream", unit, progress)
-    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
-    encoded = encoded.reversed() if checkpoint.manifest.direction == "backward" else encoded
-    entropies = SampledEntropies(encoded.num_tokens, sample) if detail else None
+    entropies = SampledEntropies(encoded.num_tokens, sample)
     targets = dynamic_evaluation(checkpoint.model, encoded, entropies=entropies, progress=progress)
-    result = {
-        **_figures(name, checkpoint, encoded, targets, options),
-        "dynamic": True,
-        "notes": ["a copy of the model went on learning from the text as it was scored"],
-    }
-    if entropies is not None:
-        entropy = entropies.mean()
-        result["detail"] = evaluation_details(
-            checkpoint, encoded, targets, options, entropy=entropy, progress=progress
-        )
-    if overlap:
-        found = _training_overlap(texts, overlap, unit, progress)
-        result |= {**found, "notes": [*result["notes"], *found["notes"]]}
-    return result
+    return targets, entropies.mean()
 
 
 def run_evaluate_autocomplete(

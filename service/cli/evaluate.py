@@ -1,6 +1,5 @@
 """Command `gramophone evaluate`: perplexity, autocomplete and spelling tasks on held-out text."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,22 +36,6 @@ def check_task_options(task: str, given: set[str]) -> None:
             f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
             parameter=name.replace("-", "_"),
         )
-
-
-def print_task_result(task: str, result: Mapping[str, Any]) -> None:
-    """Print a task's figures as tables."""
-    if task == "autocomplete":
-        from service.console.evaluation import show_autocomplete_evaluation
-
-        show_autocomplete_evaluation(result)
-    elif task == "check":
-        from service.console.evaluation import show_check_evaluation
-
-        show_check_evaluation(result)
-    else:
-        from service.console import evaluation
-
-        evaluation.show_evaluation(result)
 
 
 DEFAULT_WINDOW_TOKENS = 65_534
@@ -159,17 +142,13 @@ def evaluate(
         result = commands.run_evaluate_autocomplete(
             model, **common, **sized, unit=unit, context=context, against=against, report=report
         )
-    elif dynamic:
-        if context == "document" or options["window"] or against:
+    else:
+        if dynamic and (context == "document" or options["window"] or against):
             raise InvalidInputError(
                 "--dynamic reads the text as one stream, so it cannot be combined with --context document, --window "
                 "or --against",
                 parameter="dynamic",
             )
-        result = commands.run_dynamic_evaluation(
-            model, **common, **sized, unit=unit, detail=detail, overlap=overlap or ()
-        )
-    else:
         result = commands.run_evaluate(
             model,
             **common,
@@ -180,8 +159,16 @@ def evaluate(
             detail=detail,
             against=against,
             overlap=overlap or (),
+            dynamic=dynamic,
         )
     if as_json:
         print_json(result)
-    else:
-        print_task_result(task, result)
+        return
+    from service.console import evaluation
+
+    show = {
+        "perplexity": evaluation.show_evaluation,
+        "autocomplete": evaluation.show_autocomplete_evaluation,
+        "check": evaluation.show_check_evaluation,
+    }
+    show[task](result)

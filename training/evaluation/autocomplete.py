@@ -78,7 +78,9 @@ class TypingContexts:
         tokens, lengths = pad_sequences(new_ids)
         if tokens.shape[1]:
             state = prefill_sequences(self._model, state, tokens, lengths)
-        self._keep(changed, state)
+        kept = np.arange(len(self._ids))
+        kept[changed] = len(kept) + np.arange(len(changed))
+        self._state = self._state.concatenate([state]).select(kept)
         log_probs = to_numpy(self._model.next_log_probs(state))
         for row, index in enumerate(changed):
             self._ids[index] = wanted[index]
@@ -91,11 +93,6 @@ class TypingContexts:
     def log_probs(self, number: int) -> FloatArray:
         """Return natural-log probabilities of one text's next token [1, V]."""
         return self._log_probs[number]
-
-    def _keep(self, changed: Sequence[int], state: Any) -> None:
-        rows = np.arange(len(self._ids))
-        rows[changed] = len(rows) + np.arange(len(changed))
-        self._state = self._state.concatenate([state]).select(rows)
 
 
 UNKNOWN_MARK = "<unk>"
@@ -369,20 +366,19 @@ def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progres
 
     The state before a word and its distribution are reused while the word is typed, as in the service.
     """
+
+    def seconds() -> Iterator[float]:
+        for line, start in zip(lines, typist.starts(lines), strict=True):
+            keystrokes = typist.type_line(line, start)
+            began = time.perf_counter()
+            for _ in keystrokes:
+                yield time.perf_counter() - began
+                began = time.perf_counter()
+
     progress.start("timing keystrokes", _TIMED_KEYSTROKES)
-    times_s = list(islice(_time_keystrokes(typist, lines), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
+    times_s = list(islice(seconds(), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
     measured_s = times_s[_WARMUP_KEYSTROKES:] or times_s
     progress.advance(len(measured_s))
     progress.finish()
     p50, p99 = (1e3 * float(np.percentile(measured_s, q)) for q in (50, 99))
     return {"p50": p50, "p99": p99, "keystrokes": len(measured_s)}
-
-
-def _time_keystrokes(typist: Typist, lines: Sequence[TypingLine]) -> Iterator[float]:
-    """Yield the seconds of each keystroke of each line."""
-    for line, start in zip(lines, typist.starts(lines), strict=True):
-        keystrokes = typist.type_line(line, start)
-        began = time.perf_counter()
-        for _ in keystrokes:
-            yield time.perf_counter() - began
-            began = time.perf_counter()

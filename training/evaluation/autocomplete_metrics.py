@@ -163,18 +163,6 @@ class TypedLine(NamedTuple):
     completion_ranks: tuple[tuple[CompletionRank, ...], ...]
 
 
-def rank_table(typed: list[TypedLine]) -> npt.NDArray[np.int64]:
-    """Return the ranks of all N words after 0, 1, 2, … letters [N, K]; 0 where a word is not listed.
-
-    Entries past a word's last letter are -1.
-    """
-    word_ranks = [ranks for line in typed for ranks in line.completion_ranks]
-    table = np.full((len(word_ranks), max(map(len, word_ranks), default=0)), -1, dtype=np.int64)
-    for row, ranks in enumerate(word_ranks):
-        table[row, : len(ranks)] = [rank.rank for rank in ranks]
-    return table
-
-
 LIST_LENGTHS = (1, 3)
 """Numbers of completions shown to the typist."""
 MAX_PHRASE_WORDS = 5
@@ -187,7 +175,7 @@ class Ranks(NamedTuple):
     """The words of typed lines as arrays.
 
     Attributes:
-        table: see `rank_table` [N, K].
+        table: ranks after 0, 1, 2, … letters [N, K]; 0 where a word is not listed, -1 past its last letter.
         letters: of each word [N].
         spaced: whether a space or the line's end follows [N].
         joined: whether only a space separates it from the word before in the line [N].
@@ -206,8 +194,14 @@ class Ranks(NamedTuple):
     def of(cls, typed: list[TypedLine]) -> "Ranks":
         """Collect the words of all lines."""
         words = [word for line in typed for word in line.line.words]
+        table = np.full(
+            (len(words), max((word.num_letters for word in words), default=0)), -1, dtype=np.int64
+        )
+        word_ranks = (ranks for line in typed for ranks in line.completion_ranks)
+        for row, ranks in enumerate(word_ranks):
+            table[row, : len(ranks)] = [rank.rank for rank in ranks]
         return cls(
-            table=rank_table(typed),
+            table=table,
             letters=np.array([word.num_letters for word in words], dtype=np.int64),
             spaced=np.array([word.spaced for word in words], dtype=np.bool_),
             joined=np.array([word.joined for word in words], dtype=np.bool_),
