@@ -19,7 +19,6 @@ from models.checking.candidates import (
     Corrections,
     Floats,
     Indices,
-    SentenceBatch,
 )
 from models.checking.error_model import CandidateSettings, CheckSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
@@ -89,7 +88,7 @@ class Checker:
         def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:
             context = CheckContext(
                 model,
-                SentenceBatch(batch),
+                batch,
                 error_model=channel,
                 search=options.search,
                 dictionary=dictionary,

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from models.arrays import TokenIds
 from models.completion.text import JOINERS
@@ -168,8 +169,8 @@ class WordSentenceSplitter(SentenceSplitter):
         self.lowercase = tokenizer.lowercase
         self._split = make_word_splitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
 
+    @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """One line, which begins so many characters into its text."""
         ids = self.tokenizer.encode(line)
         ends = self._split.ends(line)
         begins = [end - len(word) for word, end in zip(self._split(line), ends, strict=True)]
@@ -186,19 +187,19 @@ class WordSentenceSplitter(SentenceSplitter):
 class CharacterSentenceSplitter(SentenceSplitter):
     """A token is a character."""
 
+    @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """One line, which begins so many characters into its text."""
         ids = _ids(self.tokenizer.encode(line))
         begins = np.arange(len(ids)) + np.fromiter((c.isspace() for c in line), bool, len(line))
         sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
         return sentence._replace(words=_find_words(sentence, lambda _, ids: UNK not in ids))
 
-    def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:  # noqa: ARG002 - one a character
-        """The characters themselves, spaces too."""
+    @override
+    def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:
         return slice(left, right)
 
-    def _start_of(self, sentence: Sentence, token: int) -> int:  # noqa: ARG002 - one a character
-        """The character itself."""
+    @override
+    def _start_of(self, sentence: Sentence, token: int) -> int:
         return token
 
 
@@ -213,12 +214,10 @@ class SubwordSentenceSplitter(SentenceSplitter):
             (len(s) - len(s.lstrip(b" ")) for s in spelled), np.int64, len(spelled)
         )
 
+    @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """One line, which begins so many characters into its text.
-
-        Where the tokenizer changes characters, what stands between white space is tokenised by itself, so that at
-        least that is certain to be where it was.
-        """
+        # where the tokenizer changes characters, what stands between white space is tokenised by itself, so that at
+        # least that is certain to be where it was
         ids = _ids(self.tokenizer.encode(line))
         begins = self._begins(line, ids)
         if begins is None:
@@ -239,8 +238,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
         begins: Indices = character_of[np.clip(visible, 0, len(raw))]
         return begins
 
+    @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        """Start of a token's characters in a sentence, the spaces before its word included."""
         return max(int(sentence.begins[token] - self._num_spaces[sentence.ids[token]]), 0)
 
     def _by_chunks(self, line: str) -> tuple[TokenIds, Indices]:
