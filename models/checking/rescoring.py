@@ -83,9 +83,8 @@ def rescore_batch(
         np.concatenate([context.tokens, first.tokens[first.offsets[starts]]]),
     )
     log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
-    before = np.zeros(
-        len(first.slots)
-    )  # by how much the first token is likelier than the one that it replaces
+    # by how much the first token of each is likelier than the one that it replaces
+    before = np.zeros(len(first.slots))
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
     shortlisted = first.select(_shortlist(context, first, before))
     more = yield from proposer.propose_after_reading(context, states, rows, log_probs)
@@ -96,10 +95,11 @@ def rescore_batch(
     log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
     log_weights += _unknown_word_log_odds(context, alternatives, log_probs)
     predicted = _scored_positions(context)
+    num_tokens = np.fromiter((word.last - word.first for word in context.words), np.int64, len(context.words))
     last = context.sentences[-1]
     return RescoredBatch(
         context.words,
-        sums[context.positions + _token_counts(context.words)] - sums[context.positions],
+        sums[context.positions + num_tokens] - sums[context.positions],
         float(log_probs[predicted].sum()),
         int(np.count_nonzero(context.tokens[predicted] == EOS)),
         context.slots,
@@ -219,7 +219,3 @@ def _scored_positions(context: CheckContext) -> Indices:
     firsts = np.cumsum(counts) - counts
     positions: Indices = np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)
     return positions
-
-
-def _token_counts(words: Sequence[Word]) -> Indices:
-    return np.fromiter((word.last - word.first for word in words), np.int64, len(words))

@@ -24,20 +24,6 @@ _TASK_OPTIONS = {
 }
 
 
-def check_task_options(task: str, given: set[str]) -> None:
-    """Refuse options that a task would ignore.
-
-    Raises:
-        InvalidInputError: an option belongs to another task; the message names it.
-    """
-    for name in sorted(given - _TASK_OPTIONS[task]):
-        fitting = [owner for owner, options in _TASK_OPTIONS.items() if name in options]
-        raise InvalidInputError(
-            f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
-            parameter=name.replace("-", "_"),
-        )
-
-
 DEFAULT_WINDOW_TOKENS = 65_534
 evaluate_app = typer.Typer()
 
@@ -128,7 +114,13 @@ def evaluate(
         "kinds": bool(kinds),
         "save-calibration": save_calibration,
     }
-    check_task_options(task, {name for name, is_given in options.items() if is_given})
+    for name in sorted(name for name, is_given in options.items() if is_given):
+        if name not in _TASK_OPTIONS[task]:
+            fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
+            raise InvalidInputError(
+                f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
+                parameter=name.replace("-", "_"),
+            )
     if task == "perplexity" and sample is not None and not detail and against is None:
         raise InvalidInputError("--sample needs --detail or --against", parameter="sample")
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}

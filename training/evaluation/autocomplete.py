@@ -34,7 +34,6 @@ from training.evaluation.autocomplete_metrics import (
     WordSpan,
     acceptance,
     bootstrap_counts,
-    bootstrap_difference,
     bootstrap_interval,
     ratios,
     recall_by_letters,
@@ -321,7 +320,8 @@ def autocomplete_figures(
             **facts,
             "figures": _with_intervals(other, draws),
             "difference": {
-                name: bootstrap_difference(ratio, other[name], draws)._asdict() for name, ratio in own.items()
+                name: bootstrap_interval(ratio, draws, less=other[name])._asdict()
+                for name, ratio in own.items()
             },
         }
     return figures

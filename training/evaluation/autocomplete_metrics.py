@@ -19,6 +19,7 @@ words of a line are dependent, so whole lines are resampled. Every metric is a r
 lines; two models over the same lines are compared resample by resample.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -65,26 +66,27 @@ def bootstrap_counts(num_lines: int) -> LineValues:
     return counts.astype(np.float64)
 
 
-def bootstrap_interval(ratio: Ratio, draws: LineValues) -> Interval:
+def bootstrap_interval(ratio: Ratio, draws: LineValues, *, less: Ratio | None = None) -> Interval:
     """Compute a figure with its bootstrap interval.
 
     Args:
         ratio: of L lines.
         draws: `bootstrap_counts` of L lines.
+        less: another model's figure over the same lines; the figure is then the difference from it.
     """
-    return _percentile_interval(_value(ratio), _resampled_values(ratio, draws))
+    value, resampled = _value(ratio), _resampled_values(ratio, draws)
+    if less is not None:
+        value, resampled = value - _value(less), resampled - _resampled_values(less, draws)
+    known = resampled[np.isfinite(resampled)]
+    if not math.isfinite(value) or not len(known):
+        return Interval(None, None, None)
+    low, high = np.percentile(known, _PERCENTILES)
+    return Interval(value, float(low), float(high))
 
 
-def bootstrap_difference(a: Ratio, b: Ratio, draws: LineValues) -> Interval:
-    """Compute the difference a − b of two models' figures over the same lines, with its interval."""
-    of_a, of_b = _value(a), _value(b)
-    both = None if of_a is None or of_b is None else of_a - of_b
-    return _percentile_interval(both, _resampled_values(a, draws) - _resampled_values(b, draws))
-
-
-def _value(ratio: Ratio) -> float | None:
+def _value(ratio: Ratio) -> float:
     denominator = float(ratio.denominator.sum())
-    return float(ratio.numerator.sum()) / denominator if denominator else None
+    return float(ratio.numerator.sum()) / denominator if denominator else math.nan
 
 
 def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
@@ -94,14 +96,6 @@ def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
         draws @ ratio.numerator, denominators, out=np.full(len(draws), np.nan), where=denominators > 0
     )
     return values
-
-
-def _percentile_interval(value: float | None, resampled: LineValues) -> Interval:
-    known = resampled[np.isfinite(resampled)]
-    if value is None or not len(known):
-        return Interval(None, None, None)
-    low, high = np.percentile(known, _PERCENTILES)
-    return Interval(value, float(low), float(high))
 
 
 class WordSpan(NamedTuple):
@@ -282,12 +276,8 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
         The coverage, the threshold (least probability shown), the mean probability shown, and the precision,
         which equals that mean for a calibrated model.
     """
-    ranks = [
-        rank
-        for line in typed
-        for word_ranks in line.completion_ranks
-        for rank in word_ranks[: 1 if first_only else None]
-    ]
+    last = 1 if first_only else None
+    ranks = [rank for line in typed for word_ranks in line.completion_ranks for rank in word_ranks[:last]]
     ranks.sort(key=lambda rank: -rank.probability)
     right = np.cumsum([rank.rank == 1 for rank in ranks])
     sums = np.cumsum([rank.probability for rank in ranks])
