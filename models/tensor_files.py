@@ -170,18 +170,28 @@ class PackedWeightCache(ABC):
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """The arrays of a name, made by `make` if the cache has none; `make` must always return the same."""
 
-    def section(self, name: str) -> "PackedWeightCache":
+    def section(self, name: str) -> "WeightCacheSection":
         """A section of the cache, with its own names."""
-        return _WeightCacheSection(self, name)
+        return WeightCacheSection(self, name)
 
 
-class _WeightCacheSection(PackedWeightCache):
+class WeightCacheSection(PackedWeightCache):
+    """Part of a cache.
+
+    Attributes:
+        arrays: all that was got from it.
+    """
+
     def __init__(self, weight_cache: PackedWeightCache, name: str) -> None:
+        self.arrays: list[npt.NDArray[Any]] = []
         self._weight_cache = weight_cache
         self._name = name
 
+    @override
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        return self._weight_cache.get_or_make(f"{self._name}.{name}", make)
+        arrays = self._weight_cache.get_or_make(f"{self._name}.{name}", make)
+        self.arrays += arrays.values()
+        return arrays
 
 
 class PrivateWeightCache(PackedWeightCache):

@@ -8,16 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray
 from models.cache import kernels
 from models.cache.config import CacheConfig, CacheKind
 from models.cache.history import History
 from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
-from models.cache.model import CacheModel, score_with_history
+from models.cache.model import score_with_history
 from models.errors import InvalidInputError
 from models.language_model import (
     LanguageModel,
-    ReadResult,
     Want,
     feature_size,
     perplexity,
@@ -57,18 +56,6 @@ class CacheGrid(NamedTuple):
     half_lives: tuple[float | None, ...]
 
 
-class CacheScores(NamedTuple):
-    """Cache scores of N tokens; see `models.cache.kernels.cache_shares`.
-
-    Attributes:
-        shares: [N], float32.
-        evidence: [N], float32.
-    """
-
-    shares: FloatArray
-    evidence: FloatArray
-
-
 class CacheGridScores(NamedTuple):
     """Scores of a text's predicted tokens by a model and by a grid of caches.
 
@@ -88,16 +75,12 @@ class CacheGridScores(NamedTuple):
     kind: CacheKind
     window: int
 
-    def of(self, config: CacheConfig) -> CacheScores:
-        """Return the scores of one cache of the grid."""
-        row, column = (
-            self.grid.flatnesses.index(config.flatness),
-            self.grid.half_lives.index(config.half_life),
-        )
-        return CacheScores(
-            np.ascontiguousarray(self.shares[:, row, column]),
-            np.ascontiguousarray(self.evidence[:, row, column]),
-        )
+    def of(self, config: CacheConfig) -> tuple[FloatArray, FloatArray]:
+        """Return the shares and the evidence [N each] of one cache of the grid."""
+        row = self.grid.flatnesses.index(config.flatness)
+        column = self.grid.half_lives.index(config.half_life)
+        shares, evidence = (scores[:, row, column] for scores in (self.shares, self.evidence))
+        return np.ascontiguousarray(shares), np.ascontiguousarray(evidence)
 
 
 class ChosenCache(NamedTuple):
@@ -116,40 +99,6 @@ class ChosenCache(NamedTuple):
     grid: CacheGrid
     perplexities: Sequence[Sequence[float | None]]
     priors: Sequence[tuple[float, float | None]]
-
-
-class FittedCache(NamedTuple):
-    """A model with its fitted cache.
-
-    Attributes:
-        model: the model, wrapped.
-        chosen: the cache and the values tried.
-    """
-
-    model: CacheModel
-    chosen: ChosenCache
-
-
-def fit_cache(
-    model: LanguageModel[Any], held_out: EncodedCorpus, *, window: int, progress: Progress
-) -> FittedCache:
-    """Wrap a model in the cache that maximises the likelihood of a held-out text, read as one stream.
-
-    The cache is continuous where the model has features, else unigram. θ and the half-life are chosen from a
-    grid, then μ, and λ is found by EM for each.
-
-    Args:
-        model: any family.
-        held_out: encoded with the model's tokenizer.
-        window: tokens in the cache.
-        progress: counts tokens.
-
-    Raises:
-        InvalidInputError: the text is too short to fit a cache on, or the window is out of range.
-    """
-    readings = score_with_caches(model, held_out, window=window, progress=progress)
-    chosen = choose_cache(readings, readings.targets.log_probs)
-    return FittedCache(CacheModel(model, chosen.config), chosen)
 
 
 def score_with_caches(
@@ -173,6 +122,7 @@ def score_with_caches(
         InvalidInputError: the window is out of range, or there is no token to predict.
     """
     width = feature_size(model)
+    want = Want(scores=True, state=True, features=width > 0)
     kind: CacheKind = "continuous" if width else "unigram"
     CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # checks the window before reading
     grid = _search_grid(kind, window) if grid is None else grid
@@ -184,9 +134,10 @@ def score_with_caches(
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
-        inner = _read_chunk(model, state, chunk)
+        inner = read_sequences(model, state, chunk[None], np.asarray([len(chunk)]), want)
         state = inner.state
-        reading = score_with_history(history, chunk, to_unit_vectors(inner.features[0]), decay=decay)
+        features = inner.features[0] if width else np.zeros((len(chunk), 0), np.float32)
+        reading = score_with_history(history, chunk, to_unit_vectors(features), decay=decay)
         history = reading.history
         predicted = chunk != BOS  # [T]
         log_probs.append(inner.log_probs[0, predicted])
@@ -207,6 +158,8 @@ def grid_of(config: CacheConfig) -> CacheGrid:
 
 def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
     """Choose the cache and weight that maximise a text's likelihood when mixed with given log-probabilities.
+
+    θ and the half-life are chosen from a grid, then μ, and λ is found by EM for each.
 
     Args:
         readings: scores of the caches.
@@ -232,11 +185,12 @@ def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) 
 
 
 def mix_with_cache(
-    log_probs: npt.NDArray[np.float32], remembered: CacheScores, config: CacheConfig
+    log_probs: npt.NDArray[np.float32], readings: CacheGridScores, config: CacheConfig
 ) -> npt.NDArray[np.float32]:
-    """Mix log-probabilities [N] with the scores of a cache."""
+    """Mix log-probabilities [N] with the scores of a cache of the grid."""
     mixed = np.empty(len(log_probs), dtype=np.float32)
-    kernels.mix_targets(np.ascontiguousarray(log_probs), *remembered, config.weight, config.prior, mixed)
+    own = np.ascontiguousarray(log_probs)
+    kernels.mix_targets(own, *readings.of(config), config.weight, config.prior, mixed)
     return mixed
 
 
@@ -260,22 +214,15 @@ def _try_cache(
         kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
     )
     remembered = readings.of(config)
-    known = remembered.evidence > 0
+    known = remembered[1] > 0
     own, shares, evidence = (values[known].astype(np.float64) for values in (log_probs, *remembered))
     prior = prior_share * float(np.median(evidence)) if len(evidence) else 0.0
     trust = evidence / (evidence + prior)
     with np.errstate(divide="ignore"):
         both = np.stack([own, np.log(trust * shares + (1 - trust) * np.exp(own))], axis=1)
     config = dataclasses.replace(config, weight=fit_weights(both)[1], prior=prior)
-    cached = mix_with_cache(log_probs, remembered, config)
+    cached = mix_with_cache(log_probs, readings, config)
     return _Trial(config, cached, float(cached.sum(dtype=np.float64)))
-
-
-def _read_chunk(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> ReadResult:
-    """Score a chunk [T] as one row, with features if the model has them."""
-    want = Want(scores=True, state=True, features=feature_size(model) > 0)
-    result = read_sequences(model, state, chunk[None], np.asarray([len(chunk)]), want)
-    return result if want.features else result._replace(features=np.zeros((1, len(chunk), 0), np.float32))
 
 
 def _search_grid(kind: CacheKind, window: int) -> CacheGrid:

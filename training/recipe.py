@@ -332,6 +332,11 @@ class Recipe(BaseModel):
         of_family = self.ngram.direction if self.family == "ngram" else "forward"
         return self.direction or of_family
 
+    @property
+    def has_cache_inside(self) -> bool:
+        """Whether a cache is around a neural part, not around the mixture."""
+        return self.mixture.cache and self.cache.around == "neural"
+
 
 def recipe_names() -> list[str]:
     """Return the names of the recipes in the package."""

@@ -16,15 +16,12 @@ import numpy.typing as npt
 from rapidfuzz.distance import OSA, Postfix, Prefix
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import CallGenerator, next_log_probs, score_choices
+from models.calls import CallGenerator, ScoreChoices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
 from models.language_model import (
-    ChoiceScorer,
     LanguageModel,
-    is_lookup,
-    supports,
 )
 from models.vocabulary import UNK
 
@@ -136,31 +133,13 @@ def corrections_from(found: Sequence[Correction]) -> Corrections:
     )
 
 
-_MAX_DISTRIBUTION_ENTRIES = 1 << 21
-"""Of whole distributions [R, V] that are held at once."""
-
-
 def choice_log_probs(
     model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
 ) -> CallGenerator[FloatArray]:
-    """Log-probabilities [C] of tokens as the next of rows, in any order.
-
-    Of a model that cannot score choices and is no table, each row's distribution is looked at once, not once a choice.
-    """
+    """Log-probabilities [C] of tokens as the next of rows, in any order."""
     order = np.argsort(rows, kind="stable")
-    rows, tokens = rows[order], tokens[order]
     out = np.empty(len(rows), dtype=np.float32)
-    if supports(model, ChoiceScorer) or is_lookup(model):
-        out[order] = yield from score_choices(model, state, rows, tokens)
-        return out
-    result = np.empty(len(rows), dtype=np.float32)
-    used, numbers = np.unique(rows, return_inverse=True)
-    most = max(_MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary), 1)
-    for first in range(0, len(used), most):
-        log_probs = yield from next_log_probs(model, state.select(used[first : first + most]))
-        selected = slice(*np.searchsorted(numbers, [first, first + most]))
-        result[selected] = log_probs[numbers[selected] - first, tokens[selected]]
-    out[order] = result
+    out[order] = yield from ScoreChoices(model, state, rows[order], tokens[order])
     return out
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import TokenIds
-from models.calls import CallGenerator, advance, score
+from models.calls import CallGenerator, Read
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
@@ -23,7 +23,7 @@ from models.checking.candidates import (
     concatenate_corrections,
 )
 from models.checking.sentences import Word
-from models.language_model import LOG_ZERO
+from models.language_model import LOG_ZERO, SCORES, STATE
 from models.vocabulary import EOS, UNK
 
 _MAX_ROWS = 512
@@ -129,7 +129,9 @@ def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any
         num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
         if num_unfinished:
             going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
-            state = yield from advance(context.model, going, context.tokens[bases[:num_unfinished] + step])
+            tokens = context.tokens[bases[:num_unfinished] + step]
+            result = yield from Read(context.model, going, tokens[:, None], np.ones_like(tokens), STATE)
+            state = result.state
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     steps = np.arange(len(context.tokens)) - np.repeat(context.bases, context.lengths)
@@ -195,8 +197,8 @@ def _sequence_log_probs(
         selected = order[begin : begin + _MAX_ROWS]
         tokens = _padded_sequences(context, found, selected, int(lengths[selected].max()))
         before = states.select(rows[found.firsts[selected]])
-        scores = yield from score(context.model, before, tokens, lengths[selected])
-        totals[selected] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
+        result = yield from Read(context.model, before, tokens, lengths[selected], SCORES)
+        totals[selected] = np.maximum(result.log_probs.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
 
 

@@ -13,7 +13,7 @@ from rapidfuzz.distance import OSA
 from typing_extensions import override
 
 from models.arrays import TokenIds
-from models.calls import CallGenerator, next_log_probs
+from models.calls import CallGenerator, Predict
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
@@ -144,7 +144,7 @@ class WordCandidateGenerator(CandidateGenerator):
         ]
         for first in range(0, len(unknown), _MAX_ROWS):
             chunk = unknown[first : first + _MAX_ROWS]
-            predicted = yield from next_log_probs(context.model, state.select(rows[context.positions[chunk]]))
+            predicted = yield from Predict(context.model, state.select(rows[context.positions[chunk]]))
             word_log_probs = predicted[:, self._ids]
             best = np.argpartition(-word_log_probs, count - 1, axis=1)[:, :count]
             for number, indices in zip(chunk, best, strict=True):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import Array, FloatArray, TokenIds, to_numpy
-from models.calls import CallGenerator, step
+from models.calls import CallGenerator, Step
 from models.completion.text import JOINERS, WordState, scan_words
 from models.completion.token_trie import TokenTrie, fold_case
 from models.language_model import LanguageModel
@@ -584,7 +584,7 @@ def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]
     while active := [(search, *asked) for search in searches if (asked := search.next_step()) is not None]:
         first, *rest = (state for _, state, _ in active)
         tokens = np.concatenate([own for _, _, own in active])
-        state, log_probs = yield from step(model, first.concatenate(rest) if rest else first, tokens)
+        state, log_probs = yield from Step(model, first.concatenate(rest) if rest else first, tokens)
         begin = 0
         for search, _, own in active:
             end = begin + len(own)

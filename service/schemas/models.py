@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from models.arrays import ModelBytes
 from models.checkpoint.manifest import FileEntry, Version
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
 from service.engine.loaded_model import HostedModel, UnloadingModel
-from service.engine.memory import ModelBytes
 from service.engine.model_host import ModelHost
 from service.schemas.replies import ModelCard, ModelList
 from service.schemas.wire import LengthExponent, Weight, WireModel

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import consume, next_log_probs, score
+from models.calls import Predict, Read
 from models.decoding.parameters import DecodingParameters
 from models.decoding.top_k import top_tokens_of_rows
 from models.errors import InvalidInputError
-from models.language_model import LanguageModel, TopTokens, finite_logprob, pad_sequences
+from models.language_model import SCORES, STATE, LanguageModel, TopTokens, finite_logprob, pad_sequences
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS
@@ -349,13 +349,13 @@ def _score_plain(
     model: LanguageModel[Any], prompts: Sequence[PromptTokens], _top: int
 ) -> Work[Any, list[PromptScores]]:
     tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
-    log_probs = yield from score(model, _initial_states(model, prompts), tokens, lengths)
+    result = yield from Read(model, _initial_states(model, prompts), tokens, lengths, SCORES)
     none = np.zeros((tokens.shape[1], 0))
     return [
         PromptScores(
             row[:length], TopTokens(none[:length].astype(np.int64), none[:length].astype(np.float32))
         )
-        for row, length in zip(log_probs, lengths.tolist(), strict=True)
+        for row, length in zip(result.log_probs, lengths.tolist(), strict=True)
     ]
 
 
@@ -373,9 +373,9 @@ def _score_with_top(
         unfinished = lengths[rows] > position
         if not unfinished.all():
             rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
-        state = yield from consume(
-            model, state, tokens[rows, position - 1 : position], np.ones(len(rows), np.int64)
-        )
+        read = tokens[rows, position - 1 : position]
+        result = yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)
+        state = result.state
         pending.append((state, rows + position * len(prompts)))
         capacity -= len(rows)
         if capacity <= 0:
@@ -396,7 +396,7 @@ def _score_pending(
     pending.clear()
     for first in range(0, len(slots), limit):
         block = np.arange(first, min(first + limit, len(slots)))
-        log_probs = yield from next_log_probs(model, states.select(block))
+        log_probs = yield from Predict(model, states.select(block))
         scores.keep(slots[block], log_probs)
 
 

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.calls import next_log_probs, step
+from models.calls import Predict, Step
 from models.decoding.batch import SequenceBatch, row_seed
 from models.decoding.beam_search import BeamSearch, FinishedBeam
 from models.decoding.rules import compile_rules
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
 from models.vocabulary import EOS
-from service.engine.decode import DecodeState, Generated, decode
+from service.engine.decode import Decode, DecodeState, Generated
 from service.engine.job import Work
 from service.use_cases.choices import (
     Continuation,
@@ -62,7 +62,7 @@ def _sample_rows(
     block = 1 if task.stream or task.parameters.stop else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
-        generated: Generated = yield from decode(model, decoding, block, top=task.top, last=last)
+        generated = yield from Decode(model, decoding, block, task.top, last)
         yield from _extend(task, builders, generated)
         unended = [item for item, tokens in zip(builders, generated.tokens, strict=True) if tokens[-1] != EOS]
         live = [row for row, builder in enumerate(unended) if not builder.full]
@@ -140,7 +140,7 @@ def _run_beams(
     """Step the beams of all prompts together until all searches end."""
     parameters, model = task.parameters, task.loaded.model
     state = yield from prefill_prompts(task, prompts)
-    log_probs = yield from next_log_probs(model, state)
+    log_probs = yield from Predict(model, state)
     batch = SequenceBatch.of([compile_rules(parameters, prompt.ids, task.banned) for prompt in prompts])
     searches = [BeamSearch(parameters, row, _stops(task, prompt)) for row, prompt in enumerate(prompts)]
     while True:
@@ -159,7 +159,7 @@ def _run_beams(
         batch = batch.select(before).append(
             tokens, np.array([link.info.logprob for link in links], np.float32)
         )
-        state, log_probs = yield from step(model, state.select(before), tokens)
+        state, log_probs = yield from Step(model, state.select(before), tokens)
 
 
 def _stops(task: DecodeTask, prompt: Prompt) -> StopBytes | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import next_log_probs, top_k
+from models.calls import Predict, Rank
 from models.completion.prefix import split_prefix
 from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
@@ -110,7 +110,7 @@ def next_distributions(
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         for rows in _row_blocks(state, loaded.vocab_size):
-            log_probs = yield from next_log_probs(loaded.model, rows)
+            log_probs = yield from Predict(loaded.model, rows)
             yield np.maximum(log_probs, np.float32(LOG_ZERO))
 
 
@@ -126,13 +126,13 @@ def _rank(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[An
     ranked: list[NextTokens] = []
     if not command.entropy and supports(loaded.model, TopKPredictor):
         for rows in _row_blocks(state, command.top_k):
-            ids, log_probs = yield from top_k(loaded.model, rows, command.top_k)
+            ids, log_probs = yield from Rank(loaded.model, rows, command.top_k)
             ranked += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
         if ranked:  # before all blocks but the first, so that a single distribution is not delayed
             yield None
-        log_probs = yield from next_log_probs(loaded.model, rows)
+        log_probs = yield from Predict(loaded.model, rows)
         entropies = entropy_bits(log_probs).tolist() if command.entropy else [None] * len(log_probs)
         ranked += [
             NextTokens(top_tokens(row, command.top_k), entropy)
@@ -165,7 +165,7 @@ def predict_next(
         entry = NextTokenEntry(len(ids))
         if len(ids) <= limits.max_tokens_per_sequence:
             state = yield from prefill(loaded, [ids], bos=True)
-            log_probs = yield from next_log_probs(loaded.model, state)
+            log_probs = yield from Predict(loaded.model, state)
             entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
         if loaded.next_token_cache is not None:
             loaded.next_token_cache.put(context, entry)

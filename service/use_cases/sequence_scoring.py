@@ -16,10 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import consume, score, score_choices, score_ragged
+from models.calls import Read, ScoreChoices, ScoreRagged
 from models.language_model import (
+    SCORES,
+    STATE,
     LanguageModel,
     RaggedScorer,
+    Want,
     is_lookup,
     supports,
 )
@@ -74,9 +77,9 @@ def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work
     context, text = sequence
     states = yield from prefill(loaded, [context], bos=bos)
     if supports(loaded.model, RaggedScorer) and len(text) <= MAX_LOOKUP_TOKENS:
-        return (yield from score_ragged(loaded.model, states, text, np.array([0, len(text)])))
-    scores = yield from score(loaded.model, states, text[None], np.array([len(text)]))
-    return cast("FloatArray", scores[0])
+        return (yield from ScoreRagged(loaded.model, states, text, np.array([0, len(text)])))
+    result = yield from Read(loaded.model, states, text[None], np.array([len(text)]), SCORES)
+    return cast("FloatArray", result.log_probs[0])
 
 
 class TreeLevel(NamedTuple):
@@ -223,9 +226,9 @@ def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: 
     for first in range(0, len(rows), MAX_TREE_ROWS):
         block = slice(first, first + MAX_TREE_ROWS)
         read = tokens[block, None]
-        parts.append(
-            (yield from consume(model, state.select(rows[block]), read, np.ones(len(read), np.int64)))
-        )
+        before = state.select(rows[block])
+        result = yield from Read(model, before, read, np.ones(len(read), np.int64), STATE)
+        parts.append(result.state)
     return parts[0] if len(parts) == 1 else concatenate_states(parts)
 
 
@@ -244,7 +247,7 @@ def _score_pending(
     firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
     state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
     rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
-    log_probs = yield from score_choices(model, state, rows, np.concatenate([part.tokens for part in batch]))
+    log_probs = yield from ScoreChoices(model, state, rows, np.concatenate([part.tokens for part in batch]))
     begin = 0
     for part in batch:
         texts = np.flatnonzero(part.choices >= 0)
@@ -350,7 +353,7 @@ def _score_by_lookup(
         offsets = texts.offsets[begin : end + 1]
         cut = slice(int(offsets[0]), int(offsets[-1]))
         state = states.select(numbers[begin - first : end - first])
-        out[cut] = yield from score_ragged(loaded.model, state, texts.ids[cut], offsets - offsets[0])
+        out[cut] = yield from ScoreRagged(loaded.model, state, texts.ids[cut], offsets - offsets[0])
         begin = end
 
 
@@ -395,8 +398,10 @@ def _score_padded(
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())
         before = state.select(contexts[chunk])
-        scored = yield from score(model, before, tokens[chunk, :width], lengths[chunk], normalised=normalised)
-        scores[chunk, :width] = scored
+        result = yield from Read(
+            model, before, tokens[chunk, :width], lengths[chunk], Want(scores=True, normalised=normalised)
+        )
+        scores[chunk, :width] = result.log_probs
     return scores
 
 

@@ -12,9 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import consume, next_log_probs, read, score
+from models.calls import Predict, Read
 from models.errors import InvalidInputError
-from models.language_model import LOG_ZERO, LanguageModel, is_lookup, pad_sequences
+from models.language_model import (
+    LOG_ZERO,
+    SCORES,
+    STATE,
+    LanguageModel,
+    Want,
+    is_lookup,
+    pad_sequences,
+)
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
@@ -109,10 +117,10 @@ def _next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wo
         count = len(state)
         repeated = state.select(np.repeat(np.arange(count), len(ids)))
         tokens = np.tile(ids, count)[:, None]
-        scored = yield from score(loaded.model, repeated, tokens, np.ones(len(tokens), dtype=np.int64))
-        log_probs: FloatArray = scored.reshape(count, len(ids))
+        scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
+        log_probs = scored.log_probs.reshape(count, len(ids))
     else:
-        log_probs = yield from next_log_probs(loaded.model, state)
+        log_probs = yield from Predict(loaded.model, state)
         if ids is not None:
             log_probs = log_probs[:, ids]
     return np.maximum(log_probs, np.float32(LOG_ZERO))
@@ -152,12 +160,8 @@ def _score_and_advance(
                 model, distinct.select(used), row_of_used, tokens=tokens, lengths=lengths, keep=keep
             )
         )
-    state = distinct.select(rows)
-    if keep:
-        scored, _, state = yield from read(model, state, tokens, lengths)
-    else:
-        scored = yield from score(model, state, tokens, lengths)
-    return scored, state
+    result = yield from Read(model, distinct.select(rows), tokens, lengths, Want(scores=True, state=keep))
+    return result.log_probs, result.state
 
 
 def _score_by_distributions(
@@ -172,19 +176,18 @@ def _score_by_distributions(
     """Score and advance as above, with first tokens looked up in the distribution of the state before."""
     scores = np.zeros(tokens.shape, dtype=np.float32)
     for block in _ranges(len(before), max(1, MAX_STATE_ENTRIES // len(model.vocabulary))):
-        log_probs = yield from next_log_probs(model, before.select(np.arange(block.start, block.stop)))
+        log_probs = yield from Predict(model, before.select(np.arange(block.start, block.stop)))
         indices = np.flatnonzero((rows >= block.start) & (rows < block.stop))
         scores[indices, 0] = log_probs[rows[indices] - block.start, tokens[indices, 0]]
     state = before.select(rows)
     if not keep and tokens.shape[1] == 1:
         return scores, state
-    state = yield from consume(model, state, tokens[:, :1], np.ones(len(tokens), dtype=np.int64))
+    result = yield from Read(model, state, tokens[:, :1], np.ones(len(tokens), np.int64), STATE)
     if tokens.shape[1] > 1:
-        if keep:
-            scores[:, 1:], _, state = yield from read(model, state, tokens[:, 1:], lengths - 1)
-        else:
-            scores[:, 1:] = yield from score(model, state, tokens[:, 1:], lengths - 1)
-    return scores, state
+        want = Want(scores=True, state=keep)
+        result = yield from Read(model, result.state, tokens[:, 1:], lengths - 1, want)
+        scores[:, 1:] = result.log_probs
+    return scores, result.state
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,21 +192,9 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
 AnyArray: TypeAlias = npt.NDArray[Any]
 
 
-class SoftmaxRows(NamedTuple):
-    """Losses and log-normalisers of rows of logits.
-
-    Attributes:
-        losses: −log p(target) [N], float32.
-        log_sums: log Σ exp [N], float32.
-    """
-
-    losses: Tensor
-    log_sums: Tensor
-
-
 def softmax_rows(
     logits: Tensor, targets: Tensor, *, scale: float, pull: float = 0.0, bias: Tensor | None = None
-) -> SoftmaxRows:
+) -> tuple[Tensor, Tensor]:
     """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
     Args:
@@ -215,6 +203,9 @@ def softmax_rows(
         scale: of the gradients.
         pull: weight of the squared log-normalisers.
         bias: added to each row [V], float32; None for zeros.
+
+    Returns:
+        The losses −log p(target) and log-normalisers log Σ exp of the rows, [N] each, float32.
     """
     if bias is None:
         bias = logits.new_zeros(logits.shape[1], dtype=torch.float32)
@@ -235,7 +226,7 @@ def softmax_rows(
         )
 
     _in_threads(work, len(rows))
-    return SoftmaxRows(losses, log_sums)
+    return losses, log_sums
 
 
 def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
@@ -260,7 +251,7 @@ def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
 
 def _softmax_rows_by_torch(
     logits: Tensor, bias: Tensor, targets: Tensor, scale: float, pull: float
-) -> SoftmaxRows:
+) -> tuple[Tensor, Tensor]:
     exact = logits.float() + bias
     log_sums = exact.logsumexp(-1)
     rows = torch.arange(len(targets), device=targets.device)
@@ -268,7 +259,7 @@ def _softmax_rows_by_torch(
     exact = torch.exp(exact - log_sums[:, None]).mul_((scale * (1 + pull * log_sums))[:, None])
     exact[rows, targets] -= scale
     logits.copy_(exact)
-    return SoftmaxRows(losses, log_sums)
+    return losses, log_sums
 
 
 def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
@@ -362,8 +353,9 @@ def linear_softmax(
         cut = slice(start, min(start + size, count))
         logits = buffer[: cut.stop - start]
         torch.mm(inputs[cut], weight.T, out=logits)  # addmm would first copy the bias to all rows
-        rows: SoftmaxRows = softmax_rows(logits, targets[cut], scale=scale, pull=pull, bias=bias)
-        answer.losses[cut], answer.log_sums[cut] = rows
+        answer.losses[cut], answer.log_sums[cut] = softmax_rows(
+            logits, targets[cut], scale=scale, pull=pull, bias=bias
+        )
         torch.mm(logits, weight, out=answer.grad_inputs[cut])
         if precision == torch.float32:
             answer.grad_weight.addmm_(logits.T, inputs[cut])

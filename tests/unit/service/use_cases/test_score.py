@@ -6,7 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from models.calls import consume
+from models.calls import Read
 from models.decoding.parameters import DecodingParameters
 from models.errors import ContextLengthError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
@@ -193,12 +193,12 @@ def test_a_long_text_is_scored_as_it_should_be(words, finish):
 def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, finish, monkeypatch):
     largest = 0
 
-    def watched(model, state, tokens, lengths):
+    def watched(model, state, tokens, lengths, want):
         nonlocal largest
         largest = max(largest, tokens.size)
-        return consume(model, state, tokens, lengths)
+        return Read(model, state, tokens, lengths, want)
 
-    monkeypatch.setattr(prefill_module, "consume", watched)
+    monkeypatch.setattr(prefill_module, "Read", watched)
     contexts = [np.full(5000, 4), *[np.full(1, 4)] * 1000]
     finish(prefill(words, contexts, bos=True))
     assert largest <= max(5000, prefill_module.MAX_CALL_TOKENS)
