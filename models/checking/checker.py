@@ -16,11 +16,10 @@ from models.calls import CallGenerator
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
-    Corrections,
     Floats,
     Indices,
 )
-from models.checking.error_model import CandidateSettings, CheckSettings, ErrorModel, GivenSpan
+from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.rescoring import RescoredBatch, rescore_batch
 from models.checking.sentences import (
@@ -82,7 +81,10 @@ class Checker:
         """
         given = _spans_by_sentence(sentences, options.given)
         dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
-        right_tokens = self._right_tokens(model, options.search)
+        right_tokens = options.search.right_tokens
+        if right_tokens is None:  # as many as the model can distinguish, if that is known to be few
+            order = getattr(model, "order", 1)
+            right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens()
         carried: list[Any] = []
 
         def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:
@@ -106,14 +108,6 @@ class Checker:
         for batch in _batches(sentences):
             yield work(first, batch)
             first += len(batch)
-
-    def _right_tokens(self, model: LanguageModel[Any], search: CandidateSettings) -> int:
-        """Limit to the number that the model can distinguish, if that is known to be small."""
-        if search.right_tokens is not None:
-            return search.right_tokens
-        if is_lookup(model):
-            return int(getattr(model, "order", 1)) - 1
-        return self._proposer.right_tokens()
 
 
 def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
@@ -242,16 +236,10 @@ def _suggestions(
     best = rows[best[worth]]
     return tuple(
         Suggestion(
-            _text(found, row, tokens),
+            tokens[found.tokens[found.offsets[row]]] if found.texts[row] is None else found.texts[row],
             float(np.exp(rescored.log_odds[row] + log_right)),
             float(rescored.gains_nats[row] / log(2)),
             int(found.edits[row]),
         )
         for row in best.tolist()
     )
-
-
-def _text(found: Corrections, row: int, tokens: Sequence[str]) -> str:
-    """Spelling of an alternative; the empty text leaves out what was typed."""
-    text: str | None = found.texts[row]
-    return tokens[found.tokens[found.offsets[row]]] if text is None else text

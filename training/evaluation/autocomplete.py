@@ -203,8 +203,8 @@ class Typist:
         """Type one line, yielding the rank at each keystroke, as a service computes it for a single request."""
         contexts = TypingContexts(self._model, start, 1)
         for word in line.words:
-            for letters in range(word.num_letters):
-                yield from self._rank_completions(contexts, {0: (line, word)}, letters)
+            for ranks in self._type_words(contexts, {0: (line, word)}):
+                yield ranks[0]
 
     def _by_length(self, lines: Sequence[TypingLine], progress: Progress) -> list[TypedLine]:
         """Type lines of similar word counts in batches; return them in the given order."""
@@ -223,23 +223,21 @@ class Typist:
         ranks_by_line: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
         for turn in range(max((len(line.words) for line in lines), default=0)):
             typing = {n: (line, line.words[turn]) for n, line in enumerate(lines) if len(line.words) > turn}
-            for index, ranks in self._type_words(contexts, typing).items():
-                ranks_by_line[index].append(tuple(ranks))
+            ranks = list(self._type_words(contexts, typing))
+            for index in typing:
+                ranks_by_line[index].append(tuple(by_line[index] for by_line in ranks if index in by_line))
             progress.advance(len(typing))
         return [TypedLine(line, tuple(ranks)) for line, ranks in zip(lines, ranks_by_line, strict=True)]
 
     def _type_words(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]]
-    ) -> dict[int, list[CompletionRank]]:
-        """Type one word per line letter by letter; return ranks by line index."""
-        ranks_by_line: dict[int, list[CompletionRank]] = {index: [] for index in typing}
+    ) -> Iterator[dict[int, CompletionRank]]:
+        """Type one word per line letter by letter; yield ranks by line index before each letter."""
         letters = 0
         while typing:
-            for index, rank in zip(typing, self._rank_completions(contexts, typing, letters), strict=True):
-                ranks_by_line[index].append(rank)
+            yield dict(zip(typing, self._rank_completions(contexts, typing, letters), strict=True))
             letters += 1
             typing = {index: word for index, word in typing.items() if letters < word[1].num_letters}
-        return ranks_by_line
 
     def _rank_completions(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]], letters: int
