@@ -43,16 +43,11 @@ from service.routes import (
     check,
     completions,
     endpoints,
-    generate,
-    health,
     models,
-    next_token,
     playground,
-    quality,
     rerank,
     score,
     states,
-    tokenize,
 )
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings
@@ -80,19 +75,14 @@ _PREFIX_CACHE_GAUGES = {
 _ROUTERS = tuple(
     module.router
     for module in (
-        next_token,
         score,
         rerank,
-        generate,
         completions,
         autocomplete,
         check,
-        quality,
         states,
-        tokenize,
         playground,
         models,
-        health,
         endpoints,
     )
 )

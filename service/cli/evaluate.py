@@ -126,10 +126,10 @@ def evaluate(
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
     sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
     if task == "check":
+        from training.evaluation.spelling import run_check_task
+
         kind_options: dict[str, Any] = {"kinds": kinds} if kinds else {}
-        result = commands.run_evaluate_check(
-            model, **common, **sized, **kind_options, save_calibration=save_calibration
-        )
+        result = run_check_task(model, **common, **sized, **kind_options, save_calibration=save_calibration)
     elif task == "autocomplete":
         result = commands.run_evaluate_autocomplete(
             model, **common, **sized, unit=unit, context=context, against=against, report=report

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf, log
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,11 +29,16 @@ from models.checking.error_model import CandidateSettings, CheckSettings
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.rescoring import RescoredBatch
 from models.checking.sentences import Sentence, Word, is_alphabetic, one_edit_strings
-from models.checkpoint.load import Checkpoint
-from models.errors import InvalidInputError
+from models.checkpoint.documents import CalibrationStore
+from models.checkpoint.load import Checkpoint, load_checkpoint
+from models.checkpoint.registry import Address, open_registry
+from models.errors import InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
+from training.console import console_progress
+from training.corpus import read_corpus
 from training.evaluation.published import training_counts
 from training.progress import Progress
+from training.texts import read_default_corpus
 
 Kind = Literal["real_word", "non_word", "space"]
 KINDS: tuple[Kind, ...] = ("real_word", "non_word", "space")
@@ -317,39 +323,55 @@ ERROR_RATE = 0.05
 DEFAULT_CHECK_WORDS = 5_000
 """Words checked per kind of error."""
 
-_SEED = 0
 _BATCH_LINES = 32
 _MIN_LINES = 2
 THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 """Thresholds at which precision and recall are reported and calibrated."""
 
 
-def check_figures(
-    checkpoint: Checkpoint,
-    sentences: Sequence[str],
+def run_check_task(
+    address: str,
     *,
+    corpus: Sequence[Path],
+    registry: Address,
+    device: str,
+    precision: str = "auto",
     sample: int = DEFAULT_CHECK_WORDS,
+    seed: int = 0,
     kinds: Sequence[Kind] = KINDS,
-    progress: Progress,
-) -> tuple[dict[str, Any], Detections]:
-    """Evaluate error checking on errors injected into sentences.
+    save_calibration: bool = False,
+) -> dict[str, Any]:
+    """Evaluate error checking with a published model, by kind of error.
 
     Args:
-        checkpoint: the model; it reads forward.
-        sentences: held-out text.
+        address: of the model.
+        corpus: held-out files, one sentence a line; empty: the default corpus's test part.
+        registry: holds the model.
+        device: to compute on.
+        precision: of networks, see `models.checkpoint.load`.
         sample: minimum number of words checked per kind; fewer if the text has fewer.
+        seed: for sampling lines and errors.
         kinds: of errors.
-        progress: counts words.
-
-    Returns:
-        The figures by name, and the detections of all kinds.
+        save_calibration: store precision and recall by threshold, for /v1/check's `precision`.
 
     Raises:
-        InvalidInputError: there are fewer than two sentences.
+        LanguageModelError: the model, a file or an option is wrong.
     """
-    random = np.random.default_rng(_SEED)
-    lines = _sample_lines(sentences, sample, random)
-    counts = _word_counts(checkpoint, sentences)
+    _check_options(sample, kinds)
+    store, progress = open_registry(registry), console_progress()
+    version = store.resolve(address)
+    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
+    if checkpoint.manifest.direction == "backward":
+        raise UnsupportedParameterError(
+            f"model {version.address} reads from right to left; checking asks what comes next",
+            parameter="model",
+        )
+    text = (
+        read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress).test
+    )
+    random = np.random.default_rng(seed)
+    lines = _sample_lines(text.sentences, sample, random)
+    counts = _word_counts(checkpoint, text.sentences)
     checker = Checker(checkpoint.tokenizer)
     by_kind: dict[str, Any] = {}
     all_detections: list[Detections] = []
@@ -360,24 +382,26 @@ def check_figures(
         by_kind[kind] = _figures(*halves)
         all_detections += [half.method for half in halves]
     pooled = concatenate_detections(all_detections)
-    figures = {
+    if save_calibration:
+        calibration = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
+        CalibrationStore(registry).write(calibration)
+    return {
+        "task": "check",
+        "model": version.address,
         "precision": checkpoint.precision,
         "lines": len(lines),
         "words": words,
         "error_rate": ERROR_RATE,
-        "seed": _SEED,
+        "seed": seed,
         "kinds": by_kind,
         "thresholds": [figures_at_threshold(pooled, threshold)._asdict() for threshold in THRESHOLDS],
+        "calibration_saved": save_calibration,
     }
-    return figures, pooled
 
 
-def check_kinds(kinds: Sequence[Kind]) -> None:
-    """Check that kinds of errors are named, and known ones.
-
-    Raises:
-        InvalidInputError: one is unknown, or there is none.
-    """
+def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
+    if sample < 1:
+        raise InvalidInputError(f"--sample is {sample}, it must be at least 1", parameter="sample")
     for kind in kinds:
         if kind not in KINDS:
             raise InvalidInputError(
@@ -468,17 +492,10 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
     }
 
 
-def calibration(
+def _calibration(
     address: str, pooled: Detections, kinds: Sequence[Kind], words: int, sha256: str
 ) -> Calibration:
-    """Build a calibration from the detections of all kinds.
-
-    Args:
-        address: of the model.
-        pooled: the detections.
-        kinds: of errors.
-        words: number of words checked.
-        sha256: of the text.
+    """Build a calibration from the pooled detections.
 
     Raises:
         InvalidInputError: the text has no injected error.
