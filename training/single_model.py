@@ -16,8 +16,7 @@ from models.checkpoint.folders import locked_folder as lock_folder
 from models.checkpoint.folders import report_write_errors
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
-from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import make_smoothing
+from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
 from training.recipe import Recipe
 from training.texts import EncodedTexts

@@ -287,8 +287,8 @@ def mix_statically(
     orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     progress.finish()
     normalised = all(part.normalised for part in parts)
-    compressed = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
-    return compressed.model, {"weights": list(weights), **compressed.facts}
+    model, _, facts = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    return model, {"weights": list(weights), **facts}
 
 
 def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from models.arrays import TokenIds
 from models.completion.text import JOINERS
-from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, make_word_splitter
+from models.tokenizers import CharacterTokenizer, Tokenizer, WordSplitter, WordTokenizer
 from models.vocabulary import EOS, UNK
 
 Indices = npt.NDArray[np.int64]
@@ -167,7 +167,7 @@ class WordSentenceSplitter(SentenceSplitter):
     def __init__(self, tokenizer: WordTokenizer) -> None:
         super().__init__(tokenizer)
         self.lowercase = tokenizer.lowercase
-        self._split = make_word_splitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
+        self._split = WordSplitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
 
     @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:

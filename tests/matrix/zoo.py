@@ -13,8 +13,7 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from tests.support import families
 from training.corpus import EncodedCorpus
-from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import make_smoothing
+from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Silent
 from training.static_mixture import mix_statically
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer

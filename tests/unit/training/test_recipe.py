@@ -14,7 +14,7 @@ from models.vocabulary import Vocabulary
 from tests.support import families
 from training.corpus import EncodedCorpus
 from training.mixture import part_recipe
-from training.ngram.smoothing.choice import SmoothingName
+from training.ngram.estimate import SmoothingName
 from training.progress import SILENT
 from training.recipe import load_recipe, recipe_names
 from training.single_model import TrainingInputs, train_single
