@@ -1,6 +1,5 @@
 """Calibration of the error threshold: precision and recall measured for one version of a model."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -79,14 +78,10 @@ def parse_calibration(content: bytes) -> Calibration:
         raise InvalidInputError(
             f"{field} is {repr(first['input'])[:80]}: {first['msg']}", parameter=field
         ) from None
-    _check_ascending(read.points)
-    return read
-
-
-def _check_ascending(points: Sequence[CalibrationPoint]) -> None:
-    for before, after in pairwise(points):
+    for before, after in pairwise(read.points):
         if after.threshold <= before.threshold:
             raise InvalidInputError(
                 f"points are not in ascending order: {after.threshold:g} follows {before.threshold:g}",
                 parameter="points",
             )
+    return read

@@ -8,7 +8,7 @@ there are those of the whole text; otherwise it re-tokenises the whole sentence.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,34 +133,6 @@ def corrections_from(found: Sequence[Correction]) -> Corrections:
     )
 
 
-class SentenceBatch:
-    """Sentences side by side: all their tokens in one array, each sentence with what follows it.
-
-    Args:
-        sentences: at least one; one that goes on with the sentence before it stands alone.
-
-    Attributes:
-        sentences: these.
-        lengths: tokens of each with those that follow it [S].
-        bases: where each begins in `tokens` [S].
-        tokens: of all [P].
-        sentence_of: of each token [P].
-    """
-
-    def __init__(self, sentences: Sequence[Sentence]) -> None:
-        self.sentences = tuple(sentences)
-        runs = [np.concatenate([sentence.ids, sentence.after]) for sentence in sentences]
-        self.lengths = np.fromiter(map(len, runs), np.int64, len(runs))
-        self.bases = np.cumsum(self.lengths) - self.lengths
-        self.tokens = np.concatenate(runs)
-        self.sentence_of = np.repeat(np.arange(len(runs)), self.lengths)
-
-    @property
-    def ends(self) -> Indices:
-        """Ends of each sentence's tokens, with those that follow it [S]."""
-        return self.bases + self.lengths
-
-
 def choice_log_probs(
     model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
 ) -> CallGenerator[FloatArray]:
@@ -238,17 +210,21 @@ def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 class CheckContext:
-    """One batch of a request, and what is collected about it.
+    """One batch of a request: sentences side by side, and what is collected about them.
 
     Args:
         model: any that reads from left to right.
-        batch: its sentences.
+        sentences: at least one; one that goes on with the sentence before it stands alone.
         error_model: the error model.
         search: how far to look.
         dictionary: the caller's words.
         given: the caller's suggestions, by the number of the sentence.
 
     Attributes:
+        lengths: tokens of each sentence with those that follow it [S].
+        bases: where each begins in `tokens` [S].
+        tokens: of all, each sentence with what follows it [P].
+        sentence_of: of each token [P].
         words: of all sentences, in order.
         positions: the first token of each word among those of the batch [N].
         slots: first one for each word, then others.
@@ -257,14 +233,14 @@ class CheckContext:
     def __init__(
         self,
         model: LanguageModel[Any],
-        batch: SentenceBatch,
+        sentences: Sequence[Sentence],
         *,
         error_model: ErrorModel,
         search: CandidateSettings,
         dictionary: UserDictionary,
         given: Mapping[int, Sequence[GivenSpan]],
     ) -> None:
-        self.model, self.batch = model, batch
+        self.model, self.sentences = model, sentences
         self.error_model, self.search = error_model, search
         self.dictionary, self.given = dictionary, given
         self._given_texts = {
@@ -272,10 +248,15 @@ class CheckContext:
             for spans in given.values()
             for span in spans
         }
-        self.words: list[Word] = [word for sentence in batch.sentences for word in sentence.words]
-        counts = [len(sentence.words) for sentence in batch.sentences]
+        runs = [np.concatenate([sentence.ids, sentence.after]) for sentence in sentences]
+        self.lengths = np.fromiter(map(len, runs), np.int64, len(runs))
+        self.bases = np.cumsum(self.lengths) - self.lengths
+        self.tokens = np.concatenate(runs)
+        self.sentence_of = np.repeat(np.arange(len(runs)), self.lengths)
+        self.words: list[Word] = [word for sentence in sentences for word in sentence.words]
+        counts = [len(sentence.words) for sentence in sentences]
         firsts = np.fromiter((word.first for word in self.words), np.int64, len(self.words))
-        self.positions: Indices = firsts + np.repeat(batch.bases, counts)
+        self.positions: Indices = firsts + np.repeat(self.bases, counts)
         self.slots: list[Slot] = []
 
     def is_correct(self, word: str) -> bool:
@@ -285,9 +266,10 @@ class CheckContext:
         found = split_affixes(word) if len(self.dictionary) else None
         return found is not None and found.core in self.dictionary
 
-    def is_given(self, start: int, end: int, text: str) -> bool:
-        """Return whether the caller suggests a text for just this span; the caller's values then count."""
-        return text in self._given_texts.get((start, end), ())
+    def is_given(self, number: int, text: str) -> bool:
+        """Return whether the caller suggests a text for just this slot; the caller's values then count."""
+        slot = self.slots[number]
+        return text in self._given_texts.get((slot.start, slot.end), ())
 
     def join_slots(self, number: int, *, log_weight: float) -> int:
         """Make a slot of a word's and the next one's; return its number."""
@@ -303,7 +285,7 @@ class CheckContext:
     ) -> Iterator[Correction]:
         """Yield a correction in the place of a slot's tokens, unless the caller suggests it."""
         slot = self.slots[number]
-        if not self.is_given(slot.start, slot.end, text):
+        if not self.is_given(number, text):
             yield Correction(number, slot.first, slot.last, tokens, log_weight, edits, text)
 
 
@@ -363,19 +345,20 @@ class CandidateGenerator(ABC):
         """The caller's own suggestions; those for a word stand in its slot, with what else was found for it."""
         by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
         for number, spans in context.given.items():
-            sentence, base = context.batch.sentences[number], int(context.batch.bases[number])
+            sentence = context.sentences[number]
             for span in spans:
                 index = by_span.get((span.start, span.end))
                 if index is None:
                     index = by_span[span.start, span.end] = len(context.slots)
-                    context.slots.append(self._span_slot(context, sentence, base, span))
+                    context.slots.append(self._span_slot(context, number, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 # numbers and the like, which nothing is proposed for, can be wrong if the caller says so
                 context.slots[index] = context.slots[index]._replace(exempt=context.is_correct(typed))
-                found += self._span_corrections(context, sentence, base, span, index)
+                found += self._span_corrections(context, span, index, typed)
                 yield None
 
-    def _span_slot(self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
+    def _span_slot(self, context: CheckContext, number: int, span: GivenSpan) -> Slot:
+        sentence, base = context.sentences[number], int(context.bases[number])
         inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
         words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
         return Slot(
@@ -389,28 +372,46 @@ class CandidateGenerator(ABC):
         )
 
     def _span_corrections(
-        self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan, index: int
+        self, context: CheckContext, span: GivenSpan, index: int, typed: str
     ) -> Iterator[Correction]:
-        start, end = span.start - sentence.offset, span.end - sentence.offset
-        typed = sentence.text[start:end]
-        replacer = Replacer(self.splitter, sentence, start, end)
+        meant: list[tuple[str, float, int]] = []
         for text, log_prob in span.suggestions:
-            if text == typed:
-                if log_prob is not None:
-                    slot = context.slots[index]
-                    unknown = slot.log_weight - context.error_model.log_correct
-                    context.slots[index] = slot._replace(log_weight=log_prob + unknown)
-                continue
+            if text != typed:
+                ours = context.error_model.given_log_prob(len(span.suggestions))
+                meant.append((text, ours if log_prob is None else log_prob, OSA.distance(typed, text)))
+            elif log_prob is not None:
+                slot = context.slots[index]
+                unknown = slot.log_weight - context.error_model.log_correct
+                context.slots[index] = slot._replace(log_weight=log_prob + unknown)
+        return self.replacements(context, index, meant)
+
+    def replacements(
+        self, context: CheckContext, number: int, meant: Iterable[tuple[str, float, int]]
+    ) -> Iterator[Correction]:
+        """Yield corrections that put texts in the place of a slot's characters; none for one that is no change.
+
+        Args:
+            context: the batch.
+            number: of the slot.
+            meant: each text, its error-model weight, and how many edits it is away.
+        """
+        slot = context.slots[number]
+        index = int(context.sentence_of[slot.first])
+        sentence, base = context.sentences[index], int(context.bases[index])
+        replacer = Replacer(self.splitter, sentence, slot.start - sentence.offset, slot.end - sentence.offset)
+        for text, log_weight, edits in meant:
             change = replacer.put(text)
-            if change is None:
-                continue
-            log_weight = (
-                context.error_model.given_log_prob(len(span.suggestions)) if log_prob is None else log_prob
-            )
-            if UNK in change.tokens:
-                log_weight += self._log_unknown(self.splitter.sentence(text).words)
-            first, last = base + change.first, base + change.last
-            yield Correction(index, first, last, change.tokens, log_weight, OSA.distance(typed, text), text)
+            if change is not None:
+                unknown = self.splitter.sentence(text).words if UNK in change.tokens else ()
+                yield Correction(
+                    number,
+                    base + change.first,
+                    base + change.last,
+                    change.tokens,
+                    log_weight + self._log_unknown(unknown),
+                    edits,
+                    text,
+                )
 
     def _log_unknown(self, words: Sequence[Word]) -> float:
         """Logarithm of how probable the spellings of the unknown ones of some words are."""

@@ -16,12 +16,10 @@ from models.calls import CallGenerator
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
-    Corrections,
     Floats,
     Indices,
-    SentenceBatch,
 )
-from models.checking.error_model import CandidateSettings, CheckSettings, ErrorModel, GivenSpan
+from models.checking.error_model import CheckSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.rescoring import RescoredBatch, rescore_batch
 from models.checking.sentences import (
@@ -83,13 +81,16 @@ class Checker:
         """
         given = _spans_by_sentence(sentences, options.given)
         dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
-        right_tokens = self._right_tokens(model, options.search)
+        right_tokens = options.search.right_tokens
+        if right_tokens is None:  # as many as the model can distinguish, if that is known to be few
+            order = getattr(model, "order", 1)
+            right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens()
         carried: list[Any] = []
 
         def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:
             context = CheckContext(
                 model,
-                SentenceBatch(batch),
+                batch,
                 error_model=channel,
                 search=options.search,
                 dictionary=dictionary,
@@ -107,14 +108,6 @@ class Checker:
         for batch in _batches(sentences):
             yield work(first, batch)
             first += len(batch)
-
-    def _right_tokens(self, model: LanguageModel[Any], search: CandidateSettings) -> int:
-        """Limit to the number that the model can distinguish, if that is known to be small."""
-        if search.right_tokens is not None:
-            return search.right_tokens
-        if is_lookup(model):
-            return int(getattr(model, "order", 1)) - 1
-        return self._proposer.right_tokens()
 
 
 def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
@@ -202,7 +195,13 @@ def find_issues(
         threshold: the probability.
         max_suggestions: of each.
     """
-    found = _likely_issues(rescored, tokens, threshold, max_suggestions)
+    found = []
+    slots, wrong = error_probabilities(rescored)
+    for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
+        slot = rescored.slots[number]
+        if probability >= threshold and not slot.exempt:
+            suggestions = _suggestions(rescored, tokens, number, max_suggestions)
+            found.append(Issue(slot.start, slot.end, slot.known, probability, suggestions))
     chosen: list[Issue] = []
     for issue in sorted(found, key=lambda issue: -issue.probability):
         index = bisect_left(chosen, issue)
@@ -223,17 +222,6 @@ def error_probabilities(rescored: RescoredBatch) -> tuple[Indices, Floats]:
     return slots[begins], np.exp(-np.logaddexp(0.0, -log_odds))
 
 
-def _likely_issues(
-    rescored: RescoredBatch, tokens: Sequence[str], threshold: float, max_suggestions: int
-) -> Iterator[Issue]:
-    slots, wrong = error_probabilities(rescored)
-    for number, probability in zip(slots.tolist(), wrong.tolist(), strict=True):
-        slot = rescored.slots[number]
-        if probability >= threshold and not slot.exempt:
-            suggestions = _suggestions(rescored, tokens, number, max_suggestions)
-            yield Issue(slot.start, slot.end, slot.known, probability, suggestions)
-
-
 def _suggestions(
     rescored: RescoredBatch, tokens: Sequence[str], slot: int, count: int
 ) -> tuple[Suggestion, ...]:
@@ -248,16 +236,10 @@ def _suggestions(
     best = rows[best[worth]]
     return tuple(
         Suggestion(
-            _text(found, row, tokens),
+            tokens[found.tokens[found.offsets[row]]] if found.texts[row] is None else found.texts[row],
             float(np.exp(rescored.log_odds[row] + log_right)),
             float(rescored.gains_nats[row] / log(2)),
             int(found.edits[row]),
         )
         for row in best.tolist()
     )
-
-
-def _text(found: Corrections, row: int, tokens: Sequence[str]) -> str:
-    """Spelling of an alternative; the empty text leaves out what was typed."""
-    text: str | None = found.texts[row]
-    return tokens[found.tokens[found.offsets[row]]] if text is None else text

@@ -7,6 +7,7 @@ step. Results are cached, least recently used first out.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ class FuzzyMatches(NamedTuple):
     edits: npt.NDArray[np.uint8]
 
 
-_NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
+NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8))
 
 
 class FuzzyLexicon:
@@ -58,7 +59,7 @@ class FuzzyLexicon:
     def fuzzy_matches(self, word: str, max_edits: int) -> FuzzyMatches:
         """The words at 1 to `max_edits` edits from a word, which need not be in the list itself."""
         if len(word) > self._longest + max_edits:
-            return _NO_FUZZY_MATCHES  # not remembered: what somebody sends as a word has no bound
+            return NO_FUZZY_MATCHES  # not remembered: what somebody sends as a word has no bound
         key = (word, max_edits)
         found = self._cached.get(key)
         if found is None:
@@ -76,7 +77,7 @@ class FuzzyLexicon:
         differing = np.bitwise_count(self._letters[first:last] ^ _letter_set(word))
         close = np.flatnonzero(differing <= 2 * max_edits) + first
         if not close.size:
-            return _NO_FUZZY_MATCHES
+            return NO_FUZZY_MATCHES
         compared = [self._words[i] for i in close.tolist()]
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
         within = np.flatnonzero((edits > 0) & (edits <= max_edits))
@@ -112,19 +113,20 @@ class UserDictionary:
 
     def __init__(self, words: Mapping[str, str]) -> None:
         self._words = words
-        self._keys = list(words)
-        self._lexicon: FuzzyLexicon | None = None
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._words)
+
+    @cached_property
+    def _lexicon(self) -> FuzzyLexicon:
+        return FuzzyLexicon(list(self._words))
 
     def __contains__(self, word: str) -> bool:
         return bool(self._words) and word.lower() in self._words
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
         """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
-        if self._lexicon is None:
-            self._lexicon = FuzzyLexicon(self._keys)
         found = self._lexicon.fuzzy_matches(word.lower(), max_edits)
+        spellings = list(self._words.values())
         for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
-            yield self._words[self._keys[index]], edits
+            yield spellings[index], edits

@@ -18,13 +18,12 @@ from models.checking.candidates import (
     Corrections,
     Floats,
     Indices,
-    SentenceBatch,
     Slot,
     choice_log_probs,
     concatenate_corrections,
 )
 from models.checking.sentences import Word
-from models.language_model import LOG_ZERO, SCORES, STATE, LanguageModel
+from models.language_model import LOG_ZERO, SCORES, STATE
 from models.vocabulary import EOS, UNK
 
 _MAX_ROWS = 512
@@ -32,7 +31,7 @@ _MAX_ROWS = 512
 
 
 class RescoredBatch(NamedTuple):
-    """Results of a batch.
+    """Results of a context.
 
     Attributes:
         words: of all its sentences, in order.
@@ -72,56 +71,53 @@ def rescore_batch(
         state: before each sentence of the batch, a row each.
         right_tokens: after a place that alternatives must explain too.
     """
-    model, batch = context.model, context.batch
-    states, rows = yield from _prefix_states(model, batch, state)
+    states, rows = yield from _prefix_states(context, state)
     context.slots += [proposer.word_slot(context, number) for number in range(len(context.words))]
     first = yield from proposer.propose(context)
-    count = len(batch.tokens)
+    count = len(context.tokens)
     starts = np.flatnonzero(first.lengths)
     choices = yield from choice_log_probs(
-        model,
+        context.model,
         states,
         np.concatenate([rows, rows[first.firsts[starts]]]),
-        np.concatenate([batch.tokens, first.tokens[first.offsets[starts]]]),
+        np.concatenate([context.tokens, first.tokens[first.offsets[starts]]]),
     )
     log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
-    before = np.zeros(
-        len(first.slots)
-    )  # by how much the first token is likelier than the one that it replaces
+    # by how much the first token of each is likelier than the one that it replaces
+    before = np.zeros(len(first.slots))
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
     shortlisted = first.select(_shortlist(context, first, before))
     more = yield from proposer.propose_after_reading(context, states, rows, log_probs)
     alternatives = concatenate_corrections([shortlisted, more])
-    totals, stops = yield from _sequence_log_probs(model, batch, (states, rows), alternatives, right_tokens)
+    totals, stops = yield from _sequence_log_probs(context, (states, rows), alternatives, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[alternatives.firsts])
     log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
     log_weights += _unknown_word_log_odds(context, alternatives, log_probs)
-    predicted = _scored_positions(batch)
-    last = batch.sentences[-1]
+    predicted = _scored_positions(context)
+    num_tokens = np.fromiter((word.last - word.first for word in context.words), np.int64, len(context.words))
+    last = context.sentences[-1]
     return RescoredBatch(
         context.words,
-        sums[context.positions + _token_counts(context.words)] - sums[context.positions],
+        sums[context.positions + num_tokens] - sums[context.positions],
         float(log_probs[predicted].sum()),
-        int(np.count_nonzero(batch.tokens[predicted] == EOS)),
+        int(np.count_nonzero(context.tokens[predicted] == EOS)),
         context.slots,
         alternatives,
         gains + log_weights,
         gains,
-        None if last.ends else states.select(rows[[batch.bases[-1] + len(last.ids)]]),
+        None if last.ends else states.select(rows[[context.bases[-1] + len(last.ids)]]),
     )
 
 
-def _prefix_states(
-    model: LanguageModel[Any], batch: SentenceBatch, state: Any
-) -> CallGenerator[tuple[Any, Indices]]:
+def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Indices]]:
     """Read all sentences side by side, one token of each at a time.
 
     Returns:
         The states before all tokens, and the row of the one before each token [P].
     """
-    order = np.argsort(-batch.lengths, kind="stable")
-    lengths, bases = batch.lengths[order], batch.bases[order]
+    order = np.argsort(-context.lengths, kind="stable")
+    lengths, bases = context.lengths[order], context.bases[order]
     states, firsts, num_rows = [], [], 0
     for step in range(int(lengths[0])):
         alive = int(np.searchsorted(-lengths, -step))  # the sentences longer than that
@@ -133,13 +129,13 @@ def _prefix_states(
         num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
         if num_unfinished:
             going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
-            tokens = batch.tokens[bases[:num_unfinished] + step]
-            result = yield from Read(model, going, tokens[:, None], np.ones_like(tokens), STATE)
+            tokens = context.tokens[bases[:num_unfinished] + step]
+            result = yield from Read(context.model, going, tokens[:, None], np.ones_like(tokens), STATE)
             state = result.state
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
-    rows = np.array(firsts)[steps] + rank[batch.sentence_of]
+    steps = np.arange(len(context.tokens)) - np.repeat(context.bases, context.lengths)
+    rows = np.array(firsts)[steps] + rank[context.sentence_of]
     return states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows
 
 
@@ -172,7 +168,7 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
 
     A model whose vocabulary has every word of its training text has seen no unknown word, and expects none.
     """
-    tokens = context.batch.tokens
+    tokens = context.tokens
     missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
     sums = np.concatenate([[0.0], np.cumsum(missing)])
     typed = np.array([sums[slot.last] - sums[slot.first] for slot in context.slots])
@@ -184,47 +180,44 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
 
 
 def _sequence_log_probs(
-    model: LanguageModel[Any],
-    batch: SentenceBatch,
+    context: CheckContext,
     prefix_states: tuple[Any, Indices],
     found: Corrections,
     right_tokens: int,
 ) -> CallGenerator[tuple[Floats, Indices]]:
     """Log-probabilities of alternatives with the tokens after them [M], and where those end [M]."""
     states, rows = prefix_states
-    stops = np.minimum(found.lasts + right_tokens, batch.ends[batch.sentence_of[found.firsts]])
+    stops = np.minimum(
+        found.lasts + right_tokens, (context.bases + context.lengths)[context.sentence_of[found.firsts]]
+    )
     lengths = found.lengths + stops - found.lasts
     totals = np.zeros(len(found.slots))
     order = np.argsort(lengths, kind="stable")
     for begin in range(0, len(order), _MAX_ROWS):
         selected = order[begin : begin + _MAX_ROWS]
-        tokens = _padded_sequences(batch, found, selected, int(lengths[selected].max()))
+        tokens = _padded_sequences(context, found, selected, int(lengths[selected].max()))
         before = states.select(rows[found.firsts[selected]])
-        result = yield from Read(model, before, tokens, lengths[selected], SCORES)
+        result = yield from Read(context.model, before, tokens, lengths[selected], SCORES)
         totals[selected] = np.maximum(result.log_probs.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
 
 
-def _padded_sequences(batch: SentenceBatch, found: Corrections, rows: Indices, width: int) -> TokenIds:
+def _padded_sequences(context: CheckContext, found: Corrections, rows: Indices, width: int) -> TokenIds:
     """The tokens of some alternatives, then those of the text after them [R, width]; past its end, any."""
     steps = np.arange(width)
     own = found.lengths[rows][:, None]
     inside = np.minimum(found.offsets[rows][:, None] + steps, max(len(found.tokens) - 1, 0))
-    behind = np.minimum(found.lasts[rows][:, None] + steps - own, len(batch.tokens) - 1)
-    following: TokenIds = batch.tokens[np.maximum(behind, 0)]
+    behind = np.minimum(found.lasts[rows][:, None] + steps - own, len(context.tokens) - 1)
+    following: TokenIds = context.tokens[np.maximum(behind, 0)]
     if not len(found.tokens):
         return following
     tokens: TokenIds = np.where(steps < own, found.tokens[inside], following)
     return tokens
 
 
-def _scored_positions(batch: SentenceBatch) -> Indices:
+def _scored_positions(context: CheckContext) -> Indices:
     """The tokens that a text is charged for: those of its sentences, and the ends of its lines."""
-    counts = [len(sentence.ids) + sentence.ends for sentence in batch.sentences]
+    counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]
     firsts = np.cumsum(counts) - counts
-    rows_of_choices: Indices = np.arange(sum(counts)) + np.repeat(batch.bases - firsts, counts)
-    return rows_of_choices
-
-
-def _token_counts(words: Sequence[Word]) -> Indices:
-    return np.fromiter((word.last - word.first for word in words), np.int64, len(words))
+    positions: Indices = np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)
+    return positions

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from models.arrays import TokenIds
 from models.completion.text import JOINERS
@@ -168,8 +169,8 @@ class WordSentenceSplitter(SentenceSplitter):
         self.lowercase = tokenizer.lowercase
         self._split = WordSplitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
 
+    @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """One line, which begins so many characters into its text."""
         ids = self.tokenizer.encode(line)
         ends = self._split.ends(line)
         begins = [end - len(word) for word, end in zip(self._split(line), ends, strict=True)]
@@ -186,19 +187,19 @@ class WordSentenceSplitter(SentenceSplitter):
 class CharacterSentenceSplitter(SentenceSplitter):
     """A token is a character."""
 
+    @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """One line, which begins so many characters into its text."""
         ids = _ids(self.tokenizer.encode(line))
         begins = np.arange(len(ids)) + np.fromiter((c.isspace() for c in line), bool, len(line))
         sentence = Sentence(line, offset, ids, begins, (), _END_OF_LINE)
         return sentence._replace(words=_find_words(sentence, lambda _, ids: UNK not in ids))
 
-    def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:  # noqa: ARG002 - one a character
-        """The characters themselves, spaces too."""
+    @override
+    def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:
         return slice(left, right)
 
-    def _start_of(self, sentence: Sentence, token: int) -> int:  # noqa: ARG002 - one a character
-        """The character itself."""
+    @override
+    def _start_of(self, sentence: Sentence, token: int) -> int:
         return token
 
 
@@ -213,12 +214,10 @@ class SubwordSentenceSplitter(SentenceSplitter):
             (len(s) - len(s.lstrip(b" ")) for s in spelled), np.int64, len(spelled)
         )
 
+    @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """One line, which begins so many characters into its text.
-
-        Where the tokenizer changes characters, what stands between white space is tokenised by itself, so that at
-        least that is certain to be where it was.
-        """
+        # where the tokenizer changes characters, what stands between white space is tokenised by itself, so that at
+        # least that is certain to be where it was
         ids = _ids(self.tokenizer.encode(line))
         begins = self._begins(line, ids)
         if begins is None:
@@ -239,8 +238,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
         begins: Indices = character_of[np.clip(visible, 0, len(raw))]
         return begins
 
+    @override
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        """Start of a token's characters in a sentence, the spaces before its word included."""
         return max(int(sentence.begins[token] - self._num_spaces[sentence.ids[token]]), 0)
 
     def _by_chunks(self, line: str) -> tuple[TokenIds, Indices]:
@@ -427,13 +426,10 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
     Source: Norvig 2007, How to write a spelling corrector.
     """
     cuts = [(word[:index], word[index:]) for index in range(len(word) + 1)]
-    found = dict.fromkeys(left + right[1:] for left, right in cuts if right)
-    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
+    found = _shortened_or_swapped(word)
     found |= dict.fromkeys(left + letter + right[1:] for left, right in cuts if right for letter in letters)
     found |= dict.fromkeys(left + letter + right for left, right in cuts for letter in letters)
-    found.pop(word, None)
-    found.pop("", None)
-    return list(found)
+    return [string for string in found if string not in {word, ""}]
 
 
 def common_typo_corrections(word: str) -> list[str]:
@@ -442,13 +438,17 @@ def common_typo_corrections(word: str) -> list[str]:
     Args:
         word: as typed; not empty.
     """
+    doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
+    found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
+    return [string for string in found if string not in {word, ""}]
+
+
+def _shortened_or_swapped(word: str) -> dict[str, None]:
     cuts = [(word[:index], word[index:]) for index in range(len(word))]
     found = dict.fromkeys(left + right[1:] for left, right in cuts)
-    found |= dict.fromkeys(left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1)
-    found |= dict.fromkeys(left + right[0] + right for left, right in cuts)
-    found.pop(word, None)
-    found.pop("", None)
-    return list(found)
+    return found | dict.fromkeys(
+        left + right[1] + right[0] + right[2:] for left, right in cuts if len(right) > 1
+    )
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:

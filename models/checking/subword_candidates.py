@@ -19,7 +19,6 @@ from models.checking.candidates import (
     Corrections,
     Floats,
     Indices,
-    Replacer,
     corrections_from,
 )
 from models.checking.lexicon import FuzzyLexicon
@@ -129,11 +128,11 @@ class SubwordCandidateGenerator(CandidateGenerator):
 
     def _joined(self, context: CheckContext, left: int) -> Iterator[Correction]:
         """A word and the next one as one, if a space is all that stands between."""
-        words, batch = context.words, context.batch
+        words = context.words
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
             return iter(())
-        sentence_index, next_sentence = batch.sentence_of[context.positions[left : left + 2]].tolist()
-        sentence = batch.sentences[sentence_index]
+        sentence_index, next_sentence = context.sentence_of[context.positions[left : left + 2]].tolist()
+        sentence = context.sentences[sentence_index]
         between = sentence.text[words[left].end - sentence.offset : words[left + 1].start - sentence.offset]
         if sentence_index != next_sentence or between != " ":
             return iter(())
@@ -145,15 +144,10 @@ class SubwordCandidateGenerator(CandidateGenerator):
         self, context: CheckContext, number: int, weights: Mapping[str, float], edits: Mapping[str, int]
     ) -> Iterator[Correction]:
         """Strings in the place of a slot's characters, each with its weight; an edit each unless given otherwise."""
-        slot, batch = context.slots[number], context.batch
-        sentence_index = int(batch.sentence_of[slot.first])
-        sentence, base = batch.sentences[sentence_index], int(batch.bases[sentence_index])
-        replacer = Replacer(self.splitter, sentence, slot.start - sentence.offset, slot.end - sentence.offset)
-        for text, weight in weights.items():
-            change = None if context.is_given(slot.start, slot.end, text) else replacer.put(text)
-            if change is not None:
-                first, last = base + change.first, base + change.last
-                yield Correction(number, first, last, change.tokens, weight, edits.get(text, 1), text)
+        new = (
+            (t, weight, edits.get(t, 1)) for t, weight in weights.items() if not context.is_given(number, t)
+        )
+        return self.replacements(context, number, new)
 
     def _spellings(
         self, context: CheckContext, word: str, elsewhere: FuzzyLexicon, texts: list[str]

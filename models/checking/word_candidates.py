@@ -6,10 +6,9 @@ expects most in this place.
 
 from collections.abc import Iterator
 from math import log
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rapidfuzz.distance import OSA
 from typing_extensions import override
 
@@ -25,7 +24,7 @@ from models.checking.candidates import (
     concatenate_corrections,
     corrections_from,
 )
-from models.checking.lexicon import FuzzyLexicon
+from models.checking.lexicon import NO_FUZZY_MATCHES, FuzzyLexicon, FuzzyMatches
 from models.checking.sentences import (
     MAX_WORD_LENGTH,
     NO_AFFIXES,
@@ -47,25 +46,6 @@ _DICTIONARY_SHARE = 0.5
 """Of unknown words, those of a caller's dictionary."""
 
 
-class _NearbyWords(NamedTuple):
-    """Words near a typed one: ids [N], edits [N], and lengths of the words [N]."""
-
-    ids: TokenIds
-    edits: npt.NDArray[np.uint8]
-    lengths: Indices
-
-
-class _AffixGroup(NamedTuple):
-    """The words of the vocabulary with the same punctuation: ids [N], lengths without it [N]."""
-
-    ids: TokenIds
-    lengths: Indices
-    lexicon: FuzzyLexicon
-
-
-_NO_NEARBY_WORDS = _NearbyWords(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64))
-
-
 class WordCandidateGenerator(CandidateGenerator):
     """Proposes words of the vocabulary that are made of letters, with the same punctuation as is typed.
 
@@ -85,7 +65,9 @@ class WordCandidateGenerator(CandidateGenerator):
         self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
         for i, word in words:
             self._members.setdefault(word.affixes, []).append((i, word.core))
-        self._groups: dict[tuple[str, str], _AffixGroup] = {}
+        self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # of the same punctuation
+        self._lengths = np.zeros(len(tokens), dtype=np.int64)  # without punctuation
+        self._lengths[self._ids] = [len(word.core) for _, word in words]
         self._spelling = SpellingModel(list({word.core for _, word in words}))
         if NO_AFFIXES in self._members:  # most words, so they are not left to the first request
             self._group(NO_AFFIXES)
@@ -106,7 +88,7 @@ class WordCandidateGenerator(CandidateGenerator):
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
         # words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions
-        nearby: list[_NearbyWords] = []
+        nearby: list[FuzzyMatches] = []
         log_weights: list[Floats] = []
         owners: list[int] = []
         found: list[Correction] = []
@@ -116,9 +98,13 @@ class WordCandidateGenerator(CandidateGenerator):
             if context.slots[number].exempt:
                 continue
             chunk = self._nearby_words(context, word)
-            if chunk.ids.size:
+            if chunk.indices.size:
                 nearby.append(chunk)
-                log_weights.append(_log_error_probs(context, word, chunk))
+                log_weights.append(
+                    context.error_model.known_word_log_probs(chunk.edits)
+                    if word.known
+                    else context.error_model.unknown_word_log_probs(chunk.edits, self._lengths[chunk.indices])
+                )
                 owners.append(number)
             found += self._respaced(context, number)
             if not word.known:
@@ -127,12 +113,12 @@ class WordCandidateGenerator(CandidateGenerator):
         additions = corrections_from(found)
         if not nearby:
             return additions
-        slots = np.repeat(owners, [len(chunk.ids) for chunk in nearby])
+        slots = np.repeat(owners, [len(chunk.indices) for chunk in nearby])
         words = Corrections(
             slots,
             context.positions[slots],
             context.positions[slots] + 1,
-            np.concatenate([chunk.ids for chunk in nearby]),
+            np.concatenate([chunk.indices for chunk in nearby]),
             np.arange(len(slots) + 1),
             np.concatenate(log_weights),
             np.concatenate([chunk.edits for chunk in nearby]).astype(np.int64),
@@ -165,23 +151,22 @@ class WordCandidateGenerator(CandidateGenerator):
                 found += self._expected(context, number, self._ids[indices].tolist())
         return corrections_from(found)
 
-    def _nearby_words(self, context: CheckContext, word: Word) -> _NearbyWords:
+    def _nearby_words(self, context: CheckContext, word: Word) -> FuzzyMatches:
+        """The words near a typed one, by their ids."""
         typed = split_affixes(self.key(word.text))
         if typed is None or typed.affixes not in self._members:
-            return _NO_NEARBY_WORDS
-        group = self._group(typed.affixes)
+            return NO_FUZZY_MATCHES
+        ids, lexicon = self._group(typed.affixes)
         max_edits = context.error_model.max_edits(typed.core, known=word.known)
-        found = group.lexicon.fuzzy_matches(typed.core, max_edits)
-        return _NearbyWords(group.ids[found.indices], found.edits, group.lengths[found.indices])
+        found = lexicon.fuzzy_matches(typed.core, max_edits)
+        return FuzzyMatches(ids[found.indices], found.edits)
 
-    def _group(self, affixes: tuple[str, str]) -> _AffixGroup:
+    def _group(self, affixes: tuple[str, str]) -> tuple[TokenIds, FuzzyLexicon]:
         """The words with some punctuation, made when they are first needed."""
         group = self._groups.get(affixes)
         if group is None:
             ids, cores = zip(*self._members[affixes], strict=True)
-            lengths = np.fromiter(map(len, cores), np.int64, len(cores))
-            group = _AffixGroup(np.array(ids, dtype=np.int64), lengths, FuzzyLexicon(cores))
-            self._groups[affixes] = group
+            group = self._groups[affixes] = np.array(ids, dtype=np.int64), FuzzyLexicon(cores)
         return group
 
     def _respaced(self, context: CheckContext, number: int) -> Iterator[Correction]:
@@ -221,7 +206,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     def _expected(self, context: CheckContext, number: int, ids: list[int]) -> Iterator[Correction]:
         word = context.words[number]
-        key, nearby = self.key(word.text), set(self._nearby_words(context, word).ids.tolist())
+        key, nearby = self.key(word.text), set(self._nearby_words(context, word).indices.tolist())
         log_weight = context.error_model.log_far_error + self.log_spelling(word.text)
         for token in ids:
             if token not in nearby:
@@ -241,12 +226,6 @@ class WordCandidateGenerator(CandidateGenerator):
     def _restored_case(self, typed: Word, text: str) -> str:
         """A suggestion in the case of what was typed, where the vocabulary has lower case only."""
         return match_case(typed.text, text) if self.splitter.lowercase else text
-
-
-def _log_error_probs(context: CheckContext, word: Word, nearby: _NearbyWords) -> Floats:
-    if word.known:
-        return context.error_model.known_word_log_probs(nearby.edits)
-    return context.error_model.unknown_word_log_probs(nearby.edits, nearby.lengths)
 
 
 def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:

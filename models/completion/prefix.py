@@ -79,16 +79,13 @@ def _last_word_offset(tokenizer: WordTokenizer, text: str) -> int:
     for match in pattern.finditer(read):
         if match.group():
             last = match
-    if last is None or last.end() < len(read) or not _may_continue(pattern, last.group()):
+    if last is None or last.end() < len(read):
+        return len(text)
+    longer = pattern.match(last.group() + "a")
+    if longer is None or longer.end() <= len(last.group()):  # a letter more would be no part of the word
         return len(text)
     start = last.start()
     return start if len(read) == len(text) else _original_offset(text, len(read) - start)
-
-
-def _may_continue(pattern: re.Pattern[str], word: str) -> bool:
-    """Return whether the tokenizer's pattern takes a letter after a word as part of the word."""
-    found = pattern.match(word + "a")
-    return found is not None and found.end() > len(word)
 
 
 def _original_offset(text: str, num_lowered: int) -> int:

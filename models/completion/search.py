@@ -442,7 +442,7 @@ class CompletionSearch:
         word_state = (
             parent.word_state
             if self._tokens.whole_words
-            else scan_words(parent.word_state, spelled).word_state or WordState()
+            else scan_words(parent.word_state, spelled)[1] or WordState()
         )
         return Node(states, row, child.mass, parent.text + spelled, num_matched, word_state, child.num_words)
 

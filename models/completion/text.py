@@ -58,24 +58,18 @@ class LetterTable:
         differs = {letter: self._letters[:width] != ord(letter) for letter in set(word)}
         for i in range(size + 1):
             for j in range(max(0, i - edits), i + edits + 1):
-                self._fill(table, i, j, word, differs)
+                cell = table[i, j]
+                if not i or not j:
+                    np.minimum(cell, max(i, j), out=cell)
+                    continue
+                mismatches = differs[word[i - 1]]
+                np.minimum(cell, table[i - 1, j - 1] + mismatches[j - 1], out=cell)
+                np.minimum(cell, table[i - 1, j] + 1, out=cell)
+                np.minimum(cell, table[i, j - 1] + 1, out=cell)
+                if i > 1 and j > 1:
+                    exchanged = ~(mismatches[j - 2] | differs[word[i - 2]][j - 1])
+                    np.minimum(cell, table[i - 2, j - 2] + 1, out=cell, where=exchanged)
         return table
-
-    @staticmethod
-    def _fill(
-        table: npt.NDArray[np.int8], i: int, j: int, word: str, differs: dict[str, npt.NDArray[np.bool_]]
-    ) -> None:
-        cell = table[i, j]
-        if not i or not j:
-            np.minimum(cell, max(i, j), out=cell)
-            return
-        mismatches = differs[word[i - 1]]
-        np.minimum(cell, table[i - 1, j - 1] + mismatches[j - 1], out=cell)
-        np.minimum(cell, table[i - 1, j] + 1, out=cell)
-        np.minimum(cell, table[i, j - 1] + 1, out=cell)
-        if i > 1 and j > 1:
-            exchanged = ~(mismatches[j - 2] | differs[word[i - 2]][j - 1])
-            np.minimum(cell, table[i - 2, j - 2] + 1, out=cell, where=exchanged)
 
 
 JOINERS = "'\u2019-"
@@ -87,14 +81,7 @@ def is_word_character(character: str) -> bool:
     return character.isalnum() or character == "_" or unicodedata.category(character).startswith("M")
 
 
-_JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
-
-
-def is_joiner(spelled: bytes) -> bool:
-    """Return whether the bytes are a joiner."""
-    return spelled in _JOINER_BYTES
-
-
+JOINER_BYTES = frozenset(joiner.encode() for joiner in JOINERS)
 MAX_WORD_RUN = 64
 """Characters of a run that are taken for the beginning of one word."""
 
@@ -111,21 +98,13 @@ class WordState(NamedTuple):
     pending: bytes = b""
 
 
-class WordScan(NamedTuple):
-    """Word boundaries within bytes added to a text.
+def scan_words(word_state: WordState, spelled: bytes) -> tuple[tuple[int, ...], WordState | None]:
+    """Read some more bytes of a text.
 
-    Attributes:
-        ends: where words end, in bytes from where the pending bytes before these begin. Words are told as
-            long as a single space stands between two.
-        word_state: where the text goes on; None if no word goes on or begins there.
+    Returns:
+        Where words end, in bytes from where the pending bytes before these begin; words are told as long as a single
+        space stands between two. Then where the text goes on; None if no word goes on or begins there.
     """
-
-    ends: tuple[int, ...]
-    word_state: WordState | None
-
-
-def scan_words(word_state: WordState, spelled: bytes) -> WordScan:
-    """Read some more bytes of a text."""
     raw = word_state.pending + spelled
     text, _ = codecs.utf_8_decode(raw, "replace", False)  # noqa: FBT003 - takes no names
     begun, joined = word_state.begun, False
@@ -139,12 +118,12 @@ def scan_words(word_state: WordState, spelled: bytes) -> WordScan:
             joined = True
         else:
             if not begun:
-                return WordScan(tuple(ends), None)
+                return tuple(ends), None
             ends.append(sure)
             if joined or character != " ":
-                return WordScan(tuple(ends), None)
+                return tuple(ends), None
             begun, sure = False, at
-    return WordScan(tuple(ends), WordState(begun, raw[sure:]))
+    return tuple(ends), WordState(begun, raw[sure:])
 
 
 def last_word_start(text: str) -> int:

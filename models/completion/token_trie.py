@@ -5,7 +5,7 @@ groups the tokens by their effect on the current word.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.completion.text import LetterTable, WordScan, WordState, is_joiner, scan_words
+from models.completion.text import JOINER_BYTES, LetterTable, WordState, scan_words
 from models.tokenizers import Tokenizer, WordTokenizer
 from models.vocabulary import CONTROL_TOKENS, EOS
 
@@ -126,7 +126,7 @@ class TokenTrie:
         kinds = self._kinds
         if not word_state.pending:
             return kinds.in_word if word_state.begun else kinds.before_word
-        if is_joiner(word_state.pending):
+        if word_state.pending in JOINER_BYTES:
             return kinds.after_joiner
         return kinds.in_character if word_state.begun else kinds.in_first_character
 
@@ -142,7 +142,7 @@ class TokenTrie:
         """
         reaching, kinds = tokens.with_prefix(spelled), self._kinds
         within = tokens.proper_prefixes_of(spelled)
-        if word_state.pending and not is_joiner(word_state.pending):
+        if word_state.pending and word_state.pending not in JOINER_BYTES:
             return TokenTransitions(inside=within, crossing=reaching)
         inside, crossing = kinds.after_space if spelled.startswith(_SPACE) else kinds.directly
         return TokenTransitions(
@@ -181,65 +181,69 @@ class _TransitionTable:
     """
 
     def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        flags = _TokenFlags(len(token_bytes))
+        flags = {name: np.zeros(len(token_bytes), np.bool_) for name in _FLAGS}
         for token in range(len(CONTROL_TOKENS), len(token_bytes)):
-            if token_bytes[token]:
-                flags.put(token, token_bytes[token])
-        ordinary = flags.inside | flags.crossing | flags.ending
-        middle = flags.middle_of_character
-        starting = flags.starting
+            for name in _token_flags(token_bytes[token]) if token_bytes[token] else ():
+                flags[name][token] = True
+        ordinary = flags["inside"] | flags["crossing"] | flags["ending"]
+        middle, starting = flags["middle of character"], flags["starting"]
         self.in_word = TokenTransitions(
-            ending=_with_eos(flags.ending),
-            inside=np.flatnonzero(flags.inside),
-            crossing=np.flatnonzero(flags.crossing),
-            onward=np.flatnonzero(flags.onward),
-            leaping=np.flatnonzero(flags.leaping),
+            ending=_with_eos(flags["ending"]),
+            inside=np.flatnonzero(flags["inside"]),
+            crossing=np.flatnonzero(flags["crossing"]),
+            onward=np.flatnonzero(flags["onward"]),
+            leaping=np.flatnonzero(flags["leaping"]),
         )
         self.before_word = TokenTransitions(
-            inside=np.flatnonzero(flags.inside & starting), crossing=np.flatnonzero(flags.crossing & starting)
+            inside=np.flatnonzero(flags["inside"] & starting),
+            crossing=np.flatnonzero(flags["crossing"] & starting),
         )
         self.after_joiner = self.before_word._replace(ending=_with_eos(ordinary & ~starting))
         self.in_first_character = TokenTransitions(crossing=np.flatnonzero(middle))
         self.in_character = self.in_first_character._replace(ending=_with_eos(ordinary & ~middle))
-        self.directly = flags.inside, flags.crossing
-        self.after_space = flags.spaced_inside, flags.spaced_crossing
+        self.directly = flags["inside"], flags["crossing"]
+        self.after_space = flags["spaced inside"], flags["spaced crossing"]
 
 
-class _TokenFlags:
-    """Flags of each token [V]."""
-
-    def __init__(self, size: int) -> None:
-        columns = np.zeros((8, size), np.bool_)
-        self.inside, self.crossing, self.ending, self.onward, self.leaping = columns[:5]
-        self.starting, self.spaced_inside, self.spaced_crossing = columns[5:]
-        self.middle_of_character = np.zeros(size, np.bool_)
-
-    def put(self, token: int, spelled: bytes) -> None:
-        """Note what a token does."""
-        spaced = spelled.startswith(_SPACE)
-        if _decode(spelled[spaced:]).isalnum():  # most are a word or a part of one
-            self.inside[token] = self.starting[token] = not spaced
-            self.ending[token] = self.onward[token] = self.spaced_inside[token] = spaced
-            return
-        self.middle_of_character[token] = 0x80 <= spelled[0] < 0xC0
-        self.starting[token] = _may_hold_word(scan_words(_BEFORE_WORD, spelled))
-        ends, word_state = scan_words(_IN_WORD, spelled)
-        if not ends:
-            self.inside[token] = True
-        elif ends[0] > 0:
-            self.crossing[token] = True
-        else:
-            self.ending[token] = True
-            self.onward[token] = len(ends) == 1 and word_state is not None
-            self.leaping[token] = len(ends) > 1
-        if spaced and _may_hold_word(word := scan_words(_BEFORE_WORD, spelled[1:])):
-            self.spaced_inside[token] = not word.ends
-            self.spaced_crossing[token] = bool(word.ends)
+_FLAGS = (
+    *TokenTransitions._fields,
+    "starting",
+    "spaced inside",
+    "spaced crossing",
+    "middle of character",
+)
 
 
-def _may_hold_word(seen: WordScan) -> bool:
-    """Return whether the scan holds a word or may hold one."""
-    return bool(seen.ends) or seen.word_state is not None
+def _token_flags(spelled: bytes) -> Iterator[str]:
+    """Yield the `_FLAGS` of a token."""
+    spaced = spelled.startswith(_SPACE)
+    if _decode(spelled[spaced:]).isalnum():  # most are a word or a part of one
+        yield from ("ending", "onward", "spaced inside") if spaced else ("inside", "starting")
+        return
+    if 0x80 <= spelled[0] < 0xC0:
+        yield "middle of character"
+    if _may_hold_word(*scan_words(_BEFORE_WORD, spelled)):
+        yield "starting"
+    ends, word_state = scan_words(_IN_WORD, spelled)
+    if not ends:
+        yield "inside"
+    elif ends[0] > 0:
+        yield "crossing"
+    else:
+        yield "ending"
+        if len(ends) > 1:
+            yield "leaping"
+        elif word_state is not None:
+            yield "onward"
+    if spaced:
+        ends, word_state = scan_words(_BEFORE_WORD, spelled[1:])
+        if _may_hold_word(ends, word_state):
+            yield "spaced crossing" if ends else "spaced inside"
+
+
+def _may_hold_word(ends: Sequence[int], word_state: WordState | None) -> bool:
+    """Return whether scanned bytes hold a word or may hold one."""
+    return bool(ends) or word_state is not None
 
 
 def _with_eos(flags: npt.NDArray[np.bool_]) -> TokenIds:

@@ -1,6 +1,5 @@
 """Command `gramophone evaluate`: perplexity, autocomplete and spelling tasks on held-out text."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,36 +22,6 @@ _TASK_OPTIONS = {
     "autocomplete": {"unit", "context", "against", "report"},
     "check": {"kinds", "save-calibration"},
 }
-
-
-def check_task_options(task: str, given: set[str]) -> None:
-    """Refuse options that a task would ignore.
-
-    Raises:
-        InvalidInputError: an option belongs to another task; the message names it.
-    """
-    for name in sorted(given - _TASK_OPTIONS[task]):
-        fitting = [owner for owner, options in _TASK_OPTIONS.items() if name in options]
-        raise InvalidInputError(
-            f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
-            parameter=name.replace("-", "_"),
-        )
-
-
-def print_task_result(task: str, result: Mapping[str, Any]) -> None:
-    """Print a task's figures as tables."""
-    if task == "autocomplete":
-        from service.console.evaluation import show_autocomplete_evaluation
-
-        show_autocomplete_evaluation(result)
-    elif task == "check":
-        from service.console.evaluation import show_check_evaluation
-
-        show_check_evaluation(result)
-    else:
-        from service.console import evaluation
-
-        evaluation.show_evaluation(result)
 
 
 DEFAULT_WINDOW_TOKENS = 65_534
@@ -145,7 +114,13 @@ def evaluate(
         "kinds": bool(kinds),
         "save-calibration": save_calibration,
     }
-    check_task_options(task, {name for name, is_given in options.items() if is_given})
+    for name in sorted(name for name, is_given in options.items() if is_given):
+        if name not in _TASK_OPTIONS[task]:
+            fitting = [owner for owner, own in _TASK_OPTIONS.items() if name in own]
+            raise InvalidInputError(
+                f"--{name} goes with --task {' or '.join(fitting)}, the task is {task}",
+                parameter=name.replace("-", "_"),
+            )
     if task == "perplexity" and sample is not None and not detail and against is None:
         raise InvalidInputError("--sample needs --detail or --against", parameter="sample")
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
@@ -180,5 +155,12 @@ def evaluate(
         )
     if as_json:
         print_json(result)
-    else:
-        print_task_result(task, result)
+        return
+    from service.console import evaluation
+
+    show = {
+        "perplexity": evaluation.show_evaluation,
+        "autocomplete": evaluation.show_autocomplete_evaluation,
+        "check": evaluation.show_check_evaluation,
+    }
+    show[task](result)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from service.schemas.tune import TuneReply
 
 
+_console = Console()
 _GROUPS = {
     "by_frequency": "occurrences in the {frequency_in}",
     "by_position_in_sentence": "position in the sentence",
@@ -26,40 +27,38 @@ _GROUPS = {
 
 def show_evaluation(result: Mapping[str, Any]) -> None:
     """Print an evaluation, of one model or two side by side, with all optional parts of the result."""
-    console = Console()
-    console.print(_figures(result))
+    _console.print(_figures(result))
     if hits := result.get("hit_rates"):
-        console.print()
-        console.print(_by_order(hits))
+        _console.print()
+        _console.print(_by_order(hits))
     if detail := result.get("detail"):
         for key, head in _GROUPS.items():
             if key in detail:
-                console.print()
-                console.print(_groups(head.format_map(detail), detail[key]))
-        console.print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
+                _console.print()
+                _console.print(_groups(head.format_map(detail), detail[key]))
+        _console.print(f"\nentropy of the predictions: {_sampled(detail['entropy'])}")
     if against := result.get("against"):
-        console.print(f"\n{_difference(result['model'], against)}")
-        console.print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")
+        _console.print(f"\n{_difference(result['model'], against)}")
+        _console.print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")
     if overlap := result.get("overlap"):
-        console.print(Text(f"\n{_overlap(overlap)}"))
+        _console.print(Text(f"\n{_overlap(overlap)}"))
     for note in result.get("notes", ()):
-        console.print(Text(f"note: {note}"))
-    console.print(
+        _console.print(Text(f"note: {note}"))
+    _console.print(
         Text(f"\n{result['context']} context; {result['oov_policy'].replace('_', ' ')}", style="dim")
     )
 
 
 def show_figures(result: dict[str, Any]) -> None:
     """Print an evaluation with a row per figure, and hit rates by order for an n-gram model."""
-    console = Console()
-    figures = {name: value for name, value in result.items() if name != "hit_rates"}
     table = name_table("figure", "value")
-    for name, value in figures.items():
-        cell = "infinite" if value is None else _plain(value)
-        table.add_row(Text(name.replace("_", " ")), cell)
-    console.print(table)
+    for name, value in result.items():
+        if name != "hit_rates":
+            cell = "infinite" if value is None else _plain(value)
+            table.add_row(Text(name.replace("_", " ")), cell)
+    _console.print(table)
     if hits := result.get("hit_rates"):
-        console.print(_by_order(hits))
+        _console.print(_by_order(hits))
 
 
 def _figures(result: Mapping[str, Any]) -> Table:
@@ -139,22 +138,21 @@ def _plain(value: str | float) -> str:
 
 def show_check_evaluation(result: Mapping[str, Any]) -> None:
     """Print accuracies of detection and correction of inserted errors, by kind and by threshold."""
-    console = Console()
-    console.print(
+    _console.print(
         f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind, one in "
         f"{1 / result['error_rate']:.0f} of those that can be made wrong"
     )
-    console.print(_by_kind(result["kinds"]))
+    _console.print(_by_kind(result["kinds"]))
     if any(figures["errors"] for figures in result["kinds"].values()):
-        console.print()
-        console.print(_by_threshold(result["thresholds"]))
+        _console.print()
+        _console.print(_by_threshold(result["thresholds"]))
     if result["calibration_saved"]:
-        console.print("\nsaved: /v1/check takes a precision now")
+        _console.print("\nsaved: /v1/check takes a precision now")
     notes = (
         "\nthreshold: the best by F0.5 on one half of the lines; its figures are of the other half"
         "\nby surprisal: of each word, given what stands before it; gain: of F0.5 over that"
     )
-    console.print(Text(notes, style="dim"))
+    _console.print(Text(notes, style="dim"))
 
 
 def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -190,27 +188,26 @@ _POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before
 
 def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
     """Print keystroke savings, accuracy and latency of completions, of one model or two side by side."""
-    console = Console()
     models = [result, *([result["against"]] if "against" in result else [])]
-    console.print(
+    _console.print(
         f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
         f"vocabulary; {result['keys']:,} keys without completions; {result['context']} context"
     )
-    console.print(_typing_figures(result))
+    _console.print(_typing_figures(result))
     for model in models:
-        console.print()
-        console.print(_by_letters(model))
+        _console.print()
+        _console.print(_by_letters(model))
     for key, where in _POSITIONS.items():
-        console.print()
-        console.print(_acceptance(result["acceptance"][key], where))
-    console.print()
+        _console.print()
+        _console.print(_acceptance(result["acceptance"][key], where))
+    _console.print()
     for model in models:
         took = model["keystroke_ms"]
-        console.print(
+        _console.print(
             f"one keystroke with {model['model']}, {model['precision']}: {took['p50']:.2f} ms median, "
             f"{took['p99']:.2f} ms p99 (of {took['keystrokes']:,})"
         )
-    console.print(Text("\nintervals hold a figure with 95 % probability: bootstrap over lines", style="dim"))
+    _console.print(Text("\nintervals hold a figure with 95 % probability: bootstrap over lines", style="dim"))
 
 
 def _typing_figures(result: Mapping[str, Any]) -> Table:
@@ -255,9 +252,6 @@ def _share(name: str, value: float | None, sign: str = "") -> str:
     if value is None:
         return "none"
     return f"{value:{sign}.3f}" if "mrr" in name or "length" in name else f"{value:{sign}.1%}"
-
-
-_console = Console()
 
 
 def show_training(result: dict[str, Any]) -> None:

@@ -111,7 +111,10 @@ class AutocompleteRequest(TimedRequest):
             by_savings=self.rank == "savings",
             ignore_case=self.casing == "ignore",
             edits=self.fuzzy,
-            dictionary=tuple(map(_weighted, self.dictionary)),
+            dictionary=tuple(
+                (entry, 1.0) if isinstance(entry, str) else (entry.text, entry.weight)
+                for entry in self.dictionary
+            ),
             blocklist=frozenset(" ".join(entry.casefold().split()) for entry in self.blocklist),
             user_weight=self.user_weight,
             max_steps=self.max_steps,
@@ -142,10 +145,6 @@ def _suffix(text: str, typed: PrefixSplit) -> str | None:
     if not text.startswith(typed.prefix):
         return None
     return (" " if typed.space else "") + text[len(typed.prefix) :]
-
-
-def _weighted(entry: str | WeightedEntry) -> tuple[str, float]:
-    return (entry.text, entry.weight) if isinstance(entry, WeightedEntry) else (entry, 1.0)
 
 
 K = TypeVar("K")

@@ -10,7 +10,7 @@ of the typed prefix unless they have capitals of their own.
 
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import mul
@@ -311,14 +311,12 @@ def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
     if not blocklist:
         return False
     bare = [word for sentence in sentence_words(folded) for word in sentence]
-    return any(" ".join(run) in blocklist for words in (folded.split(), bare) for run in _word_runs(words))
-
-
-def _word_runs(words: list[str]) -> Iterator[list[str]]:
-    """Yield all runs of consecutive words."""
-    for first in range(len(words)):
-        for end in range(first + 1, len(words) + 1):
-            yield words[first:end]
+    return any(
+        " ".join(words[first:end]) in blocklist
+        for words in (folded.split(), bare)
+        for first in range(len(words))
+        for end in range(first + 1, len(words) + 1)
+    )
 
 
 MAX_DICTIONARY_WORDS = 40_000

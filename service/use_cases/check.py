@@ -87,7 +87,13 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
         UnsupportedParameterError: the model reads backward.
     """
     check_reads_forward(loaded)
-    _check_end(command)
+    size = len(command.text)
+    for span in command.options.given:
+        if span.end > size:
+            raise InvalidInputError(
+                f"{span.parameter}.end is {span.end}; the text has {size} characters",
+                parameter=f"{span.parameter}.end",
+            )
     checker = checker_of(loaded)
     sentences = yield from _sentences(loaded, command.text, limits)
     limits.check_entries(
@@ -114,17 +120,6 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
     num_words = count_words(command.text) + num_ends
     num_tokens = sum(len(sentence.ids) for sentence in sentences) + num_ends
     return CheckResult(words, issues, bits, bits / num_words if num_ends else None, num_tokens)
-
-
-def _check_end(command: CheckCommand) -> None:
-    """Refuse suggestions past the end of the text, before reading it."""
-    size = len(command.text)
-    for span in command.options.given:
-        if span.end > size:
-            raise InvalidInputError(
-                f"{span.parameter}.end is {span.end}; the text has {size} characters",
-                parameter=f"{span.parameter}.end",
-            )
 
 
 def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:

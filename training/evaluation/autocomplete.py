@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from models.vocabulary import BOS, EOS, UNK
 from training.evaluation.autocomplete_metrics import (
     LIST_LENGTHS,
     CompletionRank,
+    LineValues,
     Ranks,
     Ratio,
     TypedLine,
@@ -33,7 +34,6 @@ from training.evaluation.autocomplete_metrics import (
     WordSpan,
     acceptance,
     bootstrap_counts,
-    bootstrap_difference,
     bootstrap_interval,
     ratios,
     recall_by_letters,
@@ -77,7 +77,9 @@ class TypingContexts:
         tokens, lengths = pad_sequences(new_ids)
         if tokens.shape[1]:
             state = prefill_sequences(self._model, state, tokens, lengths)
-        self._keep(changed, state)
+        kept = np.arange(len(self._ids))
+        kept[changed] = len(kept) + np.arange(len(changed))
+        self._state = self._state.concatenate([state]).select(kept)
         log_probs = to_numpy(self._model.next_log_probs(state))
         for row, index in enumerate(changed):
             self._ids[index] = wanted[index]
@@ -90,11 +92,6 @@ class TypingContexts:
     def log_probs(self, number: int) -> FloatArray:
         """Return natural-log probabilities of one text's next token [1, V]."""
         return self._log_probs[number]
-
-    def _keep(self, changed: Sequence[int], state: Any) -> None:
-        rows = np.arange(len(self._ids))
-        rows[changed] = len(rows) + np.arange(len(changed))
-        self._state = self._state.concatenate([state]).select(rows)
 
 
 UNKNOWN_MARK = "<unk>"
@@ -206,8 +203,8 @@ class Typist:
         """Type one line, yielding the rank at each keystroke, as a service computes it for a single request."""
         contexts = TypingContexts(self._model, start, 1)
         for word in line.words:
-            for letters in range(word.num_letters):
-                yield from self._rank_completions(contexts, {0: (line, word)}, letters)
+            for ranks in self._type_words(contexts, {0: (line, word)}):
+                yield ranks[0]
 
     def _by_length(self, lines: Sequence[TypingLine], progress: Progress) -> list[TypedLine]:
         """Type lines of similar word counts in batches; return them in the given order."""
@@ -226,23 +223,21 @@ class Typist:
         ranks_by_line: list[list[tuple[CompletionRank, ...]]] = [[] for _ in lines]
         for turn in range(max((len(line.words) for line in lines), default=0)):
             typing = {n: (line, line.words[turn]) for n, line in enumerate(lines) if len(line.words) > turn}
-            for index, ranks in self._type_words(contexts, typing).items():
-                ranks_by_line[index].append(tuple(ranks))
+            ranks = list(self._type_words(contexts, typing))
+            for index in typing:
+                ranks_by_line[index].append(tuple(by_line[index] for by_line in ranks if index in by_line))
             progress.advance(len(typing))
         return [TypedLine(line, tuple(ranks)) for line, ranks in zip(lines, ranks_by_line, strict=True)]
 
     def _type_words(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]]
-    ) -> dict[int, list[CompletionRank]]:
-        """Type one word per line letter by letter; return ranks by line index."""
-        ranks_by_line: dict[int, list[CompletionRank]] = {index: [] for index in typing}
+    ) -> Iterator[dict[int, CompletionRank]]:
+        """Type one word per line letter by letter; yield ranks by line index before each letter."""
         letters = 0
         while typing:
-            for index, rank in zip(typing, self._rank_completions(contexts, typing, letters), strict=True):
-                ranks_by_line[index].append(rank)
+            yield dict(zip(typing, self._rank_completions(contexts, typing, letters), strict=True))
             letters += 1
             typing = {index: word for index, word in typing.items() if letters < word[1].num_letters}
-        return ranks_by_line
 
     def _rank_completions(
         self, contexts: TypingContexts, typing: Mapping[int, tuple[TypingLine, WordSpan]], letters: int
@@ -277,13 +272,6 @@ DEFAULT_WORDS = 2_000
 
 _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
-
-
-class _ModelFigures(NamedTuple):
-    """Results for one model: ratios that get intervals, and the other figures as JSON values."""
-
-    ratios: dict[str, Ratio]
-    facts: dict[str, Any]
 
 
 def autocomplete_figures(
@@ -321,33 +309,30 @@ def autocomplete_figures(
             )
     carries_state = context == "stream"
     sampled_lines = sample_lines(texts, words, consecutive=carries_state)
-    outcome = _model_figures(checkpoint, sampled_lines, progress, carries_state=carries_state)
+    facts, own = _model_figures(checkpoint, sampled_lines, progress, carries_state=carries_state)
     draws = bootstrap_counts(len(sampled_lines))
-    figures = {
-        "context": context,
-        **outcome.facts,
-        "figures": {
-            name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in outcome.ratios.items()
-        },
-    }
+    figures = {"context": context, **facts, "figures": _with_intervals(own, draws)}
     if against is not None:
-        second = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
+        facts, other = _model_figures(against, sampled_lines, progress, carries_state=carries_state)
         figures["against"] = {
-            **second.facts,
-            "figures": {
-                name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in second.ratios.items()
-            },
+            **facts,
+            "figures": _with_intervals(other, draws),
             "difference": {
-                name: bootstrap_difference(ratio, second.ratios[name], draws)._asdict()
-                for name, ratio in outcome.ratios.items()
+                name: bootstrap_interval(ratio, draws, less=other[name])._asdict()
+                for name, ratio in own.items()
             },
         }
     return figures
 
 
+def _with_intervals(figures: Mapping[str, Ratio], draws: LineValues) -> dict[str, Any]:
+    return {name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in figures.items()}
+
+
 def _model_figures(
     checkpoint: Checkpoint, texts: Sequence[str], progress: Progress, *, carries_state: bool
-) -> _ModelFigures:
+) -> tuple[dict[str, Any], dict[str, Ratio]]:
+    """Return a model's figures as JSON values, and as ratios those that get intervals."""
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
@@ -371,7 +356,7 @@ def _model_figures(
         },
         "keystroke_ms": _keystroke_ms(typist, lines, progress),
     }
-    return _ModelFigures(ratios(ranks), facts)
+    return facts, ratios(ranks)
 
 
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
@@ -379,20 +364,19 @@ def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progres
 
     The state before a word and its distribution are reused while the word is typed, as in the service.
     """
+
+    def seconds() -> Iterator[float]:
+        for line, start in zip(lines, typist.starts(lines), strict=True):
+            keystrokes = typist.type_line(line, start)
+            began = time.perf_counter()
+            for _ in keystrokes:
+                yield time.perf_counter() - began
+                began = time.perf_counter()
+
     progress.start("timing keystrokes", _TIMED_KEYSTROKES)
-    times_s = list(islice(_time_keystrokes(typist, lines), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
+    times_s = list(islice(seconds(), _WARMUP_KEYSTROKES + _TIMED_KEYSTROKES))
     measured_s = times_s[_WARMUP_KEYSTROKES:] or times_s
     progress.advance(len(measured_s))
     progress.finish()
     p50, p99 = (1e3 * float(np.percentile(measured_s, q)) for q in (50, 99))
     return {"p50": p50, "p99": p99, "keystrokes": len(measured_s)}
-
-
-def _time_keystrokes(typist: Typist, lines: Sequence[TypingLine]) -> Iterator[float]:
-    """Yield the seconds of each keystroke of each line."""
-    for line, start in zip(lines, typist.starts(lines), strict=True):
-        keystrokes = typist.type_line(line, start)
-        began = time.perf_counter()
-        for _ in keystrokes:
-            yield time.perf_counter() - began
-            began = time.perf_counter()

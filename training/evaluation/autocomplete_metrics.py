@@ -19,6 +19,7 @@ words of a line are dependent, so whole lines are resampled. Every metric is a r
 lines; two models over the same lines are compared resample by resample.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -65,26 +66,27 @@ def bootstrap_counts(num_lines: int) -> LineValues:
     return counts.astype(np.float64)
 
 
-def bootstrap_interval(ratio: Ratio, draws: LineValues) -> Interval:
+def bootstrap_interval(ratio: Ratio, draws: LineValues, *, less: Ratio | None = None) -> Interval:
     """Compute a figure with its bootstrap interval.
 
     Args:
         ratio: of L lines.
         draws: `bootstrap_counts` of L lines.
+        less: another model's figure over the same lines; the figure is then the difference from it.
     """
-    return _percentile_interval(_value(ratio), _resampled_values(ratio, draws))
+    value, resampled = _value(ratio), _resampled_values(ratio, draws)
+    if less is not None:
+        value, resampled = value - _value(less), resampled - _resampled_values(less, draws)
+    known = resampled[np.isfinite(resampled)]
+    if not math.isfinite(value) or not len(known):
+        return Interval(None, None, None)
+    low, high = np.percentile(known, _PERCENTILES)
+    return Interval(value, float(low), float(high))
 
 
-def bootstrap_difference(a: Ratio, b: Ratio, draws: LineValues) -> Interval:
-    """Compute the difference a − b of two models' figures over the same lines, with its interval."""
-    of_a, of_b = _value(a), _value(b)
-    both = None if of_a is None or of_b is None else of_a - of_b
-    return _percentile_interval(both, _resampled_values(a, draws) - _resampled_values(b, draws))
-
-
-def _value(ratio: Ratio) -> float | None:
+def _value(ratio: Ratio) -> float:
     denominator = float(ratio.denominator.sum())
-    return float(ratio.numerator.sum()) / denominator if denominator else None
+    return float(ratio.numerator.sum()) / denominator if denominator else math.nan
 
 
 def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
@@ -94,14 +96,6 @@ def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
         draws @ ratio.numerator, denominators, out=np.full(len(draws), np.nan), where=denominators > 0
     )
     return values
-
-
-def _percentile_interval(value: float | None, resampled: LineValues) -> Interval:
-    known = resampled[np.isfinite(resampled)]
-    if value is None or not len(known):
-        return Interval(None, None, None)
-    low, high = np.percentile(known, _PERCENTILES)
-    return Interval(value, float(low), float(high))
 
 
 class WordSpan(NamedTuple):
@@ -163,18 +157,6 @@ class TypedLine(NamedTuple):
     completion_ranks: tuple[tuple[CompletionRank, ...], ...]
 
 
-def rank_table(typed: list[TypedLine]) -> npt.NDArray[np.int64]:
-    """Return the ranks of all N words after 0, 1, 2, … letters [N, K]; 0 where a word is not listed.
-
-    Entries past a word's last letter are -1.
-    """
-    word_ranks = [ranks for line in typed for ranks in line.completion_ranks]
-    table = np.full((len(word_ranks), max(map(len, word_ranks), default=0)), -1, dtype=np.int64)
-    for row, ranks in enumerate(word_ranks):
-        table[row, : len(ranks)] = [rank.rank for rank in ranks]
-    return table
-
-
 LIST_LENGTHS = (1, 3)
 """Numbers of completions shown to the typist."""
 MAX_PHRASE_WORDS = 5
@@ -187,7 +169,7 @@ class Ranks(NamedTuple):
     """The words of typed lines as arrays.
 
     Attributes:
-        table: see `rank_table` [N, K].
+        table: ranks after 0, 1, 2, … letters [N, K]; 0 where a word is not listed, -1 past its last letter.
         letters: of each word [N].
         spaced: whether a space or the line's end follows [N].
         joined: whether only a space separates it from the word before in the line [N].
@@ -206,8 +188,14 @@ class Ranks(NamedTuple):
     def of(cls, typed: list[TypedLine]) -> "Ranks":
         """Collect the words of all lines."""
         words = [word for line in typed for word in line.line.words]
+        table = np.full(
+            (len(words), max((word.num_letters for word in words), default=0)), -1, dtype=np.int64
+        )
+        word_ranks = (ranks for line in typed for ranks in line.completion_ranks)
+        for row, ranks in enumerate(word_ranks):
+            table[row, : len(ranks)] = [rank.rank for rank in ranks]
         return cls(
-            table=rank_table(typed),
+            table=table,
             letters=np.array([word.num_letters for word in words], dtype=np.int64),
             spaced=np.array([word.spaced for word in words], dtype=np.bool_),
             joined=np.array([word.joined for word in words], dtype=np.bool_),
@@ -288,12 +276,8 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
         The coverage, the threshold (least probability shown), the mean probability shown, and the precision,
         which equals that mean for a calibrated model.
     """
-    ranks = [
-        rank
-        for line in typed
-        for word_ranks in line.completion_ranks
-        for rank in word_ranks[: 1 if first_only else None]
-    ]
+    last = 1 if first_only else None
+    ranks = [rank for line in typed for word_ranks in line.completion_ranks for rank in word_ranks[:last]]
     ranks.sort(key=lambda rank: -rank.probability)
     right = np.cumsum([rank.rank == 1 for rank in ranks])
     sums = np.cumsum([rank.probability for rank in ranks])

@@ -68,8 +68,8 @@ def by_position(targets: CorpusScores, positions: TokenIds) -> TokenGroups:
         positions: of each token, from 1 [N].
     """
     powers = np.searchsorted(_POWERS_OF_TWO, positions)  # 1, 2, 3-4, 5-8, …
-    names = [_span(2 ** (k - 1) + 1 if k else 1, 2**k) for k in range(int(powers.max(initial=0)) + 1)]
-    return _token_groups(targets, powers, names)
+    ranges = (f"{2 ** (k - 1) + 1}-{2**k}" for k in range(2, int(powers.max(initial=0)) + 1))
+    return _token_groups(targets, powers, ["1", "2", *ranges])
 
 
 def positions_in_sentence(corpus: EncodedCorpus) -> TokenIds:
@@ -117,10 +117,6 @@ def _counting_ranges(lengths: TokenIds) -> TokenIds:
     """Concatenate the ranges 1, 2, …, n of each length n."""
     starts = np.cumsum(lengths) - lengths
     return np.arange(1, int(lengths.sum()) + 1) - np.repeat(starts, lengths)
-
-
-def _span(first: int, last: int) -> str:
-    return f"{first}" if first == last else f"{first}-{last}"
 
 
 DEFAULT_SAMPLE = 4096

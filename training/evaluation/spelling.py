@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from models.calls import run_calls
 from models.checking.calibration import Calibration, CalibrationPoint
-from models.checking.checker import Checker, Issue, find_issues
+from models.checking.checker import Checker, find_issues
 from models.checking.error_model import CandidateSettings, CheckSettings
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.rescoring import RescoredBatch
@@ -35,7 +35,7 @@ from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
 from training.console import console_progress
-from training.corpus import Corpus, read_corpus
+from training.corpus import read_corpus
 from training.evaluation.published import training_counts
 from training.progress import Progress
 from training.texts import read_default_corpus
@@ -192,10 +192,6 @@ class DetectionFigures(NamedTuple):
     f0_5: float
     correction_accuracy: float | None
 
-    def as_facts(self) -> dict[str, Any]:
-        """Return the figures by name."""
-        return self._asdict()
-
 
 def concatenate_detections(parts: Sequence[Detections]) -> Detections:
     """Concatenate detections of several texts."""
@@ -236,6 +232,9 @@ _MIN_PROBABILITY = 1e-4
 """Minimum probability of an issue."""
 
 _MAX_SUGGESTIONS = 1
+_Detection: TypeAlias = tuple[int, int, float, str]
+"""A span of the checked lines, its score, and the first suggestion."""
+
 _LEFT_ONLY = CandidateSettings(right_tokens=0)
 
 
@@ -263,7 +262,12 @@ def detect_errors(
     surprisals = [detection for batch in rescored for detection in _surprisal_detections(batch)]
     issues, left_only = (
         [
-            _detection(issue)
+            (
+                issue.start,
+                issue.end,
+                issue.probability,
+                issue.suggestions[0].text if issue.suggestions else "",
+            )
             for batch in batches
             for issue in find_issues(
                 batch, tokens, threshold=_MIN_PROBABILITY, max_suggestions=_MAX_SUGGESTIONS
@@ -288,27 +292,11 @@ def _check_line(
     return [run_calls(calls) for calls in pending]
 
 
-class _Detection(NamedTuple):
-    """A span of the checked lines, its score, and the first suggestion."""
-
-    start: int
-    end: int
-    score: float
-    first: str = ""
-
-
-def _detection(issue: Issue) -> _Detection:
-    first = issue.suggestions[0].text if issue.suggestions else ""
-    return _Detection(issue.start, issue.end, issue.probability, first)
-
-
 def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
     """Score each non-exempt word by its surprisal in bits given the text before it."""
     bits = (-rescored.word_log_probs / log(2)).tolist()
     slots = rescored.slots[: len(bits)]
-    return [
-        _Detection(slot.start, slot.end, b) for slot, b in zip(slots, bits, strict=True) if not slot.exempt
-    ]
+    return [(slot.start, slot.end, b, "") for slot, b in zip(slots, bits, strict=True) if not slot.exempt]
 
 
 def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
@@ -316,15 +304,16 @@ def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detect
     errors, end = line.errors, offset + len(line.text)
     scores, corrected = [-inf] * len(errors), [False] * len(errors)
     alarms: list[float] = []
-    for detection in detections[bisect_left(detections, (offset,)) : bisect_left(detections, (end,))]:
-        start, stop = detection.start - offset, detection.end - offset
+    found = detections[bisect_left(detections, (offset,)) : bisect_left(detections, (end,))]
+    for begin, past, score, first in found:
+        start, stop = begin - offset, past - offset
         index = next((k for k, e in enumerate(errors) if e.start < stop and start < e.end), None)
         if index is None:
-            alarms.append(detection.score)
-        elif detection.score > scores[index]:
-            scores[index] = detection.score
+            alarms.append(score)
+        elif score > scores[index]:
+            scores[index] = score
             error = errors[index]
-            corrected[index] = (start, stop) == (error.start, error.end) and detection.first == error.meant
+            corrected[index] = (start, stop) == (error.start, error.end) and first == error.meant
     return Detections(np.array(scores), np.array(corrected, dtype=bool), np.array(alarms))
 
 
@@ -372,8 +361,14 @@ def run_check_task(
     store, progress = open_registry(registry), console_progress()
     version = store.resolve(address)
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
-    _check_direction(checkpoint, version.address)
-    text = _held_out(corpus, progress)
+    if checkpoint.manifest.direction == "backward":
+        raise UnsupportedParameterError(
+            f"model {version.address} reads from right to left; checking asks what comes next",
+            parameter="model",
+        )
+    text = (
+        read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress).test
+    )
     random = np.random.default_rng(seed)
     lines = _sample_lines(text.sentences, sample, random)
     counts = _word_counts(checkpoint, text.sentences)
@@ -399,16 +394,9 @@ def run_check_task(
         "error_rate": ERROR_RATE,
         "seed": seed,
         "kinds": by_kind,
-        "thresholds": [figures_at_threshold(pooled, threshold).as_facts() for threshold in THRESHOLDS],
+        "thresholds": [figures_at_threshold(pooled, threshold)._asdict() for threshold in THRESHOLDS],
         "calibration_saved": save_calibration,
     }
-
-
-def _check_direction(checkpoint: Checkpoint, address: str) -> None:
-    if checkpoint.manifest.direction == "backward":
-        raise UnsupportedParameterError(
-            f"model {address} reads from right to left; checking asks what comes next", parameter="model"
-        )
 
 
 def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
@@ -421,12 +409,6 @@ def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
             )
     if not kinds:
         raise InvalidInputError(f"--kinds names none; there are {', '.join(KINDS)}", parameter="kinds")
-
-
-def _held_out(corpus: Sequence[Path], progress: Progress) -> Corpus:
-    return (
-        read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress).test
-    )
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
@@ -500,12 +482,12 @@ def _figures(chosen_on: LineDetections, measured_on: LineDetections) -> dict[str
     )
     return {
         "errors": len(measured_on.method.errors),
-        "tuned": method.as_facts(),
-        "left_only": left_only.as_facts(),
-        "surprisal": {**surprisal.as_facts(), "correction_accuracy": None},
+        "tuned": method._asdict(),
+        "left_only": left_only._asdict(),
+        "surprisal": {**surprisal._asdict(), "correction_accuracy": None},
         "gain": method.f0_5 / surprisal.f0_5 - 1 if surprisal.f0_5 else None,
         "at_thresholds": [
-            figures_at_threshold(measured_on.method, threshold).as_facts() for threshold in THRESHOLDS
+            figures_at_threshold(measured_on.method, threshold)._asdict() for threshold in THRESHOLDS
         ],
     }
 

@@ -79,7 +79,7 @@ def test_words_end_where_another_character_comes(spelled, ends, place):
 
 
 def test_a_joiner_belongs_to_a_word_once_a_letter_follows():
-    joined = scan_words(IN_WORD, "\u2019".encode()).word_state
+    joined = scan_words(IN_WORD, "\u2019".encode())[1]
     assert scan_words(joined, b"s") == ((), IN_WORD)
     assert scan_words(joined, b".") == ((0,), None)
 
@@ -91,8 +91,8 @@ def test_no_word_begins_with_another_character():
 def test_a_character_whose_bytes_are_not_complete_leaves_all_open():
     first = scan_words(IN_WORD, b"\xc3")
     assert first == ((), WordState(begun=True, pending=b"\xc3"))
-    assert scan_words(first.word_state, b"\xa9") == ((), IN_WORD)
-    assert scan_words(first.word_state, b"a") == ((0,), None), "é was not to be"
+    assert scan_words(first[1], b"\xa9") == ((), IN_WORD)
+    assert scan_words(first[1], b"a") == ((0,), None), "é was not to be"
     assert scan_words(IN_WORD, b"\xa9") == ((0,), None)
 
 

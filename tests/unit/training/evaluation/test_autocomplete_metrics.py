@@ -12,7 +12,6 @@ from training.evaluation.autocomplete_metrics import (
     WordSpan,
     acceptance,
     bootstrap_counts,
-    bootstrap_difference,
     bootstrap_interval,
     ratios,
     recall_by_letters,
@@ -140,7 +139,7 @@ def test_a_difference_over_the_same_lines_is_surer_than_either_figure():
     hits = (RANDOM.random(300) < 0.5).astype(float)
     better = hits + 0.125
     draws = bootstrap_counts(300)
-    gap = bootstrap_difference(ratio(better, np.ones(300)), ratio(hits, np.ones(300)), draws)
+    gap = bootstrap_interval(ratio(better, np.ones(300)), draws, less=ratio(hits, np.ones(300)))
     assert gap == pytest.approx((0.125, 0.125, 0.125))
 
 
