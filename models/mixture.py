@@ -157,7 +157,12 @@ class MixtureModel:
         ]
         log_probs = results[0].log_probs
         if want.scores:
-            log_probs = self._mix_scores([result.log_probs for result in results], state, tokens, lengths)
+            log_weights = self._log_weights
+            if self._matching is not None:
+                before = state.parts[self._matching]
+                log_weights = log_weights[self._matcher.context_lengths_per_token(before, tokens, lengths)]
+            log_probs = to_numpy(self._mix([result.log_probs for result in results], log_weights))
+            log_probs[np.arange(tokens.shape[1]) >= lengths[:, None]] = 0
         after = MixtureState(tuple(result.state for result in results))
         return ReadResult(log_probs, results[self._featured].features, after)
 
@@ -202,17 +207,6 @@ class MixtureModel:
             return cls(parts, config["weights"], weights_by_context=config.get("weights_by_context", ()))
         except (ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
-
-    def _mix_scores(
-        self, scores: Sequence[FloatArray], state: MixtureState, tokens: TokenIds, lengths: TokenIds
-    ) -> FloatArray:
-        log_weights = self._log_weights
-        if self._matching is not None:
-            before = state.parts[self._matching]
-            log_weights = log_weights[self._matcher.context_lengths_per_token(before, tokens, lengths)]
-        mixed = to_numpy(self._mix(scores, log_weights))
-        mixed[np.arange(tokens.shape[1]) >= lengths[:, None]] = 0
-        return mixed
 
     def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:
         """Log of the weighted sum, computed on the device of the parts; on the host if they have several.

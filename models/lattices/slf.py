@@ -247,7 +247,7 @@ class _Links(NamedTuple):
 
     def _row(self, link: SlfFields, no_words: Collection[str]) -> tuple[int, int, str, float, float, int]:
         """Nodes, word, acoustic and language model's score, and variant of a link."""
-        ends = self._node(link, "S"), self._node(link, "E")
+        ends = _node(link, "S", self.num_nodes), _node(link, "E", self.num_nodes)
         labelled = self.file.nodes.get(ends[_reads_forward(self.file.header)])
         node: SlfFields = {} if labelled is None else labelled.fields
         label = link.get("W", _NULL)
@@ -267,12 +267,6 @@ class _Links(NamedTuple):
             )
         am = (scores["a"] or 0.0) + self.pronunciation * (scores["r"] or 0.0)
         return *ends, word_of_label(label, no_words), am, old_lm or 0.0, int(variant)
-
-    def _node(self, link: SlfFields, name: str) -> int:
-        node = _integer(link, name)
-        if not 0 <= node < self.num_nodes:
-            raise InvalidInputError(f"{name}={node} is outside 0 to {self.num_nodes - 1}, which N= allows")
-        return node
 
 
 def _reads_forward(header: SlfFields) -> bool:
@@ -295,10 +289,7 @@ def _check_unused_word(file: _File, terminal: int, no_words: Collection[str]) ->
 def _terminal(header: SlfFields, name: str, touched: Indices, num_nodes: int) -> int:
     """The start or end node: as the header says, else the one that no link ends or begins in."""
     if name in header:
-        node = _integer(header, name)
-        if not 0 <= node < num_nodes:
-            raise InvalidInputError(f"{name}={node} is outside 0 to {num_nodes - 1}, which N= allows")
-        return node
+        return _node(header, name, num_nodes)
     free = np.setdiff1d(np.arange(num_nodes), touched)
     if len(free) == 1:
         return int(free[0])
@@ -337,6 +328,13 @@ def _integer(fields: SlfFields, name: str) -> int:
         raise InvalidInputError(f"{name}= is missing") from None
     except ValueError:
         raise InvalidInputError(f"{name}={fields[name][:40]} is no whole number") from None
+
+
+def _node(fields: SlfFields, name: str, num_nodes: int) -> int:
+    node = _integer(fields, name)
+    if not 0 <= node < num_nodes:
+        raise InvalidInputError(f"{name}={node} is outside 0 to {num_nodes - 1}, which N= allows")
+    return node
 
 
 def _number(fields: SlfFields, name: str, default: float) -> float:

@@ -82,7 +82,8 @@ class PrefillProgress:
         num_empty = len(lengths) - self._num_left
         self._pending = [texts.cut(slice(num_empty, None))] if self._num_left else []
         self._read = [texts.cut(slice(num_empty))]
-        self._next: list[Segment] = []
+        self._next: list[Segment] = []  # of the slice under way
+        self._rest: list[Segment] = []  # the others of `_pending`
 
     @property
     def done(self) -> bool:
@@ -96,17 +97,20 @@ class PrefillProgress:
 
     def next_segments(self, share: int) -> list[Segment]:
         """Select the texts of the next slice: as many as `share` tokens give a stride each, at least one."""
+        self._next, self._rest = self._pending, []
         if share >= self.wanted:
-            self._next = self._pending
             return self._next
         self._next = []
-        for segment in self._pending:
+        for index, segment in enumerate(self._pending):
             strides = np.minimum(segment.left, STRIDE_TOKENS).cumsum()
             count = int(strides.searchsorted(share, side="right"))
             if not count and self._next:
+                self._rest = self._pending[index:]
                 break
-            self._next.append(segment.cut(slice(max(count, 1))))
+            count = max(count, 1)
+            self._next.append(segment.cut(slice(count)))
             if count < len(strides):
+                self._rest = [segment.cut(slice(count, None)), *self._pending[index + 1 :]]
                 break
             share -= int(strides[-1])
         return self._next
@@ -121,7 +125,6 @@ class PrefillProgress:
             states: state of each segment afterwards; None if all texts have ended and no state is wanted.
             scores: log-probabilities of each segment [N, columns]; None if not wanted.
         """
-        remaining = self._remaining()
         self._pending = []
         for segment, state, log_probs in zip(self._next, states, scores, strict=True):
             width = min(columns, int(segment.left[-1]))
@@ -130,7 +133,7 @@ class PrefillProgress:
             self.left -= int(np.minimum(segment.left, columns).sum())
             if state is not None:
                 self._add_read(Segment(segment.rows, segment.left - columns, state, segment.column + width))
-        self._pending += remaining
+        self._pending += self._rest
         self._next = []
         self._num_left = sum(len(segment.rows) for segment in self._pending)
 
@@ -149,12 +152,6 @@ class PrefillProgress:
         rows = np.concatenate([segment.rows for segment in segments])
         state = concatenate_states([segment.state for segment in segments])
         return state if is_range(rows, len(rows)) else state.select(np.argsort(rows))
-
-    def _remaining(self) -> list[Segment]:
-        """Return the pending segments without the texts of the next slice."""
-        last, taken = self._pending[len(self._next) - 1], len(self._next[-1].rows)
-        cut = [last.cut(slice(taken, None))] if taken < len(last.rows) else []
-        return cut + self._pending[len(self._next) :]
 
     def _add_read(self, segment: Segment) -> None:
         """Split a segment into ended texts, stored if states are wanted, and pending ones."""

@@ -101,7 +101,7 @@ class StateStore:
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the longest unused first
         self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for those that had no states
         self.num_bytes = 0
@@ -123,7 +123,7 @@ class StateStore:
             StateElsewhereError: a handle belongs to another process.
         """
         with self._lock:
-            self._expire()
+            self.expire()
             entries = [self._entries.get(handle) for handle in handles]
             for index, entry in enumerate(entries):
                 if entry is None or entry.owner != owner:
@@ -142,8 +142,17 @@ class StateStore:
             StatesFullError: a limit on states or bytes would be exceeded.
         """
         with self._lock:
-            self._expire()
-            self._check_capacity(count, size)
+            self.expire()
+            if len(self._entries) + count > self._max_states:
+                raise StatesFullError(
+                    f"{len(self._entries)} states are kept and {count} are to be added; this service keeps "
+                    f"{self._max_states}: free those that are no longer needed"
+                )
+            if self.num_bytes + size > self._max_bytes:
+                raise StatesFullError(
+                    f"the states that are kept take {self.num_bytes} bytes and {count} that take {size} are to be "
+                    f"added; this service has {self._max_bytes} for them: free those that are no longer needed"
+                )
 
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
         """Store states, all or none; none may share memory with rows of other requests (see `materialize`).
@@ -159,8 +168,7 @@ class StateStore:
             for stored in states:
                 if stored.loaded.tag in self._unloaded:
                     raise ModelNotFoundError(f"{stored.loaded.address} was unloaded while the text was read")
-            self._expire()
-            self._check_capacity(len(states), sum(stored.num_bytes for stored in states))
+            self.check_capacity(len(states), sum(stored.num_bytes for stored in states))
             return [self._insert(owner, stored) for stored in states]
 
     def free(self, owner: str, handles: Sequence[str]) -> int:
@@ -170,7 +178,7 @@ class StateStore:
             The number of deleted states.
         """
         with self._lock:
-            self._expire()
+            self.expire()
             owned = [h for h in set(handles) if h in self._entries and self._entries[h].owner == owner]
             for handle in owned:
                 self._remove(handle)
@@ -197,8 +205,13 @@ class StateStore:
 
     def expire(self) -> None:
         """Delete expired states."""
+        oldest_s = self._clock() - self._ttl_s
         with self._lock:
-            self._expire()
+            while self._entries:
+                handle, entry = next(iter(self._entries.items()))
+                if entry.used_s >= oldest_s:
+                    return
+                self._remove(handle)
 
     async def sweep(self) -> None:
         """Delete expired states periodically, also while there are no requests; runs until cancelled."""
@@ -214,26 +227,6 @@ class StateStore:
 
     def _remove(self, handle: str) -> None:
         self.num_bytes -= self._entries.pop(handle).stored.num_bytes
-
-    def _expire(self) -> None:
-        oldest_s = self._clock() - self._ttl_s
-        while self._entries:
-            handle, entry = next(iter(self._entries.items()))
-            if entry.used_s >= oldest_s:
-                return
-            self._remove(handle)
-
-    def _check_capacity(self, count: int, size: int) -> None:
-        if len(self._entries) + count > self._max_states:
-            raise StatesFullError(
-                f"{len(self._entries)} states are kept and {count} are to be added; this service keeps "
-                f"{self._max_states}: free those that are no longer needed"
-            )
-        if self.num_bytes + size > self._max_bytes:
-            raise StatesFullError(
-                f"the states that are kept take {self.num_bytes} bytes and {count} that take {size} are to be added; "
-                f"this service has {self._max_bytes} for them: free those that are no longer needed"
-            )
 
     def _unknown_state(self, handle: str, parameter: str) -> UnknownStateError:
         self._check_process(handle, parameter)

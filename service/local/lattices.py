@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from models.errors import UnsupportedParameterError
 from models.files import atomic_writer
-from models.language_model import LanguageModel
 from models.lattices.files import LatticeFormat
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Lattice
@@ -53,29 +52,23 @@ def rescore_lattices(
             parameter="model",
         )
     tokenizer = LabelTokenizer(loaded.tokenizer)
+
+    def rescore_batch(items: Sequence[Lattice | BadLine]) -> Iterator[RescoredLattice | BadLine]:
+        valid = [item for item in items if isinstance(item, Lattice)]
+        path_weights = [PathWeights.of(weights, lattice.scales) for lattice in valid]
+        rescored = iter(rescore(valid, loaded.model, tokenizer, weights=path_weights, search=search))
+        for item in items:
+            yield next(rescored) if isinstance(item, Lattice) else item
+
     batch: list[Lattice | BadLine] = []
     num_arcs = 0
     for item in lattices:
         batch.append(item)
         num_arcs += item.num_arcs if isinstance(item, Lattice) else 0
         if num_arcs >= _BATCH_ARCS:
-            yield from _rescore_batch(loaded.model, tokenizer, batch, weights, search)
+            yield from rescore_batch(batch)
             batch, num_arcs = [], 0
-    yield from _rescore_batch(loaded.model, tokenizer, batch, weights, search)
-
-
-def _rescore_batch(
-    model: LanguageModel[Any],
-    tokenizer: LabelTokenizer,
-    items: Sequence[Lattice | BadLine],
-    weights: Mapping[str, float],
-    search: LatticeSearchSettings,
-) -> Iterator[RescoredLattice | BadLine]:
-    lattices = [item for item in items if isinstance(item, Lattice)]
-    path_weights = [PathWeights.of(weights, lattice.scales) for lattice in lattices]
-    rescored = iter(rescore(lattices, model, tokenizer, weights=path_weights, search=search))
-    for item in items:
-        yield next(rescored) if isinstance(item, Lattice) else item
+    yield from rescore_batch(batch)
 
 
 class ReferenceComparison:
