@@ -134,13 +134,13 @@ import os, signal, sys, time
 import torch
 from torch.nn import Parameter
 from models.errors import InvalidInputError
-from training.neural.distributed import Processes, UpdateStatus, exit_on_sigterm, join_processes
+from training.neural.distributed import Processes, ExchangeStatus, exit_on_sigterm, join_processes
 with exit_on_sigterm(), join_processes(torch.device("cpu"), patience_s={PATIENCE_S}):
     peers = Processes.current()
     rank = peers.rank
     def exchange():
         parameter = Parameter(torch.ones(2))
-        peers.exchange([parameter], UpdateStatus(1, 1, False, False), weight=0.3)
+        peers.exchange([parameter], ExchangeStatus(1, 1, False, False), weight=0.3)
 """
 
 

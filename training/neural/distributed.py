@@ -42,6 +42,7 @@ PATIENCE_S = 300.0
 _HEARTBEAT_S = 1.0
 _POLL_S = 0.005
 _REASON_WAIT_S = 5.0  # for what another process writes when it ends
+_RUNNING, _ENDED, _FAILED = range(3)  # how a process is, in its heartbeats
 _EXIT_REASON = "exit_reason"  # key in the store; the first process that ends sets it
 _ADVICE = "start all of them again; with --resume the training goes on from what was saved"
 
@@ -66,7 +67,7 @@ class PeerMonitor:
         self._gathered = 0
         self._failure = self._exit_reason = ""  # why another process ended, or this one
         self._wake = threading.Event()
-        self._left = False
+        self._end = _RUNNING
         self._heartbeats = dist.new_group(backend="gloo", timeout=self._patience)
         self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
         self._thread.start()
@@ -82,8 +83,8 @@ class PeerMonitor:
         self._barriers += 1
         self._wake.set()
         while self._passed < self._barriers:  # polled, so that signals are handled
-            if self._failure:
-                raise self.lost_peer_error(self._failure)
+            if self._failure or not self._thread.is_alive():
+                raise self.lost_peer_error("a process ended before the others")
             time.sleep(_POLL_S)
 
     def gather_texts(self, text: str) -> list[str]:
@@ -119,36 +120,50 @@ class PeerMonitor:
             elif isinstance(error, Terminated):
                 reason = "by SIGTERM"
             self._exit_reason = f"{self._names[self._rank]} ended: {reason}"
-        self._left = True
+        self._end = _FAILED if self._exit_reason else _ENDED
         self._wake.set()
         self._thread.join(_REASON_WAIT_S)
 
     def _run(self) -> None:
-        """Beat until this process leaves or one is lost; its reason is then set in, or read from, the store."""
+        """Beat until a process leaves or is lost; what ended it is then set in, or read from, the store."""
         pause = _HEARTBEAT_S
-        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._count)]
+        beats = [torch.tensor([0, _RUNNING]) for _ in range(self._count)]
+        failed: list[str] = []  # other processes that reported to have ended
         try:
-            while not self._left:
+            while all(end == _RUNNING for _, end in beats):
                 dist.monitored_barrier(self._heartbeats, timeout=self._patience, wait_all_ranks=True)
-                dist.all_gather(counts, torch.tensor([self._barriers]), group=self._heartbeats)
-                self._passed = min(int(count) for count in counts)
+                dist.all_gather(beats, torch.tensor([self._barriers, self._end]), group=self._heartbeats)
+                self._passed = min(int(barriers) for barriers, _ in beats)
                 # process 0 waits in torch's barrier, which names a process that is lost meanwhile
                 if self._rank and self._wake.wait(pause):
                     self._wake.clear()
                     pause = _POLL_S
                 pause = min(2 * pause, _HEARTBEAT_S)
+            failed = [name for name, (_, end) in zip(self._names, beats, strict=True) if end == _FAILED]
+            self._failure = f"{failed[0]} ended" if failed else ""
         except RuntimeError as error:
             # only process 0 hears from all; the others hear from it, and wait for what it reports
-            lost = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
-            ranks = lost[1].split(",") if lost else ["0"]
-            names = ", ".join(self._names[int(rank)] for rank in ranks)
-            self._failure = f"{names if lost or self._rank else 'another process'} is gone"
+            lost = [0] if self._rank else self._lost_ranks(str(error))
+            names = ", ".join(self._names[rank] for rank in lost)
+            self._failure = f"{names or 'another process'} is gone"
         with suppress(RuntimeError):  # the store may be gone with process 0, or never answer
-            if self._failure and self._rank:
+            if self._failure and not self._exit_reason and (failed or self._rank):
                 self._store.wait([_EXIT_REASON], timedelta(seconds=_REASON_WAIT_S))
                 self._failure = self._store.get(_EXIT_REASON).decode()
-            elif reason := self._failure or self._exit_reason:
+            elif reason := self._exit_reason or self._failure:
                 self._failure = self._store.compare_set(_EXIT_REASON, "", reason).decode()
+
+    def _lost_ranks(self, problem: str) -> list[int]:
+        """Return the ranks that the error of torch's barrier names, else those with closed connections."""
+        if named := re.search(r"Ranks? ([\d, ]+) failed to pass", problem):
+            return [int(rank) for rank in named[1].split(",")]
+        lost = []
+        for rank in range(1, self._count):
+            try:
+                dist.send(torch.zeros(1), rank, group=self._heartbeats)
+            except RuntimeError:
+                lost.append(rank)
+        return lost
 
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -245,7 +260,7 @@ def _signal_handler(
             signal.signal(number, before)
 
 
-class UpdateStatus(NamedTuple):
+class ExchangeStatus(NamedTuple):
     """State of an update in one process, before an exchange, or in all, after it.
 
     Attributes:
@@ -318,8 +333,8 @@ class Processes:
                 self._monitor.barrier()
 
     def exchange(
-        self, parameters: Sequence[nn.Parameter], own: UpdateStatus, *, weight: float
-    ) -> UpdateStatus:
+        self, parameters: Sequence[nn.Parameter], own: ExchangeStatus, *, weight: float
+    ) -> ExchangeStatus:
         """Replace gradients by the weighted sum of all processes' gradients, and return the status of all.
 
         Args:
@@ -339,7 +354,7 @@ class Processes:
             loss, seconds, interruptions, terminations = tail.tolist()
         for parameter, gradient in zip(parameters, sums, strict=True):
             parameter.grad = gradient.view_as(parameter)
-        return UpdateStatus(loss, seconds, interruptions > 0, terminations > 0)
+        return ExchangeStatus(loss, seconds, interruptions > 0, terminations > 0)
 
     def broadcast_value(self, value: float) -> float:
         """Return the first process's number, which may take it a long time to compute."""
