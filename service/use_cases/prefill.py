@@ -113,13 +113,21 @@ def context_groups(lengths: Sequence[int]) -> Iterator[slice]:
         yield slice(first, len(lengths))
 
 
+def padded_runs(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[slice]:
+    """Split sequences into runs of neighbours of at most so many padded tokens, or one sequence."""
+    first = widest = 0
+    for last, length in enumerate(lengths.tolist()):
+        wider = max(widest, length)
+        if last > first and (last + 1 - first) * wider > max_tokens:
+            yield slice(first, last)
+            first, wider = last, length
+        widest = wider
+    if len(lengths):
+        yield slice(first, len(lengths))
+
+
 def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     """Split indices by length into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
-    first = 0
-    for last in range(len(order)):
-        if (last + 1 - first) * lengths[order[last]] > MAX_CALL_TOKENS and last > first:
-            yield order[first:last]
-            first = last
-    if len(order):
-        yield order[first:]
+    for run in padded_runs(lengths[order], MAX_CALL_TOKENS):
+        yield order[run]

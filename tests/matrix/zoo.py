@@ -137,7 +137,7 @@ def model(family: str, tokens: str):
     if family == "static-mixture":
         parts = [model("absolute", tokens), model("witten-bell", tokens)]
         held_out = encoded(tokens, held_out=True)
-        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Silent()).model
+        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Silent())[0]
     if family in PARTS:
         return _composite(family, [model(part, tokens) for part in PARTS[family]])
     return _network(tokens, **NETWORKS[family])

@@ -19,7 +19,7 @@ from training.ngram.smoothing.interface import (
     discounts_from_counts,
 )
 from training.progress import Progress
-from training.publish import RunContext, command_line
+from training.publish import RunContext
 from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.engines import QueryEngine, start_engine
@@ -206,7 +206,7 @@ def train_out_of_core(
     }
     trained = Trained(job.title, job.recipe, model, (), facts, figures, seconds)
     counts = np.load(job.work.path("windows") / COUNTS_FILE, allow_pickle=False)
-    run = RunContext(command_line(), tokenizer, texts, encoded, overlap, counts)
+    run = RunContext(tokenizer, texts, encoded, overlap, counts)
     return trained, run, job.work.notes()
 
 
