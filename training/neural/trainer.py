@@ -24,10 +24,10 @@ from models.vocabulary import BOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.diagnostics import TensorBoardWriter, divergence_error, memory_advice, worst_row
 from training.neural.distributed import (
+    ExchangeStatus,
     Interruption,
     Processes,
     Terminated,
-    UpdateStatus,
     catch_interruption,
 )
 from training.neural.embeddings import Embeddings
@@ -315,7 +315,7 @@ def _train_until_stop(
 
 def _update(
     run: TrainingRun, segment: StreamSegment, interrupted: Interruption
-) -> tuple[float, float, UpdateStatus]:
+) -> tuple[float, float, ExchangeStatus]:
     """Run one step of the optimiser on a segment; return its learning rate, gradient norm and status."""
     settings, network = run.settings, run.network
     _detach_hidden(run, first=segment.first)
@@ -331,7 +331,7 @@ def _update(
     with autocast(run.precision, run.device):
         outputs, run.hidden = network(inputs, run.hidden)
     loss = backward(network, outputs, targets, run.criterion, precision=run.precision)
-    own = UpdateStatus(loss, run.schedule.seconds, interrupted.requested, interrupted.terminated)
+    own = ExchangeStatus(loss, run.schedule.seconds, interrupted.requested, interrupted.terminated)
     totals = run.processes.exchange(list(network.parameters()), own, weight=weight)
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
     if not (math.isfinite(totals.loss) and math.isfinite(norm)):
