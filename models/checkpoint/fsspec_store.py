@@ -21,7 +21,6 @@ from models.checkpoint.stores import ConditionalStore, ObjectEntry, ObjectStore,
 from models.errors import RegistryError
 
 _CHUNK_BYTES = 8 << 20
-_TAGS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _TIMES = ("LastModified", "last_modified", "mtime", "created")
 
 
@@ -81,7 +80,7 @@ class FsspecStore(ObjectStore):
     def _found(self, folder: str) -> list[ObjectEntry]:
         found: Mapping[str, Mapping[str, Any]] = self._invoke("find", self._path(folder), detail=True)
         return [
-            ObjectEntry(path[len(self._root) + 1 :], _num_bytes(info), _tag(info), _modified_s(info))
+            ObjectEntry(path[len(self._root) + 1 :], _num_bytes(info), "", _modified_s(info))
             for path, info in found.items()
             if path.startswith(f"{self._root}/")
         ]
@@ -124,10 +123,6 @@ class FsspecStore(ObjectStore):
                 "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             )
             raise RegistryError(f"cannot {what} {path}: {why}") from error
-
-
-def _tag(info: Mapping[str, Any]) -> str:
-    return next((str(info[name]) for name in _TAGS if info.get(name)), "")
 
 
 def _num_bytes(info: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -220,9 +220,6 @@ ALIASES_FILE = "aliases.json"
 MAX_NAME_LENGTH = 100
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-ChangeStamp: TypeAlias = tuple[int | str, ...]
-"""Another one means that something has changed."""
 
 
 class Version(NamedTuple):
