@@ -39,7 +39,6 @@ from models.checkpoint.manifest import (
     verify_files,
 )
 from models.checkpoint.stores import (
-    ConditionalStore,
     FolderStore,
     ObjectEntry,
     ObjectStore,
@@ -52,8 +51,8 @@ from models.errors import IntegrityError, RegistryError
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 _MAX_NAME_LENGTH = 80
 
-Download = Callable[[str, FileEntry], Iterator[bytes]]
-"""The bytes of a version's file, by its name and its entry in the manifest."""
+BLOBS_FOLDER = ".blobs"
+"""The folder of contents."""
 
 
 class DownloadCache:
@@ -61,13 +60,14 @@ class DownloadCache:
 
     Args:
         folder: of the cache, which other registries and processes use too; there or not.
-        location: the registry's URL.
+        store: the registry's.
     """
 
-    def __init__(self, folder: Path, location: str) -> None:
+    def __init__(self, folder: Path, store: ObjectStore) -> None:
+        self._store = store
         self._blobs = folder / "blobs"
-        readable = _NOT_IN_NAMES.sub("_", location)[-_MAX_NAME_LENGTH:]
-        digest = hashlib.sha256(location.encode()).hexdigest()[:12]
+        readable = _NOT_IN_NAMES.sub("_", store.location)[-_MAX_NAME_LENGTH:]
+        digest = hashlib.sha256(store.location.encode()).hexdigest()[:12]
         self.root = folder / "registries" / f"{readable}-{digest}"
 
     def manifest(self, version: Version) -> bytes | None:
@@ -77,13 +77,12 @@ class DownloadCache:
         except OSError:
             return None
 
-    def materialise(self, version: Version, raw: bytes, download: Download) -> Path:
-        """The folder of a version, with all its files.
+    def materialise(self, version: Version, raw: bytes) -> Path:
+        """The folder of a version, with all its files; those that are not here are fetched.
 
         Args:
             version: which.
             raw: its manifest, which all must agree with.
-            download: where the files come from that are not here.
 
         Raises:
             CheckpointError: a file is not what the manifest says, or the manifest is none.
@@ -97,11 +96,11 @@ class DownloadCache:
             model.mkdir(parents=True, exist_ok=True)
             with locked_folder(model):  # of several processes that want it, one fetches it
                 if not self._is_complete(version, raw, manifest):
-                    self._assemble(version, raw, manifest, download)
+                    self._assemble(version, raw, manifest)
         return version.path
 
-    def blob(self, name: str, entry: FileEntry, download: Download) -> Path:
-        """One file by its content, fetched if it is not here.
+    def blob(self, version: Version, name: str, entry: FileEntry) -> Path:
+        """One file of a version by its content, fetched if it is not here.
 
         Raises:
             IntegrityError: what came is not what the manifest says.
@@ -115,7 +114,7 @@ class DownloadCache:
             digest = hashlib.sha256()
             num_bytes = 0
             with temporary.open("wb") as file:
-                for chunk in download(name, entry):
+                for chunk in self._download(version, name, entry):
                     digest.update(chunk)
                     num_bytes += len(chunk)
                     file.write(chunk)
@@ -152,14 +151,14 @@ class DownloadCache:
             return False
         return True
 
-    def _assemble(self, version: Version, raw: bytes, manifest: Manifest, download: Download) -> None:
+    def _assemble(self, version: Version, raw: bytes, manifest: Manifest) -> None:
         versions = version.path.parent
         with temporary_folder(versions) as folder:
             new, old = folder / "new", folder / "old"
             new.mkdir()
             for name, entry in manifest.files.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
-                (new / name).hardlink_to(self.blob(name, entry, download))
+                (new / name).hardlink_to(self.blob(version, name, entry))
             with (new / MANIFEST_FILE).open("xb") as file:
                 file.write(raw)
             fsync_tree(new)
@@ -167,46 +166,22 @@ class DownloadCache:
                 version.path.rename(old)
             new.rename(version.path)
 
+    def _download(self, version: Version, name: str, entry: FileEntry) -> Iterator[bytes]:
+        # a local registry that was copied as it is has the files beside their manifest
+        for key in (f"{BLOBS_FOLDER}/{entry.sha256}", f"{version.name}/versions/{version.number}/{name}"):
+            try:
+                yield from self._store.chunks(key, entry.bytes)
+            except FileNotFoundError:
+                continue
+            return
+        raise IntegrityError(f"{version.address}: {name} is not in {self._store.location}")
+
 
 def _matches_entry(path: Path, entry: FileEntry) -> bool:
     try:
         return path.stat().st_size == entry.bytes and sha256_of(path) == entry.sha256
     except OSError:
         return False
-
-
-BLOBS_FOLDER = ".blobs"
-"""The folder of contents."""
-
-
-def upload_blobs(store: ConditionalStore, folder: Path, manifest: Manifest) -> None:
-    """Store the contents of a version's files.
-
-    Those that are there already are stored anew: so they are young, and nobody sweeps them away before the manifest
-    names them.
-
-    Raises:
-        RegistryError: the store cannot be reached.
-    """
-    for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
-        store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
-
-
-def blob_downloader(store: ObjectStore, version: Version) -> Download:
-    """Source of the contents of a version's files."""
-    folder = manifest_key(version.name, version.number).removesuffix(f"/{MANIFEST_FILE}")
-
-    def download(name: str, entry: FileEntry) -> Iterator[bytes]:
-        # a local registry that was copied as it is has the files beside their manifest
-        for key in (f"{BLOBS_FOLDER}/{entry.sha256}", f"{folder}/{name}"):
-            try:
-                yield from store.chunks(key, entry.bytes)
-            except FileNotFoundError:
-                continue
-            return
-        raise IntegrityError(f"{version.address}: {name} is not in {store.location}")
-
-    return download
 
 
 R = TypeVar("R")

@@ -13,7 +13,6 @@ sees all of it or nothing, whenever the writer dies.
 import errno
 import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -162,25 +161,18 @@ class LocalRegistry(Registry):
         """
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_aliases(aliases))
 
-    def deleted_numbers(self, name: str) -> set[int]:
-        """Numbers of a model that were deleted, and are not used again."""
-        tombstones = (self.root / name / "versions").glob(f"{_DELETED}*")
-        return {
-            int(number)
-            for path in tombstones
-            if is_version_number(number := path.name.removeprefix(_DELETED))
-        }
-
-    def retire_numbers(self, name: str, numbers: Iterable[int]) -> None:
-        """Have no later version of a model get one of some numbers.
+    def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
+        """Have no later version of a model get a number that was deleted in a backup.
 
         Raises:
             RegistryError: the registry cannot be written to.
         """
-        versions = self.root / name / "versions"
+        versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
-            for number in numbers:
-                (versions / f"{_DELETED}{number}").mkdir(parents=True, exist_ok=True)
+            for tombstone in (backup.root / name / "versions").glob(f"{_DELETED}*"):
+                number = tombstone.name.removeprefix(_DELETED)
+                if is_version_number(number) and int(number) not in present:
+                    (versions / tombstone.name).mkdir(parents=True, exist_ok=True)
 
     @override
     def sweep(self, *, older_than_s: float) -> int:

@@ -3,13 +3,14 @@
 `Catalogue` finds the version that `name`, `name@7` or `name@champion` means by what a store lists.
 """
 
+import json
 import random
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from models.checkpoint.folders import report_write_errors, temporary_folder
 from models.checkpoint.manifest import (
@@ -19,15 +20,11 @@ from models.checkpoint.manifest import (
     MAX_NAME_LENGTH,
     Manifest,
     Version,
-    check_alias,
     check_name,
     choose_default,
     format_aliases,
-    format_default,
     is_name,
     is_version_number,
-    parse_aliases,
-    parse_default,
     read_manifest,
     unknown_alias_error,
     verify_files,
@@ -74,13 +71,21 @@ class Catalogue:
         """Name in messages: the folder or the URL."""
         return self._reads.location
 
+    def entries(self, folder: str = "") -> dict[str, ModelEntries]:
+        """Models by name, those without versions included; all, or that in a folder.
+
+        Raises:
+            RegistryError: the registry cannot be read.
+        """
+        return list_models(self._reads.entries(folder))
+
     def models(self) -> list[str]:
         """Names of the models with at least one version, sorted.
 
         Raises:
             RegistryError: the registry cannot be read, or is there no longer.
         """
-        return sorted(name for name, model in self._list().items() if model.versions)
+        return sorted(name for name, model in self.entries().items() if model.versions)
 
     def versions(self, name: str) -> list[int]:
         """A model's version numbers, ascending; empty if there is no such model.
@@ -88,7 +93,7 @@ class Catalogue:
         Raises:
             RegistryError: the registry cannot be read.
         """
-        return self._list(name).get(name, ModelEntries()).versions if is_name(name) else []
+        return self.entries(name).get(name, ModelEntries()).versions if is_name(name) else []
 
     def aliases(self, name: str) -> dict[str, int]:
         """A model's aliases.
@@ -97,15 +102,7 @@ class Catalogue:
             ManifestError: aliases.json is damaged.
             RegistryError: the registry cannot be read.
         """
-        return self.parse_aliases(name, self._reads.read(f"{name}/{ALIASES_FILE}"))
-
-    def parse_aliases(self, name: str, found: TaggedContent | None) -> dict[str, int]:
-        """A model's aliases in what was found in their file.
-
-        Raises:
-            ManifestError: it is damaged.
-        """
-        return {} if found is None else parse_aliases(found.content, self._path_of(name, ALIASES_FILE))
+        return self._parse_aliases(name, self._reads.read(f"{name}/{ALIASES_FILE}"))
 
     def default(self) -> str | None:
         """The name of the model remembered for requests that name none, there or not; None if none is remembered.
@@ -114,7 +111,8 @@ class Catalogue:
             RegistryError: the registry cannot be read.
         """
         found = self._reads.read(DEFAULT_FILE)
-        return parse_default(found and found.content)
+        name = "" if found is None else found.content.decode("utf-8-sig", errors="replace").strip()
+        return name if is_name(name) else None
 
     def published(self) -> list[Version]:
         """Every version of every model.
@@ -122,7 +120,7 @@ class Catalogue:
         Raises:
             RegistryError: the registry cannot be read.
         """
-        models = sorted(self._list().items())
+        models = sorted(self.entries().items())
         return [self.version(name, number) for name, model in models for number in model.versions]
 
     def version(self, name: str, number: int) -> Version:
@@ -176,8 +174,23 @@ class Catalogue:
             raise ModelNotFoundError(f"model {name!r} has no version {number}; it has: {listed}")
         return self.version(name, number)
 
-    def _list(self, folder: str = "") -> dict[str, ModelEntries]:
-        return list_models(self._reads.entries(folder))
+    def _parse_aliases(self, name: str, found: TaggedContent | None) -> dict[str, int]:
+        """Aliases of a model in what was found in their file."""
+        if found is None:
+            return {}
+        try:
+            aliases: Any = json.loads(found.content)
+            if not isinstance(aliases, dict) or not all(
+                is_name(alias) and type(number) is int and is_version_number(str(number))
+                for alias, number in aliases.items()
+            ):
+                raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
+        except (ValueError, RecursionError) as error:
+            raise ManifestError(
+                f"{self._path_of(name, ALIASES_FILE)} is damaged: {error}; set the alias again with "
+                "`gramophone models promote`"
+            ) from None
+        return aliases
 
     def _path_of(self, *parts: str) -> str:
         """Name of a file in messages."""
@@ -202,6 +215,7 @@ class Registry(Catalogue, ABC):
     def __init__(self, store: ObjectStore, folder: Path, reads: ObjectStore | None = None) -> None:
         super().__init__(reads or store, folder)
         self._store = store
+        self._stored = Catalogue(store, folder)
 
     @property
     def work_folder(self) -> Path:
@@ -235,7 +249,7 @@ class Registry(Catalogue, ABC):
         found = self._reads.read(f"{name}/{ALIASES_FILE}")
         versions = self.versions(name)
         stamp = ModelStamp(tuple(versions), "" if found is None else found.tag)
-        return ModelSnapshot(versions, self.parse_aliases(name, found), stamp)
+        return ModelSnapshot(versions, self._parse_aliases(name, found), stamp)
 
     def location_of(self, version: Version) -> str:
         """Name of a version's location in messages."""
@@ -302,13 +316,15 @@ class Registry(Catalogue, ABC):
             ManifestError: aliases.json is damaged (it is set anew if `alias` is the champion).
             RegistryError: the registry cannot be written to.
         """
-        check_alias(alias)
+        if alias.isdecimal():
+            raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
+        check_name(alias, parameter="alias")
         require_writable(self._store)
         self.resolve(f"{name}@{number}")
         before = self._update_aliases(
             name, lambda aliases: {**aliases, alias: number}, replace_damaged=alias == CHAMPION
         )
-        if number in self._stored(name).versions:
+        if number in self._stored.versions(name):
             return
 
         def back(aliases: dict[str, int]) -> dict[str, int]:
@@ -348,7 +364,7 @@ class Registry(Catalogue, ABC):
             RegistryError: the registry cannot be written to.
         """
         self.resolve(name)
-        require_writable(self._store).put(DEFAULT_FILE, format_default(name))
+        require_writable(self._store).put(DEFAULT_FILE, f"{name}\n".encode())
 
     def pin_default(self, coming: str) -> None:
         """Remember what the default has been so far, if a model of another name is about to be published.
@@ -401,17 +417,10 @@ class Registry(Catalogue, ABC):
 
     def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:
         """Models as the store has them now: all, or at least those of some names."""
-        if names is None:
-            return list_models(self._store.entries())
-        return {name: self._stored(name) for name in names}
-
-    def _stored(self, name: str) -> ModelEntries:
-        """A model as the store has it now."""
-        return list_models(self._store.entries(name)).get(name, ModelEntries())
-
-    def _stored_aliases(self, name: str) -> dict[str, int]:
-        """Aliases as the store has them now."""
-        return self.parse_aliases(name, self._store.read(f"{name}/{ALIASES_FILE}"))
+        models: dict[str, ModelEntries] = {}
+        for name in [""] if names is None else names:
+            models |= self._stored.entries(name)
+        return models
 
     def _stamp(self, name: str, model: ModelEntries) -> ModelStamp:
         tag = model.alias_tag
@@ -432,7 +441,7 @@ class Registry(Catalogue, ABC):
             current = store.read(key)
             aliases: dict[str, int] = {}
             try:
-                aliases = self.parse_aliases(name, current)
+                aliases = self._parse_aliases(name, current)
             except ManifestError:
                 if not replace_damaged:
                     raise

@@ -20,13 +20,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from models.checkpoint import folders
-from models.checkpoint.download_cache import (
-    BLOBS_FOLDER,
-    CachedStore,
-    DownloadCache,
-    blob_downloader,
-    upload_blobs,
-)
+from models.checkpoint.download_cache import BLOBS_FOLDER, CachedStore, DownloadCache
 from models.checkpoint.manifest import MANIFEST_FILE, Manifest, Version, check_unaliased, parse_manifest
 from models.checkpoint.registry_interface import Catalogue, Registry
 from models.checkpoint.stores import (
@@ -41,44 +35,6 @@ from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, 
 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
 """An empty object, which is there while somebody sweeps."""
-
-
-def sweep_blobs(store: ConditionalStore, *, older_than_s: float) -> int:
-    """Remove contents that are old and that no manifest names.
-
-    Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
-    looked at once more when it is known which are named. A manifest that cannot be read stops the sweep.
-
-    Args:
-        store: where they are.
-        older_than_s: how old, by the store's own clock, as this machine's may be wrong; far longer than any
-            publishing takes.
-
-    Returns:
-        How many were removed.
-
-    Raises:
-        CheckpointError: a manifest is damaged: what it names is not known.
-        RegistryError: the store cannot be reached.
-    """
-    before_s = _store_time_s(store) - older_than_s
-    unnamed = _blobs_older_than(store, before_s)
-    if unnamed:
-        unnamed -= _referenced_blobs(store)
-    doomed = unnamed & _blobs_older_than(store, before_s) if unnamed else unnamed
-    for key in sorted(doomed):
-        store.delete(key)
-    return len(doomed)
-
-
-def _store_time_s(store: ConditionalStore) -> float:
-    """Current time of the store's clock, in seconds since 1970; long ago if unknown."""
-    store.put(_CLOCK_KEY, b"")
-    now_s = next(
-        (entry.modified_s for entry in store.entries(BLOBS_FOLDER) if entry.key == _CLOCK_KEY), math.inf
-    )
-    store.delete(_CLOCK_KEY)
-    return now_s if math.isfinite(now_s) else -math.inf
 
 
 def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
@@ -118,7 +74,7 @@ class RemoteRegistry(Registry):
     def __init__(
         self, store: ObjectStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._cache = DownloadCache(folders.cache_folder(cache), store.location)
+        self._cache = DownloadCache(folders.cache_folder(cache), store)
         self._cached = CachedStore(store, self._cache.root, clock)
         super().__init__(store, self._cache.root, self._cached)
 
@@ -141,9 +97,7 @@ class RemoteRegistry(Registry):
 
     @override
     def fetch(self, version: Version) -> Path:
-        return self._cache.materialise(
-            version, self._manifest_bytes(version), blob_downloader(self._store, version)
-        )
+        return self._cache.materialise(version, self._manifest_bytes(version))
 
     @override
     def manifest(self, version: Version) -> Manifest:
@@ -156,12 +110,14 @@ class RemoteRegistry(Registry):
         entry = self.manifest(version).files.get(name)
         if entry is None:
             raise ManifestError(f"{version.address} has no file {name}")
-        return self._cache.blob(name, entry, blob_downloader(self._store, version)).read_bytes()
+        return self._cache.blob(version, name, entry).read_bytes()
 
     @override
     def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
         store = require_writable(self._store)
-        upload_blobs(store, folder, manifest)
+        # what is there already is stored anew: so it is young, and nobody sweeps it away before the manifest names it
+        for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
+            store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
         raw = (folder / MANIFEST_FILE).read_bytes()
         self.pin_default(name)
         version = self._take_number(store, name, raw)
@@ -172,13 +128,13 @@ class RemoteRegistry(Registry):
     def delete(self, name: str, number: int) -> None:
         store = require_writable(self._store)
         version = self.resolve(f"{name}@{number}")
-        check_unaliased(version, self._stored_aliases(name))
+        check_unaliased(version, self._stored.aliases(name))
         key = manifest_key(name, number)
         manifest = store.read(key)
         if manifest is None or not store.put_if_match(key, b"", manifest.tag):
             raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
         try:  # an alias that came meanwhile is seen here, or whoever set it sees that the version is gone
-            check_unaliased(version, self._stored_aliases(name))
+            check_unaliased(version, self._stored.aliases(name))
         except InvalidInputError:
             tombstone = store.read(key)
             if tombstone is not None:
@@ -187,7 +143,27 @@ class RemoteRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        return sweep_blobs(require_writable(self._store), older_than_s=older_than_s)
+        """Contents are removed that are old, by the store's own clock, and that no manifest names.
+
+        Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
+        looked at once more when it is known which are named. A manifest that cannot be read stops the sweep.
+        """
+        store = require_writable(self._store)
+        store.put(_CLOCK_KEY, b"")
+        ages = {entry.key: entry.modified_s for entry in store.entries(BLOBS_FOLDER)}
+        store.delete(_CLOCK_KEY)
+        now_s = ages.get(_CLOCK_KEY, math.inf)
+        if not math.isfinite(now_s):  # the store does not tell when: nothing is known to be old
+            return 0
+        before_s = now_s - older_than_s
+        doomed = _blobs_older_than(store, before_s)
+        if doomed:
+            doomed -= _referenced_blobs(store)
+        if doomed:
+            doomed &= _blobs_older_than(store, before_s)
+        for key in sorted(doomed):
+            store.delete(key)
+        return len(doomed)
 
     @override
     def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:
@@ -195,7 +171,7 @@ class RemoteRegistry(Registry):
 
     def _take_number(self, store: ConditionalStore, name: str, raw: bytes) -> Version:
         """Store a manifest under the first number that nobody else was faster to take."""
-        first = 1 + max(self._stored(name).numbers, default=0)
+        first = 1 + max(self._stored.entries(name).get(name, ModelEntries()).numbers, default=0)
         for number in range(first, first + _MAX_NUMBER_ATTEMPTS):
             if store.put_if_absent(manifest_key(name, number), raw):
                 return self.version(name, number)

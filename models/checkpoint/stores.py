@@ -10,7 +10,8 @@ import os
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -131,7 +132,35 @@ class ConditionalStore(ObjectStore):
         """Remove an object, if it is there."""
 
 
-class FolderStore(ConditionalStore):
+class LockedStore(ConditionalStore):
+    """A store whose conditional writes are atomic because all its writers hold a lock."""
+
+    @abstractmethod
+    def _lock(self, key: str) -> AbstractContextManager[object]:
+        """Lock of an object, for this process and all others that write to the store."""
+
+    @override
+    def upload(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    @override
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        return self._put_if(key, content, None)
+
+    @override
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
+        return self._put_if(key, content, tag)
+
+    def _put_if(self, key: str, content: bytes, tag: str | None) -> bool:
+        with self._lock(key):
+            current = self.read(key)
+            if (None if current is None else current.tag) != tag:
+                return False
+            self.put(key, content)
+        return True
+
+
+class FolderStore(LockedStore):
     """Files below a local folder, each replaced by one rename; conditional writes hold the lock of the file's folder.
 
     Args:
@@ -185,33 +214,20 @@ class FolderStore(ConditionalStore):
             fsync_path(path.parent)
 
     @override
-    def upload(self, key: str, path: Path) -> None:
-        self.put(key, path.read_bytes())
-
-    @override
-    def put_if_absent(self, key: str, content: bytes) -> bool:
-        return self._put_if(key, content, lambda current: current is None)
-
-    @override
-    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
-        return self._put_if(key, content, lambda current: current is not None and current.tag == tag)
-
-    @override
     def delete(self, key: str) -> None:
         try:
             (self._root / key).unlink(missing_ok=True)
         except OSError as error:
             raise RegistryError(f"cannot remove {self._root / key}: {error.strerror}") from None
 
-    def _put_if(self, key: str, content: bytes, expects: Callable[[TaggedContent | None], bool]) -> bool:
+    @override
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
         folder = (self._root / key).parent
         with report_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with locked_folder(folder):
-                if not expects(self.read(key)):
-                    return False
-                self.put(key, content)
-        return True
+                yield
 
     def _check_root(self) -> None:
         """Tell a registry that is gone from one without such a file: the file may come back with it."""
