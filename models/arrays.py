@@ -4,8 +4,9 @@ Models compute in NumPy on a CPU and in torch on a CUDA device. Code that uses t
 host converts them here; this module does not import torch.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+import mmap
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,46 @@ class Array(Protocol):
         ...
 
     def __getitem__(self, key: Any, /) -> Any: ...
+
+
+class ModelBytes(NamedTuple):
+    """Memory of a model in bytes.
+
+    Attributes:
+        own: private memory of this process.
+        mapped: files mapped into memory; processes share their pages, but each counts all of them.
+        device: memory of a device.
+    """
+
+    own: int = 0
+    mapped: int = 0
+    device: int = 0
+
+    @property
+    def host(self) -> int:
+        """Bytes that count towards the budget; mapped pages do, as a model is fast only while they are resident."""
+        return self.own + self.mapped
+
+
+def array_bytes(arrays: Iterable[Any]) -> ModelBytes:
+    """Sum the memory behind NumPy arrays, each file and each block once; a view counts as the whole of it."""
+    own: dict[int, int] = {}
+    mapped: dict[int, int] = {}
+    for array in arrays:
+        base = array
+        while isinstance(base, np.ndarray) and base.base is not None:
+            base = base.base
+        file = base.obj if isinstance(base, memoryview) else base
+        if isinstance(file, mmap.mmap):
+            mapped[id(file)] = len(file)
+        else:
+            own[id(base)] = base.nbytes if isinstance(base, np.ndarray) else array.nbytes
+    return ModelBytes(sum(own.values()), sum(mapped.values()))
+
+
+def add_bytes(sizes: Iterable[ModelBytes]) -> ModelBytes:
+    """Sum the memory of the parts of a model."""
+    return ModelBytes(*map(sum, zip(ModelBytes(), *sizes, strict=True)))
 
 
 def to_numpy(array: Array) -> FloatArray:

@@ -1,44 +1,47 @@
 """Calls of a computation to a language model, and the generators that make them.
 
-A computation is a generator function: it evaluates `log_probs = yield from next_log_probs(model,
-state)` and is resumed with the answer, or yields None to let others run. `run_calls` answers the
+A computation is a generator function: it evaluates `log_probs = yield from Predict(model, state)`
+and is resumed with the answer, or yields None to let others run. `run_calls` answers the
 calls one by one; the service's engine answers them in batches with those of other requests.
 """
 
 from collections.abc import Generator, Hashable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias
 
-import numpy as np
+from typing_extensions import TypeVar, override
 
 from models.arrays import FloatArray, TokenIds, to_numpy
 from models.language_model import (
-    SCORES,
     STATE,
     LanguageModel,
     ReadResult,
     TopTokens,
     Want,
     read_sequences,
+    score_choices,
 )
-from models.language_model import score_choices as _score_choices
 
-A = TypeVar("A")
+A = TypeVar("A", default=Any)
 CallGenerator: TypeAlias = Generator[Any, Any, A]
 """Part of a computation: yields model calls and returns an answer of type A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ModelCall:
-    """A computation of a model on R rows.
+class ModelCall(Generic[A]):
+    """A computation of a model on R rows; `yield from` it returns the answer, of type A.
 
     Attributes:
         model: any language model.
-        state: R rows.
+        state: R rows; it is not changed.
     """
 
     model: LanguageModel[Any]
     state: Any
+
+    def __iter__(self) -> CallGenerator[A]:
+        answer: A = yield self
+        return answer
 
     @property
     def kind(self) -> Hashable:
@@ -52,32 +55,32 @@ class ModelCall:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step(ModelCall):
-    """Read one token per row [R] and predict the next."""
+class Step(ModelCall[tuple[Any, FloatArray]]):
+    """Read one token per row [R] and predict the next: the state after it, and log-probabilities as of `Predict`."""
 
     tokens: TokenIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Predict(ModelCall):
-    """Predict the next token of each row."""
+class Predict(ModelCall[FloatArray]):
+    """Predict the next token of each row: natural-log probabilities [R, V], read-only."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rank(ModelCall):
-    """Predict the most probable next tokens, with a model that need not compute the whole distribution."""
+class Rank(ModelCall[TopTokens]):
+    """Predict the `count` most probable next tokens of each row [R, count]; the model must be a `TopKPredictor`."""
 
     count: int
 
     @property
+    @override
     def kind(self) -> Hashable:
-        """Key of calls for equally many tokens."""
         return type(self), id(self.model), self.count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read(ModelCall):
-    """Read tokens [R, T] with row lengths [R] for log-probabilities, the state after them, or both.
+class Read(ModelCall[ReadResult]):
+    """Read tokens, in one pass if the model supports it, for log-probabilities, the state after them, or both.
 
     Attributes:
         tokens: ids [R, T].
@@ -90,19 +93,19 @@ class Read(ModelCall):
     want: Want
 
     @property
+    @override
     def kind(self) -> Hashable:
-        """Key of calls that want the same results."""
         return type(self), id(self.model), self.want
 
     @property
+    @override
     def size(self) -> int:
-        """Number of tokens without padding."""
         return int(self.lengths.sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoreRagged(ModelCall):
-    """Score tokens of concatenated sequences; the caller bounds their number.
+class ScoreRagged(ModelCall[FloatArray]):
+    """Score concatenated sequences with a `RaggedScorer`: natural-log probabilities [N]; the caller bounds N.
 
     Attributes:
         tokens: ids of R sequences, one after the other [N].
@@ -113,125 +116,43 @@ class ScoreRagged(ModelCall):
     offsets: TokenIds
 
     @property
+    @override
     def size(self) -> int:
-        """Number of tokens."""
         return len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoreChoices(ModelCall):
-    """Score candidate next tokens of rows.
+class ScoreChoices(ModelCall[FloatArray]):
+    """Score tokens, each as the next of one of R rows: natural-log probabilities [C].
 
     Attributes:
-        rows: row of each candidate, in ascending order [C].
-        tokens: ids of the candidates [C].
+        rows: row of each token, in ascending order [C].
+        tokens: ids [C].
     """
 
     rows: TokenIds
     tokens: TokenIds
 
 
-def step(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> CallGenerator[tuple[Any, FloatArray]]:
-    """Read one token per row, then predict the next.
-
-    Args:
-        model: any language model.
-        state: R rows; it is not changed.
-        tokens: ids [R].
-
-    Returns:
-        The state after the tokens and natural-log probabilities [R, V], read-only.
-    """
-    return cast("tuple[Any, FloatArray]", (yield Step(model, state, np.asarray(tokens))))
-
-
-def next_log_probs(model: LanguageModel[Any], state: Any) -> CallGenerator[FloatArray]:
-    """Predict the next token of each row: natural-log probabilities [R, V], read-only."""
-    return cast("FloatArray", (yield Predict(model, state)))
-
-
-def top_k(model: LanguageModel[Any], state: Any, count: int) -> CallGenerator[TopTokens]:
-    """Return the most probable next tokens of each row [R, count]; the model must be a `TopKPredictor`."""
-    return cast("TopTokens", (yield Rank(model, state, count)))
-
-
-def consume(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> CallGenerator[Any]:
-    """Read tokens [R, T], lengths[r] of them in row r, and return the state after them."""
-    return (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), STATE))
-
-
-def advance(model: LanguageModel[Any], state: Any, tokens: TokenIds) -> CallGenerator[Any]:
-    """Read one token per row [R] and return the state after it."""
-    return (yield Read(model, state, tokens[:, None], np.ones(len(tokens), dtype=np.int64), STATE))
-
-
-def score(
-    model: LanguageModel[Any],
-    state: Any,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    *,
-    normalised: bool = True,
-) -> CallGenerator[FloatArray]:
-    """Score tokens [R, T] with row lengths [R]: natural-log probabilities or logits [R, T], 0 past a row's length."""
-    want = SCORES._replace(normalised=normalised)
-    return cast("FloatArray", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), want)))
-
-
-def read(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
-) -> CallGenerator[ReadResult]:
-    """Score tokens as `score` and return the state as `consume`, in one pass if the model supports it."""
-    want = Want(scores=True, state=True)
-    return cast("ReadResult", (yield Read(model, state, np.asarray(tokens), np.asarray(lengths), want)))
-
-
-def score_ragged(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, offsets: TokenIds
-) -> CallGenerator[FloatArray]:
-    """Score R concatenated sequences: natural-log probabilities [N].
-
-    Args:
-        model: a `RaggedScorer`.
-        state: R rows.
-        tokens: ids [N].
-        offsets: start of each sequence, and N at the end [R + 1].
-    """
-    return cast("FloatArray", (yield ScoreRagged(model, state, np.asarray(tokens), np.asarray(offsets))))
-
-
-def score_choices(
-    model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
-) -> CallGenerator[FloatArray]:
-    """Score tokens [C], each as the next of one of R rows: natural-log probabilities [C].
-
-    Args:
-        model: any language model.
-        state: R rows.
-        rows: row of each token, in ascending order [C].
-        tokens: ids [C].
-    """
-    return cast("FloatArray", (yield ScoreChoices(model, state, np.asarray(rows), np.asarray(tokens))))
-
-
 def run_call(call: ModelCall) -> Any:
-    """Compute the answer to one call without an engine: to predict, to read, or to score choices.
+    """Compute the answer to one call without an engine: to step, to predict, to read, or to score choices.
 
     Raises:
         TypeError: the call is of another kind.
     """
     if isinstance(call, Predict):
         return to_numpy(call.model.next_log_probs(call.state))
+    if isinstance(call, Step):
+        state = call.model.advance(call.state, call.tokens)
+        return state, to_numpy(call.model.next_log_probs(state))
     if isinstance(call, ScoreChoices):
-        return _score_choices(call.model, call.state, call.rows, call.tokens)
+        return score_choices(call.model, call.state, call.rows, call.tokens)
     if not isinstance(call, Read):
         raise TypeError(f"{type(call).__name__} is no call of a computation without an engine")
     if call.want == STATE and call.tokens.shape[1] == 1 and call.lengths.all():
-        return call.model.advance(call.state, call.tokens[:, 0])  # spares the preparations for sequences
-    result = read_sequences(call.model, call.state, call.tokens, call.lengths, call.want)
-    if call.want.scores and call.want.state:
-        return result
-    return result.log_probs if call.want.scores else result.state
+        # spares the preparations for sequences
+        return ReadResult(state=call.model.advance(call.state, call.tokens[:, 0]))
+    return read_sequences(call.model, call.state, call.tokens, call.lengths, call.want)
 
 
 def run_calls(work: CallGenerator[A]) -> A:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import TypeIs
 
-from models.arrays import Array, FloatArray, TokenIds, to_numpy
+from models.arrays import Array, FloatArray, ModelBytes, TokenIds, to_numpy
 from models.vocabulary import EOS, Vocabulary
 
 
@@ -67,6 +67,10 @@ class LanguageModel(Protocol[S]):
     @property
     def normalised(self) -> bool:
         """Return whether each row of `next_log_probs` sums to 1 within 1e-5."""
+        ...
+
+    def memory(self) -> ModelBytes:
+        """The memory of the model's weights or tables; small things aside."""
         ...
 
     def initial_state(self, batch: int) -> S:
@@ -125,9 +129,9 @@ class ReadResult(NamedTuple):
         state: B rows.
     """
 
-    log_probs: FloatArray
-    features: FloatArray
-    state: Any
+    log_probs: FloatArray = np.zeros((0, 0), np.float32)
+    features: FloatArray = np.zeros((0, 0, 0), np.float32)
+    state: Any = None
 
 
 @runtime_checkable
@@ -251,6 +255,9 @@ class FeatureExtractor(Protocol[S_contra]):
     def features(self, state: S_contra) -> Array:
         """The vector of each row [B, W]."""
         ...
+
+
+_MAX_DISTRIBUTION_ENTRIES = 1 << 21  # log-probabilities of `score_choices` in memory at once (8 MiB)
 
 
 def is_lookup(model: LanguageModel[Any]) -> bool:
@@ -377,9 +384,21 @@ def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, l
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-    """Log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`."""
+    """Log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`.
+
+    Of a model that neither scores choices nor looks them up, each row's distribution is computed once, a bounded
+    number at a time.
+    """
     if supports(model, ChoiceScorer):
         return model.score_choices(state, rows, tokens)
-    single_lengths = np.ones(len(tokens), dtype=np.int64)
-    scores: FloatArray = score_sequences(model, state.select(rows), tokens[:, None], single_lengths)[:, 0]
+    if is_lookup(model):
+        lengths = np.ones(len(tokens), dtype=np.int64)
+        return score_sequences(model, state.select(rows), tokens[:, None], lengths)[:, 0]
+    scores = np.empty(len(tokens), dtype=np.float32)
+    used, numbers = np.unique(rows, return_inverse=True)
+    size = max(1, _MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary))
+    for first in range(0, len(used), size):
+        log_probs = to_numpy(model.next_log_probs(state.select(used[first : first + size])))
+        cut = slice(*np.searchsorted(numbers, [first, first + size]))
+        scores[cut] = log_probs[numbers[cut] - first, tokens[cut]]
     return scores

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import Array, FloatArray, TokenIds, on_one_device, to_numpy
+from models.arrays import (
+    Array,
+    FloatArray,
+    ModelBytes,
+    TokenIds,
+    add_bytes,
+    on_one_device,
+    to_numpy,
+)
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.language_model import (
@@ -109,6 +117,10 @@ class MixtureModel:
     def num_parameters(self) -> int:
         """Numbers learnt by all parts, and the weights."""
         return int(self._log_weights.size) + sum(getattr(part, "num_parameters", 0) for part in self.parts)
+
+    def memory(self) -> ModelBytes:
+        """The memory of all parts."""
+        return add_bytes(part.memory() for part in self.parts)
 
     def initial_state(self, batch: int) -> MixtureState:
         """The state after `<s>` of every part."""

@@ -172,29 +172,41 @@ class PackedWeightCache:
         folder: on a file system with `flock`, best in memory; writable by this user only. None caches nothing: every
             call makes the arrays, in this process's memory.
         key: what the arrays are computed from: equal if and only if they are.
+        arrays: a list that is added to; None for a cache that is no section of another.
+
+    Attributes:
+        arrays: of a section, all that was got from it and from its own sections.
     """
 
-    def __init__(self, folder: Path | None = None, key: str = "") -> None:
+    def __init__(
+        self, folder: Path | None = None, key: str = "", arrays: list[npt.NDArray[Any]] | None = None
+    ) -> None:
+        self.arrays: list[npt.NDArray[Any]] = [] if arrays is None else arrays
+        self._is_section = arrays is not None
         self._folder = folder
         self._key = key
 
     def section(self, name: str) -> "PackedWeightCache":
         """A section of the cache, with its own names."""
-        return PackedWeightCache(self._folder, f"{self._key}.{name}")
+        return PackedWeightCache(self._folder, f"{self._key}.{name}", self.arrays if self._is_section else [])
 
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
         """The arrays of a name, mapped, or made by `make`, which must always return the same.
 
         Writing to them changes this process's copy only.
         """
-        if self._folder is None:
-            return make()
-        path = self._folder / f"{self._key}.{name}"
+        arrays = make() if self._folder is None else self._get_or_make(self._folder, name, make)
+        if self._is_section:
+            self.arrays += arrays.values()
+        return arrays
+
+    def _get_or_make(self, folder: Path, name: str, make: Callable[[], Arrays]) -> Arrays:
+        path = folder / f"{self._key}.{name}"
         try:
             cached = _map_existing(path)
             if cached is not None:
                 return cached
-            with (self._folder / _LOCK_FILE).open("wb") as lock:
+            with (folder / _LOCK_FILE).open("wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 return _map_existing(path) or _write_and_map(path, make())
         except OSError as error:

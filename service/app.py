@@ -5,10 +5,9 @@ import faulthandler
 import importlib.metadata
 import secrets
 import signal
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -32,7 +31,7 @@ from service.engine.metrics import Metrics
 from service.engine.model_host import READY, ModelHost, ModelReloader, readiness
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.engine.state_store import StateStore, UserStore
-from service.http_server import listen, make_server, url_of
+from service.http_server import DrainingServer, listen, url_of
 from service.logs import configure_logs
 from service.middleware.authentication import AccessRule, AccessTable, Authentication
 from service.middleware.cross_origin import CORS_OPTIONS, CrossOriginGuard
@@ -44,16 +43,11 @@ from service.routes import (
     check,
     completions,
     endpoints,
-    generate,
-    health,
     models,
-    next_token,
     playground,
-    quality,
     rerank,
     score,
     states,
-    tokenize,
 )
 from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings
@@ -62,7 +56,7 @@ from service.workers.broadcast import Broadcast
 from service.workers.peers import AffinityRelay, Peer, PeerEndpoints
 from service.workers.pool import WorkerPool
 from service.workers.supervisor import Supervisor, modules_for, preload, probe_in_child
-from service.workers.worker import make_worker_server
+from service.workers.worker import WorkerServer
 
 _log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
@@ -81,19 +75,14 @@ _PREFIX_CACHE_GAUGES = {
 _ROUTERS = tuple(
     module.router
     for module in (
-        next_token,
         score,
         rerank,
-        generate,
         completions,
         autocomplete,
         check,
-        quality,
         states,
-        tokenize,
         playground,
         models,
-        health,
         endpoints,
     )
 )
@@ -169,59 +158,44 @@ def serve(settings: Settings) -> None:
         InvalidInputError: listening on the address failed, or a setting cannot be applied.
         FormatError: the file of API keys is missing or damaged.
     """
-    configure_logs(level=settings.log_level, form=settings.log_format, texts=settings.log_texts)
+    log = partial(
+        configure_logs, level=settings.log_level, form=settings.log_format, texts=settings.log_texts
+    )
+    log()
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)  # inherited by workers
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     if settings.workers > 1:
-        _serve_workers(settings)
-        return
-    app = create_app(settings)
-    listening = listen(settings)
-    _install_key_reload(app)
-    _log_address(app, listening)
-    make_server(app, settings).run(sockets=[listening])
-
-
-def _serve_workers(settings: Settings) -> None:
-    """Serve with several worker processes; returns in each of them."""
-    patience_s = settings.drain_timeout_s + _STOP_GRACE_S
-    supervisor = Supervisor(
-        settings.workers,
-        name=settings.process_name,
-        patience_s=patience_s,
-        hang_timeout_s=settings.hang_timeout_s,
-    )
-    preload(probe_in_child(lambda: modules_for(create_app(settings).state.services.host)))
-    listening = listen(settings)
-    _run_worker(settings, supervisor.run(listening), listening)
-
-
-def _run_worker(settings: Settings, pool: WorkerPool, listening: socket.socket) -> None:
-    """Run one of several workers."""
-    configure_logs(
-        level=settings.log_level, form=settings.log_format, texts=settings.log_texts, worker=pool.number
-    )
-    if settings.pin_workers:
-        pool.pin()
-    app = create_app(settings, pool)
-    pool.status.mark_composed(pool.number)
-    _install_key_reload(app)
-    _log_address(app, listening)
-    make_worker_server(app, settings, pool, listening).run()
-
-
-def _log_address(app: FastAPI, listening: socket.socket) -> None:
-    """Log the service's URL and default model; as a warning if the default is a guess."""
-    host: ModelHost = app.state.services.host
-    log = _log.warning if host.default_model.is_guess else _log.info
-    log("serving", url=url_of(listening), default=host.default.address, reason=host.default_model.reason)
-
-
-def _install_key_reload(app: FastAPI) -> None:
-    """Reload the keys at SIGHUP."""
+        supervisor = Supervisor(
+            settings.workers,
+            name=settings.process_name,
+            patience_s=settings.drain_timeout_s + _STOP_GRACE_S,
+            hang_timeout_s=settings.hang_timeout_s,
+        )
+        preload(probe_in_child(lambda: modules_for(create_app(settings).state.services.host)))
+        listening = listen(settings)
+        pool = supervisor.run(listening)  # returns in each worker
+        log(worker=pool.number)
+        if settings.pin_workers:
+            pool.pin()
+        app = create_app(settings, pool)
+        pool.status.composed[pool.number] = 1
+        server: DrainingServer = WorkerServer(app, settings, pool, listening)
+        sockets = None
+    else:
+        app = create_app(settings)
+        listening = listen(settings)
+        server, sockets = DrainingServer(app, settings), [listening]
     keys: KeyStore = app.state.keys
     signal.signal(signal.SIGHUP, lambda *_: keys.force_reload())
+    default = app.state.services.host.default_model
+    (_log.warning if default.is_guess else _log.info)(
+        "serving",
+        url=url_of(listening),
+        default=app.state.services.host.default.address,
+        reason=default.reason,
+    )
+    server.run(sockets=sockets)
 
 
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
@@ -274,43 +248,6 @@ def _model_copies(settings: Settings) -> Copies | None:
 
 def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None) -> Services:
     metrics = Metrics(None if pool is None else pool.number)
-    host = _model_host(settings, metrics, pool, copies)
-    reloader = ModelReloader(
-        host,
-        interval_s=settings.watch_interval_s,
-        peers_started=(lambda: True) if pool is None else (lambda: pool.status.all_started),
-    )
-    engine = _engine(settings, metrics)
-    _add_status_gauges(metrics, host, reloader, engine.scheduler, follows=settings.watch_interval_s > 0)
-    limits = Limits(
-        max_texts=settings.max_texts_per_request,
-        max_tokens_per_sequence=settings.max_tokens_per_sequence,
-        max_new_tokens=settings.max_new_tokens,
-        max_top_k=settings.max_top_k,
-    )
-    profiles = ProfileStore(settings.registry)
-    users = UserStore(max_users=settings.max_users, bounds=UserModelLimits(max_words=settings.max_user_words))
-    metrics.add_gauge("autocomplete_users", "users whose accepted words are remembered", lambda: len(users))
-    process = pool.process_name if pool is not None else settings.process_name or secrets.token_hex(4)
-    state_store = _state_store(settings, metrics, process)
-    calibrations = CalibrationStore(settings.registry)
-    return Services(
-        host,
-        reloader,
-        engine,
-        state_store,
-        profiles,
-        calibrations,
-        users,
-        AutocompleteSessions(),
-        metrics,
-        limits,
-    )
-
-
-def _model_host(
-    settings: Settings, metrics: Metrics, pool: WorkerPool | None, copies: Copies | None
-) -> ModelHost:
     host = ModelHost(
         open_registry(settings.registry, cache=settings.registry_cache),
         addresses=settings.models,
@@ -323,70 +260,87 @@ def _model_host(
         load=partial(load_checkpoint, shared=None if pool is None else pool.weights, copies=copies),
         observer=metrics,
     )
-    metrics.add_gauge("models_loaded", "models that can answer", lambda: host.num_loaded)
-    metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
-    for index, (name, description) in enumerate(_PREFIX_CACHE_GAUGES.items()):
-        metrics.add_model_gauge(name, description, partial(_prefix_cache_figure, host, index))
-    return host
-
-
-def _engine(settings: Settings, metrics: Metrics) -> Engine:
+    reloader = ModelReloader(
+        host,
+        interval_s=settings.watch_interval_s,
+        peers_started=(lambda: True) if pool is None else (lambda: all(pool.status.started)),
+    )
     scheduler = Scheduler(
         clock=time.monotonic,
         limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
         observer=metrics,
     )
-    metrics.add_gauge(
-        "num_requests_waiting", "requests without their first step", lambda: scheduler.num_waiting
-    )
-    metrics.add_gauge(
-        "num_requests_running",
-        "requests that have had their first step",
-        lambda: len(scheduler) - scheduler.num_waiting,
-    )
-    return Engine(
+    engine = Engine(
         scheduler,
         clock=time.monotonic,
         request_timeout_s=settings.request_timeout_ms / 1000,
         hang_timeout_s=settings.hang_timeout_s,
     )
-
-
-def _add_status_gauges(
-    metrics: Metrics, host: ModelHost, reloader: ModelReloader, scheduler: Scheduler, *, follows: bool
-) -> None:
-    """Add gauges for operators: readiness, age of the registry's last look-up, memory in use and its limit."""
-    metrics.describe(version=importlib.metadata.version("gramophone-lm"))
-    ready = partial(readiness, host, reloader, scheduler)
-    metrics.add_gauge("ready", "1 while requests should be sent here", lambda: ready() == READY)
-    metrics.add_gauge(
-        "draining", "1 while the service finishes what is under way", lambda: scheduler.draining
+    limits = Limits(
+        max_texts=settings.max_texts_per_request,
+        max_tokens_per_sequence=settings.max_tokens_per_sequence,
+        max_new_tokens=settings.max_new_tokens,
+        max_top_k=settings.max_top_k,
     )
-    if follows:
-        metrics.add_gauge(
-            "registry_look_age_seconds",
-            "time since the registry could last be read",
-            lambda: host.registry_look_age_s,
-        )
-    if reports_memory():
-        metrics.add_gauge(
-            "memory_working_set_bytes",
-            "memory in use in this container, or else on this machine, by all its processes",
-            lambda: system_memory().used,
-        )
-        metrics.add_gauge("memory_limit_bytes", "memory there is for them", lambda: system_memory().limit)
-
-
-def _state_store(settings: Settings, metrics: Metrics, process: str) -> StateStore:
-    store = StateStore(
-        process=process,
+    states = StateStore(
+        process=pool.process_name if pool is not None else settings.process_name or secrets.token_hex(4),
         max_states=settings.max_states,
         max_bytes=settings.max_state_bytes,
         ttl_s=settings.state_ttl_s,
     )
-    metrics.add_gauge("states", "states of texts that are kept for decoders", lambda: len(store))
-    metrics.add_gauge("states_bytes", "memory that these states take", lambda: store.num_bytes)
-    return store
+    services = Services(
+        host,
+        reloader,
+        engine,
+        states,
+        ProfileStore(settings.registry),
+        CalibrationStore(settings.registry),
+        UserStore(max_users=settings.max_users, bounds=UserModelLimits(max_words=settings.max_user_words)),
+        AutocompleteSessions(),
+        metrics,
+        limits,
+    )
+    _add_gauges(services, follows=settings.watch_interval_s > 0)
+    return services
+
+
+def _add_gauges(services: Services, *, follows: bool) -> None:
+    """Add the gauges of the services, which are read at each scrape."""
+    metrics, host, scheduler = services.metrics, services.host, services.engine.scheduler
+    ready = partial(readiness, host, services.reloader, scheduler)
+    gauges: dict[str, tuple[str, Callable[[], float]]] = {
+        "models_loaded": ("models that can answer", lambda: host.num_loaded),
+        "num_requests_waiting": (
+            "requests without their first step",
+            lambda: scheduler.admission.num_waiting,
+        ),
+        "num_requests_running": (
+            "requests that have had their first step",
+            lambda: len(scheduler) - scheduler.admission.num_waiting,
+        ),
+        "ready": ("1 while requests should be sent here", lambda: ready() == READY),
+        "draining": ("1 while the service finishes what is under way", lambda: scheduler.admission.draining),
+        "autocomplete_users": ("users whose accepted words are remembered", lambda: len(services.users)),
+        "states": ("states of texts that are kept for decoders", lambda: len(services.states)),
+        "states_bytes": ("memory that these states take", lambda: services.states.num_bytes),
+    }
+    if follows:
+        gauges["registry_look_age_seconds"] = (
+            "time since the registry could last be read",
+            lambda: host.registry_look_age_s,
+        )
+    if reports_memory():
+        gauges["memory_working_set_bytes"] = (
+            "memory in use in this container, or else on this machine, by all its processes",
+            lambda: system_memory().used,
+        )
+        gauges["memory_limit_bytes"] = "memory there is for them", lambda: system_memory().limit
+    metrics.describe(version=importlib.metadata.version("gramophone-lm"))
+    for name, (description, read) in gauges.items():
+        metrics.add_gauge(name, description, read)
+    metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
+    for index, (name, description) in enumerate(_PREFIX_CACHE_GAUGES.items()):
+        metrics.add_model_gauge(name, description, partial(_prefix_cache_figure, host, index))
 
 
 def _prefix_cache_figure(host: ModelHost, index: int) -> dict[str, float]:

@@ -167,8 +167,14 @@ class GuardedProtocol(HttpToolsProtocol):
     """Connection with limits on the time for requests to arrive and on the size of their heads.
 
     A connection over the limit in number may send one request, which the application answers 503; over twice the
-    limit it is closed, and so is that of a client that does not read its reply. `make_protocol` makes a class with
-    the given limits.
+    limit it is closed, and so is that of a client that does not read its reply. A subclass sets the limits, as
+    uvicorn takes a class.
+
+    Attributes:
+        max_connections: maximum of open connections.
+        max_header_bytes: maximum size of a request's line and headers together.
+        receive_timeout_s: time for a request to arrive.
+        slow_clients: clients that are slow to read their replies.
     """
 
     max_connections = 4096
@@ -441,29 +447,3 @@ async def _send_unchunked(cycle: RequestResponseCycle, message: Any) -> None:
     cycle.chunked_encoding = False
     cycle.expected_content_length = len(message.get("body", b""))
     await RequestResponseCycle.send(cycle, message)
-
-
-def make_protocol(
-    *,
-    max_connections: int,
-    max_header_bytes: int,
-    receive_timeout_s: float,
-    send_timeout_s: float,
-    max_unsent_bytes: int,
-) -> type[GuardedProtocol]:
-    """Make a class of the protocol with these limits, as uvicorn takes a class.
-
-    Args:
-        max_connections: maximum of open connections.
-        max_header_bytes: maximum size of a request's line and headers together.
-        receive_timeout_s: time for a request to arrive.
-        send_timeout_s: time in which a client must read a part of its reply.
-        max_unsent_bytes: maximum of unsent bytes of all replies.
-    """
-    limits = {
-        "max_connections": max_connections,
-        "max_header_bytes": max_header_bytes,
-        "receive_timeout_s": receive_timeout_s,
-        "slow_clients": SlowClients(timeout_s=send_timeout_s, max_bytes=max_unsent_bytes),
-    }
-    return type("Guarded", (GuardedProtocol,), limits)

@@ -9,7 +9,7 @@ import asyncio
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -19,9 +19,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from models.errors import InvalidInputError
-from service.http_protocol import make_protocol
+from service.engine.engine import Engine
+from service.http_protocol import GuardedProtocol, SlowClients
 from service.middleware.cross_origin import is_loopback
-from service.routes.request import Services
 from service.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -109,21 +109,14 @@ class DrainingServer(uvicorn.Server):
     """Server that accepts no new work after a signal to stop; a second signal ends it at once.
 
     Args:
-        config: configuration of uvicorn.
-        on_signal: function called at a signal to stop.
-        drain: function called when the server stops, which ends running work after a timeout.
+        app: application with its services.
+        settings: limits, and the time for running work to end.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        *,
-        on_signal: Callable[[], None],
-        drain: Callable[[], Awaitable[None]],
-    ) -> None:
-        super().__init__(config)
-        self._on_signal = on_signal
-        self._drain = drain
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(server_config(app, settings))
+        self._engine: Engine = app.state.services.engine
+        self._drain_timeout_s = settings.drain_timeout_s
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -135,17 +128,17 @@ class DrainingServer(uvicorn.Server):
             self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Call `on_signal`; uvicorn then waits for running requests."""
+        """Refuse new work; uvicorn then waits for running requests."""
         if self.should_exit:
             # the default action works even if Python code hangs
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
-        self._on_signal()
+        self._engine.scheduler.drain()
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; running requests have the time that `drain` allows."""
-        draining = asyncio.ensure_future(self._drain())
+        """Stop; running requests have the time that the settings allow."""
+        draining = asyncio.ensure_future(self._engine.close(drain_timeout_s=self._drain_timeout_s))
         await super().shutdown(sockets)
         await draining
 
@@ -166,39 +159,20 @@ class DrainingServer(uvicorn.Server):
         task.add_done_callback(self._tasks.discard)
 
 
-def make_server(app: FastAPI, settings: Settings) -> DrainingServer:
-    """Make the server of an application, with the settings' limits."""
-    engine = app.state.services.engine
-    return DrainingServer(
-        server_config(app, settings), on_signal=engine.scheduler.drain, drain=make_drain(app, settings)
-    )
-
-
-def make_drain(app: FastAPI, settings: Settings) -> Callable[[], Awaitable[None]]:
-    """Return a function that ends an application's running work, within the settings' time."""
-    services: Services = app.state.services
-
-    async def drain() -> None:
-        await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
-
-    return drain
-
-
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Return uvicorn's configuration for an application and the settings' limits."""
-    protocol = make_protocol(
-        max_connections=reserve_descriptors(settings.max_connections),
-        max_header_bytes=settings.max_header_bytes,
-        receive_timeout_s=settings.body_timeout_s,
-        send_timeout_s=settings.send_timeout_s,
-        max_unsent_bytes=settings.max_unsent_bytes,
-    )
+    limits = {
+        "max_connections": reserve_descriptors(settings.max_connections),
+        "max_header_bytes": settings.max_header_bytes,
+        "receive_timeout_s": settings.body_timeout_s,
+        "slow_clients": SlowClients(timeout_s=settings.send_timeout_s, max_bytes=settings.max_unsent_bytes),
+    }
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=protocol,
+        http=type("Guarded", (GuardedProtocol,), limits),
         ws="none",  # a request to upgrade is answered like any other
         lifespan="on",
         log_config=None,

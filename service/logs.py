@@ -35,9 +35,13 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         texts: whether messages of exceptions raised by requests are written.
         worker: number of this worker, for every line; None for a single process.
     """
+
+    def add_worker(_logger: Any, _method: str, event: _Event) -> _Event:
+        event.setdefault("worker", worker)  # unless the line has that of another worker
+        return event
+
     shared: list[Any] = [
-        *([] if worker is None else [_WorkerField(worker)]),
-        structlog.contextvars.merge_contextvars,
+        *([] if worker is None else [add_worker]),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
@@ -53,17 +57,11 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         logger_factory=_LineLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    _configure_libraries(level, [*shared, _ExceptionText(texts=texts, is_ours=False), _escape_values], finish)
-
-
-def _configure_libraries(level: str, processors: list[Any], finish: Any) -> None:
-    """Configure the lines of `logging` in the same way."""
+    # lines of `logging` in the same way
+    remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    processors = [*shared, _ExceptionText(texts=texts, is_ours=False), _escape_values, remove_meta, finish]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            processors=[*processors, structlog.stdlib.ProcessorFormatter.remove_processors_meta, finish]
-        )
-    )
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors))
     # a line that cannot be written, to a full disk or a closed pipe, must not fail a request
     logging.raiseExceptions = False
     root = logging.getLogger()
@@ -131,18 +129,6 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
         elif isinstance(value, (list, tuple)):
             event[key] = [escape(item) if isinstance(item, str) else item for item in value]
     return event
-
-
-class _WorkerField:
-    """Processor that adds the worker's number to every line."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __call__(self, _logger: Any, _method: str, event: _Event) -> _Event:
-        """Add the number, unless the line has that of another worker."""
-        event.setdefault("worker", self._number)
-        return event
 
 
 class _ExceptionText:

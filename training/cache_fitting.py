@@ -2,22 +2,22 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray
 from models.cache import kernels
 from models.cache.config import CacheConfig, CacheKind
 from models.cache.history import History
 from models.cache.kernels import SimilarityDecay, padded_width, to_unit_vectors
-from models.cache.model import CacheModel, score_with_history
+from models.cache.model import score_with_history
 from models.errors import InvalidInputError
 from models.language_model import (
     LanguageModel,
-    ReadResult,
     Want,
     feature_size,
     perplexity,
@@ -57,18 +57,6 @@ class CacheGrid(NamedTuple):
     half_lives: tuple[float | None, ...]
 
 
-class CacheScores(NamedTuple):
-    """Cache scores of N tokens; see `models.cache.kernels.cache_shares`.
-
-    Attributes:
-        shares: [N], float32.
-        evidence: [N], float32.
-    """
-
-    shares: FloatArray
-    evidence: FloatArray
-
-
 class CacheGridScores(NamedTuple):
     """Scores of a text's predicted tokens by a model and by a grid of caches.
 
@@ -88,16 +76,12 @@ class CacheGridScores(NamedTuple):
     kind: CacheKind
     window: int
 
-    def of(self, config: CacheConfig) -> CacheScores:
-        """Return the scores of one cache of the grid."""
-        row, column = (
-            self.grid.flatnesses.index(config.flatness),
-            self.grid.half_lives.index(config.half_life),
-        )
-        return CacheScores(
-            np.ascontiguousarray(self.shares[:, row, column]),
-            np.ascontiguousarray(self.evidence[:, row, column]),
-        )
+    def of(self, config: CacheConfig) -> tuple[FloatArray, FloatArray]:
+        """Return the shares and the evidence [N each] of one cache of the grid."""
+        row = self.grid.flatnesses.index(config.flatness)
+        column = self.grid.half_lives.index(config.half_life)
+        shares, evidence = (scores[:, row, column] for scores in (self.shares, self.evidence))
+        return np.ascontiguousarray(shares), np.ascontiguousarray(evidence)
 
 
 class ChosenCache(NamedTuple):
@@ -106,50 +90,13 @@ class ChosenCache(NamedTuple):
     Attributes:
         config: the cache's parameters.
         log_probs: natural-log probabilities of the predicted tokens, mixed with the cache [N].
-        grid: the values of θ and the half-life tried.
-        perplexities: per token for each grid value [F, H], at its best weight.
-        priors: (μ, perplexity) pairs tried with the best θ and half-life.
+        tried: for metrics.json: the half-lives, and perplexities per token at the best weight: with each of them
+            by θ, and by μ with the best θ and half-life.
     """
 
     config: CacheConfig
     log_probs: npt.NDArray[np.float32]
-    grid: CacheGrid
-    perplexities: Sequence[Sequence[float | None]]
-    priors: Sequence[tuple[float, float | None]]
-
-
-class FittedCache(NamedTuple):
-    """A model with its fitted cache.
-
-    Attributes:
-        model: the model, wrapped.
-        chosen: the cache and the values tried.
-    """
-
-    model: CacheModel
-    chosen: ChosenCache
-
-
-def fit_cache(
-    model: LanguageModel[Any], held_out: EncodedCorpus, *, window: int, progress: Progress
-) -> FittedCache:
-    """Wrap a model in the cache that maximises the likelihood of a held-out text, read as one stream.
-
-    The cache is continuous where the model has features, else unigram. θ and the half-life are chosen from a
-    grid, then μ, and λ is found by EM for each.
-
-    Args:
-        model: any family.
-        held_out: encoded with the model's tokenizer.
-        window: tokens in the cache.
-        progress: counts tokens.
-
-    Raises:
-        InvalidInputError: the text is too short to fit a cache on, or the window is out of range.
-    """
-    readings = score_with_caches(model, held_out, window=window, progress=progress)
-    chosen = choose_cache(readings, readings.targets.log_probs)
-    return FittedCache(CacheModel(model, chosen.config), chosen)
+    tried: Mapping[str, Any]
 
 
 def score_with_caches(
@@ -173,20 +120,22 @@ def score_with_caches(
         InvalidInputError: the window is out of range, or there is no token to predict.
     """
     width = feature_size(model)
+    want = Want(scores=True, state=True, features=width > 0)
     kind: CacheKind = "continuous" if width else "unigram"
     CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # checks the window before reading
     grid = _search_grid(kind, window) if grid is None else grid
     decay = SimilarityDecay.of(*grid, window=window)
-    first_token, text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.asarray([first_token]))
+    text = running_text(corpus)
+    state = model.advance(model.empty_state(1), np.array([BOS]))
     history = History.empty(window=window, width=padded_width(width))
     log_probs, shares, evidence = [], [], []
     progress.start(f"scoring with the {model.family} and a {kind} cache, stream context", corpus.num_tokens)
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[start : start + CHUNK_TOKENS]
-        inner = _read_chunk(model, state, chunk)
+        inner = read_sequences(model, state, chunk[None], np.asarray([len(chunk)]), want)
         state = inner.state
-        reading = score_with_history(history, chunk, to_unit_vectors(inner.features[0]), decay=decay)
+        features = inner.features[0] if width else np.zeros((len(chunk), 0), np.float32)
+        reading = score_with_history(history, chunk, to_unit_vectors(features), decay=decay)
         history = reading.history
         predicted = chunk != BOS  # [T]
         log_probs.append(inner.log_probs[0, predicted])
@@ -208,6 +157,8 @@ def grid_of(config: CacheConfig) -> CacheGrid:
 def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
     """Choose the cache and weight that maximise a text's likelihood when mixed with given log-probabilities.
 
+    θ and the half-life are chosen from a grid, then μ, and λ is found by EM for each.
+
     Args:
         readings: scores of the caches.
         log_probs: of the same tokens by the model to wrap, not necessarily the one read [N].
@@ -217,35 +168,36 @@ def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) 
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("a cache cannot be fitted on a text of one token", parameter="valid")
-    grid = readings.grid
-    tried = [
+    grid, count = readings.grid, len(log_probs)
+    rows = [
         [_try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]
         for flatness in grid.flatnesses
     ]
-    best = max((trial for row in tried for trial in row), key=lambda trial: trial.total)
-    flatness, half_life = best.config.flatness, best.config.half_life
+    best = max((trial for row in rows for trial in row), key=itemgetter(2))
+    flatness, half_life = best[0].flatness, best[0].half_life
     prior_trials = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
-    best = max([best, *prior_trials], key=lambda trial: trial.total)
-    perplexities = [[perplexity(trial.total, len(log_probs)) for trial in row] for row in tried]
-    priors = [(trial.config.prior, perplexity(trial.total, len(log_probs))) for trial in prior_trials]
-    return ChosenCache(best.config, best.log_probs, grid, perplexities, priors)
+    config, cached, _ = max([best, *prior_trials], key=itemgetter(2))
+    tried = {
+        "half_lives": list(grid.half_lives),
+        "perplexities_by_flatness": {
+            f"{flatness:g}": [perplexity(total, count) for _, _, total in row]
+            for flatness, row in zip(grid.flatnesses, rows, strict=True)
+        },
+        "perplexities_by_prior": {
+            f"{tried_config.prior:g}": perplexity(total, count) for tried_config, _, total in prior_trials
+        },
+    }
+    return ChosenCache(config, cached, tried)
 
 
 def mix_with_cache(
-    log_probs: npt.NDArray[np.float32], remembered: CacheScores, config: CacheConfig
+    log_probs: npt.NDArray[np.float32], readings: CacheGridScores, config: CacheConfig
 ) -> npt.NDArray[np.float32]:
-    """Mix log-probabilities [N] with the scores of a cache."""
+    """Mix log-probabilities [N] with the scores of a cache of the grid."""
     mixed = np.empty(len(log_probs), dtype=np.float32)
-    kernels.mix_targets(np.ascontiguousarray(log_probs), *remembered, config.weight, config.prior, mixed)
+    own = np.ascontiguousarray(log_probs)
+    kernels.mix_targets(own, *readings.of(config), config.weight, config.prior, mixed)
     return mixed
-
-
-class _Trial(NamedTuple):
-    """A cache, the log-probabilities of a text with it, and their sum."""
-
-    config: CacheConfig
-    log_probs: npt.NDArray[np.float32]
-    total: float
 
 
 def _try_cache(
@@ -254,28 +206,25 @@ def _try_cache(
     flatness: float,
     half_life: float | None,
     prior_share: float,
-) -> _Trial:
-    """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence."""
+) -> tuple[CacheConfig, npt.NDArray[np.float32], float]:
+    """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence.
+
+    Returns:
+        The cache, the log-probabilities of the text with it [N], and their sum.
+    """
     config = CacheConfig(
         kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
     )
     remembered = readings.of(config)
-    known = remembered.evidence > 0
+    known = remembered[1] > 0
     own, shares, evidence = (values[known].astype(np.float64) for values in (log_probs, *remembered))
     prior = prior_share * float(np.median(evidence)) if len(evidence) else 0.0
     trust = evidence / (evidence + prior)
     with np.errstate(divide="ignore"):
         both = np.stack([own, np.log(trust * shares + (1 - trust) * np.exp(own))], axis=1)
     config = dataclasses.replace(config, weight=fit_weights(both)[1], prior=prior)
-    cached = mix_with_cache(log_probs, remembered, config)
-    return _Trial(config, cached, float(cached.sum(dtype=np.float64)))
-
-
-def _read_chunk(model: LanguageModel[Any], state: Any, chunk: TokenIds) -> ReadResult:
-    """Score a chunk [T] as one row, with features if the model has them."""
-    want = Want(scores=True, state=True, features=feature_size(model) > 0)
-    result = read_sequences(model, state, chunk[None], np.asarray([len(chunk)]), want)
-    return result if want.features else result._replace(features=np.zeros((1, len(chunk), 0), np.float32))
+    cached = mix_with_cache(log_probs, readings, config)
+    return config, cached, float(cached.sum(dtype=np.float64))
 
 
 def _search_grid(kind: CacheKind, window: int) -> CacheGrid:

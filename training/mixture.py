@@ -8,9 +8,8 @@ log-probabilities. A static mixture of n-gram models becomes one n-gram model in
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +19,11 @@ from models.cache.model import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.write import StorableModel
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.language_model import (
     ContextMatcher,
     LanguageModel,
     feature_size,
-    pad_sequences,
     prefill_sequences,
 )
 from models.mixture import MixtureModel, find_context_matcher
@@ -54,13 +52,10 @@ from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.ngram.pruning import CompressionSettings
 from training.progress import Progress
 from training.recipe import MixtureSettings, Recipe, merge_tables, parse_recipe, recipe_table
-from training.single_model import ResumableRuns, train_single
+from training.single_model import TrainingInputs, train_single
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 from training.texts import EncodedTexts
 from training.trained import Figures, Trained, held_out_figures, normalisation_facts, part_title
-
-MixtureContext = Literal["sentence", "stream"]
-_BATCH_SENTENCES = 256
 
 
 class PartScores(NamedTuple):
@@ -88,55 +83,45 @@ def first_featured_part(models: Sequence[LanguageModel[Any]]) -> int | None:
 def score_parts(
     models: Sequence[LanguageModel[Any]],
     corpus: EncodedCorpus,
+    recipe: Recipe,
     *,
-    context: MixtureContext,
-    by_context: bool,
-    window: int | None,
     grid: CacheGrid | None = None,
     progress: Progress,
 ) -> PartScores:
-    """Score a text with each model.
+    """Score a text with each model, in the context of a mixture's recipe and with its cache.
 
     Args:
         models: of one vocabulary.
         corpus: encoded in that vocabulary.
-        context: `stream` if there is a cache.
-        by_context: also compute the context lengths of the first n-gram model.
-        window: tokens in the caches; None for no cache.
+        recipe: of the mixture.
         grid: cache shapes; None: the default search grid.
         progress: reports each pass over the text.
     """
-    cached_part = None if window is None else first_featured_part(models) or 0
+    settings = recipe.mixture
+    cached_part = (first_featured_part(models) or 0) if settings.cache else None
     caches, targets = None, []
     for index, model in enumerate(models):
-        if window is not None and index == cached_part:
-            caches = score_with_caches(model, corpus, window=window, grid=grid, progress=progress)
+        if index == cached_part:
+            caches = score_with_caches(
+                model, corpus, window=recipe.cache.window, grid=grid, progress=progress
+            )
             targets.append(caches.targets)
         else:
-            targets.append(score_corpus(model, corpus, context=context, progress=progress))
-    matcher_index = find_context_matcher(models) if by_context else None
-    lengths = (
-        None
-        if matcher_index is None
-        else corpus_context_lengths(models[matcher_index], corpus, context=context)
-    )
+            targets.append(score_corpus(model, corpus, context=settings.fitted_context, progress=progress))
+    matcher_index = find_context_matcher(models) if settings.weights == "by-order" else None
+    lengths = None if matcher_index is None else corpus_context_lengths(models[matcher_index], corpus)
     return PartScores(corpus, targets, lengths, caches)
 
 
-def corpus_context_lengths(model: Any, corpus: EncodedCorpus, *, context: MixtureContext) -> TokenIds:
-    """Compute the context length that a `ContextMatcher` uses for each predicted token of a text [N]."""
+def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
+    """Compute the context length that a `ContextMatcher` uses for each predicted token of a text [N].
+
+    The text is read as one stream: no listed n-gram goes across `<s>`, so contexts are those of sentences.
+    """
     matcher: ContextMatcher[Any] = model
     parts: list[TokenIds] = []
-    if context == "sentence":
-        for start in range(0, corpus.num_sentences, _BATCH_SENTENCES):
-            last = min(start + _BATCH_SENTENCES, corpus.num_sentences)
-            tokens, lengths = pad_sequences([corpus.sentence(index).tolist() for index in range(start, last)])
-            tokens = np.pad(tokens, ((0, 0), (0, 1)))  # column for </s>, which no token follows
-            found = matcher.context_lengths_per_token(model.initial_state(len(tokens)), tokens, lengths + 1)
-            parts.append(found[np.arange(tokens.shape[1]) <= lengths[:, None]])
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-    first_token, text = running_text(corpus)
-    state = model.advance(model.empty_state(1), np.asarray([first_token]))
+    text = running_text(corpus)
+    state = model.advance(model.empty_state(1), np.array([BOS]))
     for start in range(0, len(text), CHUNK_TOKENS):
         chunk = text[None, start : start + CHUNK_TOKENS]
         lengths = np.asarray([chunk.shape[1]])
@@ -149,247 +134,167 @@ TokenLogProbs = npt.NDArray[np.float32]
 _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
-class MixingPlan(NamedTuple):
-    """Options of fitting a dynamic mixture.
-
-    Attributes:
-        by_context: fit weights for each context length of the first n-gram model.
-        context: of reading texts; `stream` if there is a cache.
-        window: tokens in the cache; None for no cache.
-        around_part: wrap the first part with features in the cache, not the mixture.
-    """
-
-    by_context: bool = False
-    context: MixtureContext = "sentence"
-    window: int | None = None
-    around_part: bool = False
-
-
-class MixtureStage(NamedTuple):
-    """One stage of building a mixture.
-
-    Attributes:
-        model: parts mixed, or a model with a cache.
-        facts: fitted weights or cache.
-        figures: by split, as `evaluation_facts` returns them.
-    """
-
-    model: StorableModel[Any]
-    facts: dict[str, Any]
-    figures: Figures
-
-
-class DynamicMixture(NamedTuple):
-    """Result of fitting a dynamic mixture; at least one stage is set.
-
-    Attributes:
-        part_figures: of each part, without the cache.
-        cached_part: index of the part wrapped in the cache, if one is.
-        part_with_cache: that part with its cache.
-        mixture: the parts mixed; None for a single part.
-        mixture_with_cache: the mixture, or the single part, wrapped in the cache.
-    """
-
-    part_figures: Sequence[Figures]
-    cached_part: int | None
-    part_with_cache: MixtureStage | None
-    mixture: MixtureStage | None
-    mixture_with_cache: MixtureStage | None
-
-
-class _Weights(NamedTuple):
-    """Weights λ for all tokens [M], and by context length [C, M], which may be empty."""
-
-    common: tuple[float, ...]
-    by_context: tuple[tuple[float, ...], ...]
-
-
-class _FittedMixture(NamedTuple):
-    cached_part: int | None
-    cache: ChosenCache | None
-    weights: _Weights
-
-
-class _StageLogProbs(NamedTuple):
-    """Log-probabilities of a text's tokens under each stage [N]; None for a missing stage."""
-
-    part_with_cache: TokenLogProbs | None
-    mixture: TokenLogProbs
-    mixture_with_cache: TokenLogProbs | None
-
-
 def mix_dynamically(
-    models: Sequence[LanguageModel[Any]], texts: EncodedTexts, plan: MixingPlan, *, progress: Progress
-) -> DynamicMixture:
+    title: str,
+    recipe: Recipe,
+    parts: Sequence[Trained | Checkpoint],
+    inputs: TrainingInputs,
+    *,
+    began: float,
+) -> Trained:
     """Mix models with the weights and the cache that maximise the likelihood of the validation text.
 
     Args:
-        models: the parts, of one vocabulary.
-        texts: encoded in that vocabulary; the training text is not used.
-        plan: options of the fit.
-        progress: reports each pass over a text.
+        title: of the mixture.
+        recipe: of the mixture.
+        parts: of one vocabulary.
+        inputs: of the run; the training text is not used.
+        began: start of the training, by the monotonic clock.
+
+    Returns:
+        The outermost stage; each stage has the one before it as a part.
 
     Raises:
-        InvalidInputError: there is no held-out token, or no part supports the plan.
+        InvalidInputError: there is no held-out token, or no part supports the recipe.
     """
-    check_mixing_plan(plan, [model.family for model in models])
-    options: dict[str, Any] = {
-        "context": plan.context,
-        "by_context": plan.by_context,
-        "window": plan.window,
-        "progress": progress,
-    }
-    readings = {"valid": score_parts(models, texts.valid, **options)}
-    fitted = _fit(readings["valid"], models, plan)
+    models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
+    check_mixing_plan(recipe, [model.family for model in models])
+    valid = score_parts(models, texts.valid, recipe, progress=progress)
+    log_probs = [targets.log_probs for targets in valid.targets]
+    cache, cached_part = None, None
+    if valid.caches is not None and recipe.has_cache_inside:  # the inner stage is fitted first
+        cached_part = first_featured_part(models) or 0
+        cache = choose_cache(valid.caches, log_probs[cached_part])
+        log_probs[cached_part] = cache.log_probs
+    weights = _fit_weights(np.stack(log_probs, axis=1), valid.context_lengths, models)
+    if valid.caches is not None and cache is None:
+        cache = choose_cache(valid.caches, _mix(log_probs, weights, valid.context_lengths))
+    readings = {"valid": valid}
     if texts.test is not None:
-        chosen = None if fitted.cache is None else grid_of(fitted.cache.config)
-        readings["test"] = score_parts(models, texts.test, grid=chosen, **options)
-    return _assemble(models, readings, fitted, plan.context)
+        grid = None if cache is None else grid_of(cache.config)
+        readings["test"] = score_parts(models, texts.test, recipe, grid=grid, progress=progress)
+    seconds = time.monotonic() - began
+    return _build_stages(title, recipe, parts, readings, weights, cache, cached_part, seconds=seconds)
 
 
-def check_mixing_plan(plan: MixingPlan, families: Sequence[str]) -> None:
-    """Reject a plan that no part supports.
+def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
+    """Reject a recipe that no part supports.
 
     Args:
-        plan: options of the fit.
+        recipe: of a dynamic mixture.
         families: of the parts; `neural` for a neural part not trained yet.
 
     Raises:
         InvalidInputError: weights by context without an n-gram model, or a cache around a neural model
             without one.
     """
-    if plan.by_context and NGramModel.family not in families:
+    if recipe.mixture.weights == "by-order" and NGramModel.family not in families:
         raise InvalidInputError(
             f"mixture.weights is 'by-order', but no part is an n-gram model: {', '.join(families)}",
             parameter="mixture.weights",
         )
-    if plan.around_part and not set(families) - _WITHOUT_FEATURES:
+    if recipe.has_cache_inside and not set(families) - _WITHOUT_FEATURES:
         raise InvalidInputError(
             f"cache.around is 'neural', but no part is a neural model: {', '.join(families)}",
             parameter="cache.around",
         )
 
 
-def _fit(valid: PartScores, models: Sequence[LanguageModel[Any]], plan: MixingPlan) -> _FittedMixture:
-    """Fit cache and weights, the inner stage first."""
-    parts = [targets.log_probs for targets in valid.targets]
-    cached_part, cache = None, None
-    if valid.caches is not None and plan.around_part:
-        cached_part = first_featured_part(models) or 0
-        cache = choose_cache(valid.caches, parts[cached_part])
-        parts[cached_part] = cache.log_probs
-    weights = _fit_weights(np.stack(parts, axis=1), valid.context_lengths, models)
-    if valid.caches is not None and not plan.around_part:
-        cache = choose_cache(valid.caches, _mix(parts, weights, valid.context_lengths))
-    return _FittedMixture(cached_part, cache, weights)
-
-
 def _fit_weights(
     log_probs: TokenLogProbs, lengths: npt.NDArray[np.int64] | None, models: Sequence[LanguageModel[Any]]
-) -> _Weights:
+) -> dict[str, Any]:
+    """Fit λ for all tokens, `weights` [M], and by context length, `weights_by_context` [C, M], if it is given."""
     common = fit_weights(log_probs)
     matcher_index = find_context_matcher(models)
     if lengths is None or matcher_index is None:
-        return _Weights(common, ())
+        return {"weights": list(common)}
     matcher: Any = models[matcher_index]
     table = fit_weights_by_context(
         log_probs, lengths, num_lengths=matcher.num_context_lengths, weights=common
     )
-    return _Weights(common, table)
+    return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
 
 
 def _mix(
-    parts: Sequence[TokenLogProbs], weights: _Weights, lengths: npt.NDArray[np.int64] | None
+    parts: Sequence[TokenLogProbs], weights: Mapping[str, Any], lengths: npt.NDArray[np.int64] | None
 ) -> TokenLogProbs:
     """Mix the parts' log-probabilities [N]; return those of a single part unchanged."""
     if len(parts) == 1:
         return parts[0]
-    table = np.log(np.asarray(weights.by_context or [weights.common]))  # [C, M] or [1, M]
+    table = np.log(np.asarray(weights.get("weights_by_context", [weights["weights"]])))  # [C, M] or [1, M]
     rows = table if lengths is None else table[lengths]
     mixed = np.logaddexp.reduce(np.stack(parts, axis=1) + rows, axis=1)
     return np.asarray(mixed, dtype=np.float32)
 
 
-def _stage_log_probs(readings: PartScores, fitted: _FittedMixture) -> _StageLogProbs:
-    """Compute a text's log-probabilities under each stage; `readings` include the chosen cache."""
-    parts = [targets.log_probs for targets in readings.targets]
-    part_with_cache, cached = None, None
-    if fitted.cache is not None and readings.caches is not None:
-        config = fitted.cache.config
-        cached = partial(mix_with_cache, remembered=readings.caches.of(config), config=config)
-    if cached is not None and fitted.cached_part is not None:
-        part_with_cache = cached(parts[fitted.cached_part])
-        parts[fitted.cached_part] = part_with_cache
-    mixture = _mix(parts, fitted.weights, readings.context_lengths)
-    if cached is None or fitted.cached_part is not None:
-        return _StageLogProbs(part_with_cache, mixture, None)
-    return _StageLogProbs(None, mixture, cached(mixture))
+class _Stage(NamedTuple):
+    """A part, or parts that are mixed or have a cache; with its figures and scores by split."""
+
+    part: Any
+    figures: Figures
+    targets: Mapping[str, CorpusScores]
 
 
-def _assemble(
-    models: Sequence[LanguageModel[Any]],
+def _build_stages(
+    title: str,
+    recipe: Recipe,
+    parts: Sequence[Trained | Checkpoint],
     readings: Mapping[str, PartScores],
-    fitted: _FittedMixture,
-    context: MixtureContext,
-) -> DynamicMixture:
-    """Build the model of each stage, with its figures."""
-    log_probs = {split: _stage_log_probs(reading, fitted) for split, reading in readings.items()}
+    weights: dict[str, Any],
+    cache: ChosenCache | None,
+    cached_part: int | None,
+    *,
+    seconds: float,
+) -> Trained:
+    """Build the model of each stage, with its figures; return the last one.
 
-    def figures_of(model: Any, targets: Mapping[str, CorpusScores]) -> Figures:
+    The cache is around one part, if its index is given, else around the mixture.
+    """
+
+    def figures_of(model: LanguageModel[Any], targets: Mapping[str, CorpusScores]) -> Figures:
+        context = recipe.mixture.fitted_context
         return {
             split: evaluation_facts(summarise_scores(model, reading.corpus, targets[split], context=context))
             for split, reading in readings.items()
         }
 
-    def stage(model: StorableModel[Any], facts: dict[str, Any], name: str) -> MixtureStage:
-        targets = {
-            split: CorpusScores(getattr(log_probs[split], name), reading.targets[0].tokens, None)
-            for split, reading in readings.items()
-        }
-        return MixtureStage(model, facts, figures_of(model, targets))
+    def stage(name: str, model: StorableModel[Any], facts: dict[str, Any], inner: Sequence[_Stage]) -> _Stage:
+        targets = {}
+        for split, reading in readings.items():
+            log_probs = _mix([i.targets[split].log_probs for i in inner], weights, reading.context_lengths)
+            if isinstance(model, CacheModel) and reading.caches is not None:
+                log_probs = mix_with_cache(log_probs, reading.caches, model.config)
+            targets[split] = inner[0].targets[split]._replace(log_probs=log_probs)
+        figures = figures_of(model, targets)
+        of, part_figures = [i.part for i in inner], [i.figures for i in inner]
+        trained = Trained(name, recipe, model, (), facts, figures, seconds, of, part_figures)
+        return _Stage(trained, figures, targets)
 
-    part_figures = [
-        figures_of(model, {split: reading.targets[index] for split, reading in readings.items()})
-        for index, model in enumerate(models)
-    ]
-    parts = list(models)
-    cached_part = cached = mixture = None
-    if fitted.cache is not None and fitted.cached_part is not None:
-        parts[fitted.cached_part] = wrapped = CacheModel(parts[fitted.cached_part], fitted.cache.config)
-        cached_part = stage(wrapped, cache_facts(fitted.cache), "part_with_cache")
-    mixed = parts[0]
-    if len(parts) > 1:
-        mixed = MixtureModel(parts, fitted.weights.common, weights_by_context=fitted.weights.by_context)
-        mixture = stage(mixed, _weight_facts(fitted.weights), "mixture")
-    if fitted.cache is not None and fitted.cached_part is None:
-        cached = stage(
-            CacheModel(mixed, fitted.cache.config), cache_facts(fitted.cache), "mixture_with_cache"
-        )
-    return DynamicMixture(part_figures, fitted.cached_part, cached_part, mixture, cached)
-
-
-def _weight_facts(weights: _Weights) -> dict[str, Any]:
-    by_context = {"weights_by_context": [list(row) for row in weights.by_context]}
-    return {"weights": list(weights.common), **(by_context if weights.by_context else {})}
+    stages = []
+    for index, part in enumerate(parts):
+        targets = {split: reading.targets[index] for split, reading in readings.items()}
+        stages.append(_Stage(part, figures_of(part.model, targets), targets))
+    if cache is not None and cached_part is not None:
+        inner = stages[cached_part]
+        name = f"{part_title(inner.part)} with cache" if len(parts) > 1 else title
+        model = CacheModel(inner.part.model, cache.config)
+        stages[cached_part] = stage(name, model, cache_facts(cache), [inner])
+    has_outer_cache = cache is not None and cached_part is None
+    if len(stages) > 1:
+        name = f"{title} without cache" if has_outer_cache else title
+        mixed = MixtureModel([inner.part.model for inner in stages], **weights)
+        stages = [stage(name, mixed, weights, stages)]
+    if cache is not None and cached_part is None:
+        model = CacheModel(stages[0].part.model, cache.config)
+        stages = [stage(title, model, cache_facts(cache), stages)]
+    whole: Trained = stages[0].part
+    return whole
 
 
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
     """Return the facts of a fitted cache for metrics.json; `weights` is the share of the wrapped model."""
-    config, grid = chosen.config, chosen.grid
-    return {
-        "weights": [1 - config.weight],
-        "cache": {
-            **dataclasses.asdict(config),
-            "tried": {
-                "half_lives": list(grid.half_lives),
-                "perplexities_by_flatness": {
-                    f"{flatness:g}": list(row)
-                    for flatness, row in zip(grid.flatnesses, chosen.perplexities, strict=True)
-                },
-                "perplexities_by_prior": {f"{prior:g}": value for prior, value in chosen.priors},
-            },
-        },
-    }
+    config = dataclasses.asdict(chosen.config)
+    return {"weights": [1 - chosen.config.weight], "cache": {**config, "tried": chosen.tried}}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
@@ -408,30 +313,26 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
         )
     if not published:
         return None
-    first = published[0]
+    first, is_static = published[0], settings.kind == "static"
     for part in published:
+        address, problem = version_address(part.path), None
         if part.manifest.direction == "backward":
-            raise InvalidInputError(
-                f"{version_address(part.path)} reads from right to left; a mixture's parts read forward",
-                parameter="mixture.models",
+            problem = f"{address} reads from right to left; a mixture's parts read forward"
+        elif is_static and not isinstance(part.model, NGramModel):
+            problem = (
+                f"mixture.kind is 'static', which mixes n-gram models only; {address} is of the "
+                f"family {part.model.family}"
             )
-    if settings.kind == "static":
-        for part in published:
-            if not isinstance(part.model, NGramModel):
-                raise InvalidInputError(
-                    f"mixture.kind is 'static', which mixes n-gram models only; {version_address(part.path)} is of the "
-                    f"family {part.model.family}",
-                    parameter="mixture.models",
-                )
-        return union_tokenizer([(version_address(part.path), part.tokenizer) for part in published])
-    for part in published:
-        if part.tokenizer.fingerprint != first.tokenizer.fingerprint:
-            raise InvalidInputError(
-                f"{version_address(part.path)} has another tokenizer ({_tokenizer_label(part.tokenizer)}) than "
+        elif not is_static and part.tokenizer.fingerprint != first.tokenizer.fingerprint:
+            problem = (
+                f"{address} has another tokenizer ({_tokenizer_label(part.tokenizer)}) than "
                 f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)}); a dynamic mixture needs "
-                "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer",
-                parameter="mixture.models",
+                "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer"
             )
+        if problem is not None:
+            raise InvalidInputError(problem, parameter="mixture.models")
+    if is_static:
+        return union_tokenizer([(version_address(part.path), part.tokenizer) for part in published])
     return first.tokenizer
 
 
@@ -486,139 +387,81 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
     }
     recipe = parse_recipe(merge_tables(recipe_table(name), {**changes, "seed": mixture.seed}), source=name)
     recipe = recipe.model_copy(update={"corpus": mixture.corpus, "tokenizer": mixture.tokenizer})
+    is_static, problem = mixture.mixture.kind == "static", None
     if recipe.family == "mixture":
-        raise InvalidInputError(
-            f"mixture.recipes names {name!r}, which is itself a mixture", parameter="mixture.recipes"
-        )
-    if recipe.reading_direction == "backward":
-        raise InvalidInputError(
-            f"mixture.recipes names {name!r}, which reads backward; a mixture's parts read forward",
-            parameter="mixture.recipes",
-        )
-    if mixture.mixture.kind == "static" and recipe.family != "ngram":
-        raise InvalidInputError(
+        problem = f"mixture.recipes names {name!r}, which is itself a mixture"
+    elif recipe.reading_direction == "backward":
+        problem = f"mixture.recipes names {name!r}, which reads backward; a mixture's parts read forward"
+    elif is_static and recipe.family != "ngram":
+        problem = (
             f"mixture.kind is 'static', which mixes n-gram models only; {name!r} in mixture.recipes is of the "
-            f"family {recipe.family}",
-            parameter="mixture.recipes",
+            f"family {recipe.family}"
         )
-    if mixture.mixture.kind == "static":
+    if problem is not None:
+        raise InvalidInputError(problem, parameter="mixture.recipes")
+    if is_static:
         uncompressed = {"prune_entropy": 0.0, "quantize_bits": None}
         recipe = recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=uncompressed)})
     return recipe
 
 
+def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
+    """Return the recipes of the networks that a recipe trains, itself or as parts, by title, in order."""
+    recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
+    return {name: part for name, part in recipes.items() if part.family == "neural"}
+
+
 def train_mixture(
-    title: str,
-    recipe: Recipe,
-    tokenizer: Tokenizer,
-    texts: EncodedTexts,
-    *,
-    published: Sequence[Checkpoint],
-    device: str,
-    progress: Progress,
-    runs: ResumableRuns | None = None,
+    title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequence[Checkpoint]
 ) -> Trained:
     """Train the parts given as recipes, then fit the weights of all parts on the validation text.
+
+    Args:
+        title: of the mixture.
+        recipe: of the mixture.
+        inputs: of the run.
+        published: loaded checkpoints of the published parts, whose tokenizer the texts have.
 
     Raises:
         InvalidInputError: fewer than two parts, a part that is a mixture, or a part of a static
             mixture that is no n-gram model.
-        VocabularyMismatchError: the texts' tokenizer is not that of the published parts.
     """
-    shared = mixture_tokenizer(recipe.mixture, published)
-    if shared is not None and shared.fingerprint != tokenizer.fingerprint:
-        raise VocabularyMismatchError(
-            "the texts were encoded with another tokenizer than the mixture's parts have"
-        )
     unfinished = part_recipes(recipe)  # checks every part before any work
-    plan = _mixing_plan(recipe)
     families = [r.family for r in unfinished.values()]
-    check_mixing_plan(plan, [*families, *(p.model.family for p in published)])
+    check_mixing_plan(recipe, [*families, *(p.model.family for p in published)])
     began = time.monotonic()
-    trained = [
-        train_single(name, part, tokenizer, texts, device=device, progress=progress, runs=runs)
-        for name, part in unfinished.items()
-    ]
-    began -= 0.0 if runs is None else runs.seconds_before
-    parts: list[Trained | Checkpoint] = [*trained, *published]
-    if recipe.mixture.kind == "static":
-        return _mix_statically(title, recipe, tokenizer, texts, parts, began=began, progress=progress)
-    mixed = mix_dynamically([p.model for p in parts], texts, plan, progress=progress)
-    return _mix_dynamically(title, recipe, parts, mixed, seconds=time.monotonic() - began)
-
-
-def _mixing_plan(recipe: Recipe) -> MixingPlan:
-    return MixingPlan(
-        by_context=recipe.mixture.weights == "by-order",
-        context=recipe.mixture.fitted_context,
-        window=recipe.cache.window if recipe.mixture.cache else None,
-        around_part=recipe.mixture.cache and recipe.cache.around == "neural",
-    )
+    trained = [train_single(name, part, inputs) for name, part in unfinished.items()]
+    began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
+    mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
+    return mix(title, recipe, [*trained, *published], inputs, began=began)
 
 
 def _mix_statically(
     title: str,
     recipe: Recipe,
-    tokenizer: Tokenizer,
-    texts: EncodedTexts,
     parts: Sequence[Trained | Checkpoint],
+    inputs: TrainingInputs,
     *,
     began: float,
-    progress: Progress,
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
-    settings, vocabulary = recipe.ngram, tokenizer.vocabulary
-    mixed = mix_statically(
+    settings, vocabulary, texts = recipe.ngram, inputs.tokenizer.vocabulary, inputs.texts
+    model, facts = mix_statically(
         [part.model for part in parts if isinstance(part.model, NGramModel)],
         vocabulary,
         texts.valid,
         shrinking=CompressionSettings(settings.prune_entropy, quantise=settings.quantize_bits is not None),
-        progress=progress,
+        progress=inputs.progress,
     )
-    facts = {"weights": list(mixed.weights), **mixed.facts, **normalisation_facts(mixed.model)}
+    facts |= normalisation_facts(model)
     seconds = time.monotonic() - began
-    figures = held_out_figures(mixed.model, texts, progress=progress)
+    figures = held_out_figures(model, texts, progress=inputs.progress)
     part_figures = [
         part.figures
         if isinstance(part, Trained)
         else held_out_figures(
-            part.model, translate_texts(part.model.vocabulary, texts, vocabulary), progress=progress
+            part.model, translate_texts(part.model.vocabulary, texts, vocabulary), progress=inputs.progress
         )
         for part in parts
     ]
-    return Trained(title, recipe, mixed.model, (), facts, figures, seconds, parts, part_figures)
-
-
-def _mix_dynamically(
-    title: str,
-    recipe: Recipe,
-    parts: Sequence[Trained | Checkpoint],
-    mixed: DynamicMixture,
-    *,
-    seconds: float,
-) -> Trained:
-    """Return the outermost stage; each stage has the one before it as a part."""
-
-    def trained_stage(
-        name: str, stage: MixtureStage, of: Sequence[Trained | Checkpoint], part_figures: Sequence[Figures]
-    ) -> Trained:
-        return Trained(name, recipe, stage.model, (), stage.facts, stage.figures, seconds, of, part_figures)
-
-    parts, part_figures = list(parts), list(mixed.part_figures)
-    if mixed.part_with_cache is not None and mixed.cached_part is not None:
-        index = mixed.cached_part
-        name = f"{part_title(parts[index])} with cache" if len(parts) > 1 else title
-        wrapped = trained_stage(name, mixed.part_with_cache, [parts[index]], [part_figures[index]])
-        if mixed.mixture is None:
-            return wrapped
-        parts[index], part_figures[index] = wrapped, wrapped.figures
-    inner, figures = parts[0], part_figures[0]
-    if mixed.mixture is not None:
-        name = title if mixed.mixture_with_cache is None else f"{title} without cache"
-        mixture = trained_stage(name, mixed.mixture, parts, part_figures)
-        if mixed.mixture_with_cache is None:
-            return mixture
-        inner, figures = mixture, mixture.figures
-    if mixed.mixture_with_cache is None:
-        raise InvalidInputError("one part without a cache is no mixture", parameter="mixture")
-    return trained_stage(title, mixed.mixture_with_cache, [inner], [figures])
+    return Trained(title, recipe, model, (), facts, figures, seconds, parts, part_figures)

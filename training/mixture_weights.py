@@ -9,11 +9,11 @@ from models.errors import InvalidInputError
 
 _MIN_WEIGHT = 1e-6
 _PRIOR_TOKENS = 20.0
+_MAX_ITERATIONS = 200
+_TOLERANCE = 1e-7  # EM stops when no weight changes by more
 
 
-def fit_weights(
-    log_probs: npt.NDArray[np.floating[Any]], *, iterations: int = 200, tolerance: float = 1e-7
-) -> tuple[float, ...]:
+def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
     """Fit global mixture weights.
 
     λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980); the
@@ -21,8 +21,6 @@ def fit_weights(
 
     Args:
         log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
-        iterations: maximum number.
-        tolerance: stop when no weight changes by more.
 
     Returns:
         M positive weights that sum to 1.
@@ -33,13 +31,8 @@ def fit_weights(
     if log_probs.shape[0] == 0:
         raise InvalidInputError("mixture weights cannot be fitted on no held-out token", parameter="valid")
     num_models = log_probs.shape[1]
-    start = np.full(num_models, 1.0 / num_models)
-    prior = np.zeros(num_models)
-    weights = _run_em(
-        _scaled_probabilities(log_probs), start, prior, iterations=iterations, tolerance=tolerance
-    )
-    weights = np.maximum(weights, _MIN_WEIGHT)  # every part keeps a positive weight
-    return tuple(float(w) for w in weights / weights.sum())
+    weights = _run_em(log_probs, np.full(num_models, 1.0 / num_models), np.zeros(num_models))
+    return _normalised(np.maximum(weights, _MIN_WEIGHT))  # every part keeps a positive weight
 
 
 def fit_weights_by_context(
@@ -48,8 +41,6 @@ def fit_weights_by_context(
     *,
     num_lengths: int,
     weights: tuple[float, ...],
-    iterations: int = 200,
-    tolerance: float = 1e-7,
 ) -> tuple[tuple[float, ...], ...]:
     """Fit weights for each context length, never worse on the held-out tokens than global weights.
 
@@ -61,24 +52,19 @@ def fit_weights_by_context(
         lengths: of each token's context [N].
         num_lengths: C; all lengths are below it.
         weights: global weights [M], from `fit_weights`.
-        iterations: maximum number, for each length.
-        tolerance: stop when no weight changes by more.
 
     Returns:
         M positive weights that sum to 1 for each length [C, M].
     """
     common = np.asarray(weights)
-    table = [
-        _run_em(
-            _scaled_probabilities(log_probs[lengths == length]),
-            common,
-            _PRIOR_TOKENS * common,
-            iterations=iterations,
-            tolerance=tolerance,
-        )
+    return tuple(
+        _normalised(_run_em(log_probs[lengths == length], common, _PRIOR_TOKENS * common))
         for length in range(num_lengths)
-    ]
-    return tuple(tuple(float(w) for w in row / row.sum()) for row in table)
+    )
+
+
+def _normalised(weights: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple((weights / weights.sum()).tolist())
 
 
 def _scaled_probabilities(log_probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
@@ -90,21 +76,19 @@ def _scaled_probabilities(log_probs: npt.NDArray[np.floating[Any]]) -> npt.NDArr
 
 
 def _run_em(
-    p: npt.NDArray[np.float64],
+    log_probs: npt.NDArray[np.floating[Any]],
     weights: npt.NDArray[np.float64],
     prior: npt.NDArray[np.float64],
-    *,
-    iterations: int,
-    tolerance: float,
 ) -> npt.NDArray[np.float64]:
     """Fit weights [M] by EM from a start; `prior` [M] counts as so many tokens per part."""
+    p = _scaled_probabilities(log_probs)
     if len(p) + prior.sum() == 0:
         return weights
-    for _ in range(iterations):
+    for _ in range(_MAX_ITERATIONS):
         joint = p * weights
         updated = ((joint / joint.sum(axis=1, keepdims=True)).sum(axis=0) + prior) / (len(p) + prior.sum())
         change = float(np.abs(updated - weights).max())
         weights = updated
-        if change < tolerance:
+        if change < _TOLERANCE:
             break
     return weights

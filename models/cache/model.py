@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.arrays import FloatArray, TokenIds, to_numpy
+from models.arrays import FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes, to_numpy
 from models.cache import kernels
 from models.cache.config import CacheConfig
 from models.cache.history import History
@@ -168,6 +168,10 @@ class CacheModel:
     def num_parameters(self) -> int:
         """Numbers learnt by the wrapped model, θ, the half-life, λ and μ."""
         return 4 + int(getattr(self.inner, "num_parameters", 0))
+
+    def memory(self) -> ModelBytes:
+        """The memory of the wrapped model, and of the decay by age."""
+        return add_bytes([self.inner.memory(), array_bytes(self._decay)])
 
     def initial_state(self, batch: int) -> CacheState:
         """The state after `<s>`, with nothing remembered."""

@@ -8,23 +8,20 @@ there are those of the whole text; otherwise it re-tokenises the whole sentence.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rapidfuzz.distance import OSA
+from rapidfuzz.distance import OSA, Postfix, Prefix
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import CallGenerator, next_log_probs, score_choices
+from models.calls import CallGenerator, ScoreChoices
 from models.checking.error_model import CandidateSettings, ErrorModel, GivenSpan
 from models.checking.lexicon import UserDictionary
 from models.checking.sentences import Sentence, SentenceSplitter, Word, split_affixes
 from models.language_model import (
-    ChoiceScorer,
     LanguageModel,
-    is_lookup,
-    supports,
 )
 from models.vocabulary import UNK
 
@@ -78,11 +75,6 @@ class Corrections(NamedTuple):
     texts: npt.NDArray[Any]
 
     @property
-    def number(self) -> int:
-        """Number of corrections, M."""
-        return len(self.slots)
-
-    @property
     def lengths(self) -> Indices:
         """Tokens of each [M]."""
         return np.diff(self.offsets)
@@ -108,77 +100,37 @@ def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
     """All alternatives of several; at least one."""
     if len(parts) == 1:
         return parts[0]
-    offsets, end = [np.zeros(1, dtype=np.int64)], 0
-    for part in parts:
-        offsets.append(part.offsets[1:] + end)
-        end += len(part.tokens)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Corrections(*columns)._replace(offsets=np.concatenate(offsets))
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Corrections(*columns)._replace(offsets=np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def single_token_corrections(
-    slots: Indices, positions: Indices, tokens: TokenIds, log_weights: Floats, edits: npt.NDArray[Any]
-) -> Corrections:
-    """Words of the vocabulary, each in the place of one token."""
-    count = len(tokens)
+class Correction(NamedTuple):
+    """One of few corrections that are found one at a time; see `Corrections`."""
+
+    slot: int
+    first: int
+    last: int
+    tokens: Sequence[int]
+    log_weight: float
+    edits: int
+    text: str
+
+
+def corrections_from(found: Sequence[Correction]) -> Corrections:
+    """Collect corrections that were found one at a time."""
+    columns = list(zip(*found, strict=True)) if found else [()] * len(Correction._fields)
+    slots, firsts, lasts, tokens, log_weights, edits, texts = columns
     return Corrections(
-        slots,
-        positions,
-        positions + 1,
-        tokens,
-        np.arange(count + 1),
-        log_weights,
-        edits.astype(np.int64),
-        np.full(count, None, dtype=object),
+        np.array(slots, dtype=np.int64),
+        np.array(firsts, dtype=np.int64),
+        np.array(lasts, dtype=np.int64),
+        np.array([token for own in tokens for token in own], dtype=np.int64),
+        np.cumsum([0, *map(len, tokens)], dtype=np.int64),
+        np.array(log_weights, dtype=np.float64),
+        np.array(edits, dtype=np.int64),
+        np.array(texts, dtype=object),
     )
-
-
-class CorrectionsBuilder:
-    """Collects alternatives that are found one at a time; such are few."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, float, int, str]] = []
-        self._tokens: list[int] = []
-        self._offsets = [0]
-
-    def add(
-        self,
-        slot: int,
-        span: tuple[int, int],
-        tokens: Sequence[int],
-        *,
-        log_weight: float,
-        edits: int,
-        text: str,
-    ) -> None:
-        """One more.
-
-        Args:
-            slot: its place.
-            span: the first token that it replaces and the one after the last, among those of the batch.
-            tokens: that stand there instead.
-            log_weight: see `Corrections`.
-            edits: likewise.
-            text: as it is told to people.
-        """
-        self._rows.append((slot, *span, log_weight, edits, text))
-        self._tokens += tokens
-        self._offsets.append(len(self._tokens))
-
-    def build(self) -> Corrections:
-        """All of them."""
-        columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * 6
-        slots, firsts, lasts, weights, edits, texts = columns
-        return Corrections(
-            np.array(slots, dtype=np.int64),
-            np.array(firsts, dtype=np.int64),
-            np.array(lasts, dtype=np.int64),
-            np.array(self._tokens, dtype=np.int64),
-            np.array(self._offsets, dtype=np.int64),
-            np.array(weights, dtype=np.float64),
-            np.array(edits, dtype=np.int64),
-            np.array(texts, dtype=object),
-        )
 
 
 class SentenceBatch:
@@ -209,31 +161,13 @@ class SentenceBatch:
         return self.bases + self.lengths
 
 
-_MAX_DISTRIBUTION_ENTRIES = 1 << 21
-"""Of whole distributions [R, V] that are held at once."""
-
-
 def choice_log_probs(
     model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
 ) -> CallGenerator[FloatArray]:
-    """Log-probabilities [C] of tokens as the next of rows, in any order.
-
-    Of a model that cannot score choices and is no table, each row's distribution is looked at once, not once a choice.
-    """
+    """Log-probabilities [C] of tokens as the next of rows, in any order."""
     order = np.argsort(rows, kind="stable")
-    rows, tokens = rows[order], tokens[order]
     out = np.empty(len(rows), dtype=np.float32)
-    if supports(model, ChoiceScorer) or is_lookup(model):
-        out[order] = yield from score_choices(model, state, rows, tokens)
-        return out
-    result = np.empty(len(rows), dtype=np.float32)
-    used, numbers = np.unique(rows, return_inverse=True)
-    most = max(_MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary), 1)
-    for first in range(0, len(used), most):
-        log_probs = yield from next_log_probs(model, state.select(used[first : first + most]))
-        selected = slice(*np.searchsorted(numbers, [first, first + most]))
-        result[selected] = log_probs[numbers[selected] - first, tokens[selected]]
-    out[order] = result
+    out[order] = yield from ScoreChoices(model, state, rows[order], tokens[order])
     return out
 
 
@@ -284,9 +218,9 @@ class Replacer:
             if UNK not in before:
                 return None
             return Replacement(self._begin, self._begin + len(before), tuple(after))
-        same = _common_prefix_length(before, after)
+        same = Prefix.similarity(before, after)
         rest = min(len(before), len(after)) - same
-        same_end = _common_prefix_length(before[len(before) - rest :][::-1], after[len(after) - rest :][::-1])
+        same_end = min(Postfix.similarity(before, after), rest)
         return Replacement(
             self._begin + same,
             self._begin + len(before) - same_end,
@@ -301,14 +235,6 @@ def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
     while end < len(text) and not text[end].isspace():
         end += 1
     return start, end
-
-
-def _common_prefix_length(first: list[int], second: list[int]) -> int:
-    """Length of the common prefix of two lists."""
-    for index, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return index
-    return min(len(first), len(second))
 
 
 class CheckContext:
@@ -342,7 +268,7 @@ class CheckContext:
         self.error_model, self.search = error_model, search
         self.dictionary, self.given = dictionary, given
         self._given_texts = {
-            (span.start, span.end): frozenset(suggestion.text for suggestion in span.suggestions)
+            (span.start, span.end): frozenset(text for text, _ in span.suggestions)
             for spans in given.values()
             for span in spans
         }
@@ -363,30 +289,22 @@ class CheckContext:
         """Return whether the caller suggests a text for just this span; the caller's values then count."""
         return text in self._given_texts.get((start, end), ())
 
-    def add_to_slot(
-        self,
-        found: CorrectionsBuilder,
-        number: int,
-        tokens: Sequence[int],
-        *,
-        log_weight: float,
-        edits: int,
-        text: str,
-    ) -> None:
-        """One more alternative in the place of a slot's tokens, unless the caller suggests it.
+    def join_slots(self, number: int, *, log_weight: float) -> int:
+        """Make a slot of a word's and the next one's; return its number."""
+        slot, following = self.slots[number : number + 2]
+        known = slot.known and following.known
+        self.slots.append(
+            slot._replace(end=following.end, last=following.last, known=known, log_weight=log_weight)
+        )
+        return len(self.slots) - 1
 
-        Args:
-            found: grows.
-            number: of the slot.
-            tokens: that stand there instead.
-            log_weight: see `Corrections`.
-            edits: likewise.
-            text: likewise.
-        """
+    def correct_slot(
+        self, number: int, tokens: Sequence[int], *, log_weight: float, edits: int, text: str
+    ) -> Iterator[Correction]:
+        """Yield a correction in the place of a slot's tokens, unless the caller suggests it."""
         slot = self.slots[number]
         if not self.is_given(slot.start, slot.end, text):
-            span = (slot.first, slot.last)
-            found.add(number, span, tokens, log_weight=log_weight, edits=edits, text=text)
+            yield Correction(number, slot.first, slot.last, tokens, log_weight, edits, text)
 
 
 class CandidateGenerator(ABC):
@@ -424,7 +342,24 @@ class CandidateGenerator(ABC):
     def log_spelling(self, word: str) -> float:
         """Logarithm of P(spelling | unknown word), where the model has one token for all of these; else 0."""
 
-    def add_given(self, context: CheckContext, found: CorrectionsBuilder) -> CallGenerator[None]:
+    def key(self, word: str) -> str:
+        """Return a word as the vocabulary spells it."""
+        return word
+
+    def word_slot(self, context: CheckContext, number: int) -> Slot:
+        """Return the slot of a word of the batch; what is no word of letters cannot be wrong."""
+        word, position = context.words[number], int(context.positions[number])
+        return Slot(
+            word.start,
+            word.end,
+            position,
+            position + word.last - word.first,
+            word.known,
+            exempt=split_affixes(self.key(word.text)) is None or context.is_correct(word.text),
+            log_weight=context.error_model.log_correct + self._log_unknown([word]),
+        )
+
+    def add_given(self, context: CheckContext, found: list[Correction]) -> CallGenerator[None]:
         """The caller's own suggestions; those for a word stand in its slot, with what else was found for it."""
         by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
         for number, spans in context.given.items():
@@ -433,17 +368,16 @@ class CandidateGenerator(ABC):
                 index = by_span.get((span.start, span.end))
                 if index is None:
                     index = by_span[span.start, span.end] = len(context.slots)
-                    context.slots.append(self._slot_of(context, sentence, base, span))
+                    context.slots.append(self._span_slot(context, sentence, base, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
                 # numbers and the like, which nothing is proposed for, can be wrong if the caller says so
                 context.slots[index] = context.slots[index]._replace(exempt=context.is_correct(typed))
-                self._add_span(context, found, (sentence, base, span), index)
+                found += self._span_corrections(context, sentence, base, span, index)
                 yield None
 
-    def _slot_of(self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
+    def _span_slot(self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan) -> Slot:
         inside = self.splitter.tokens_in(sentence, span.start - sentence.offset, span.end - sentence.offset)
         words = [word for word in sentence.words if word.start < span.end and word.end > span.start]
-        spelled = sum(self.log_spelling(word.text) for word in words if not word.known)
         return Slot(
             span.start,
             span.end,
@@ -451,45 +385,33 @@ class CandidateGenerator(ABC):
             base + inside.stop,
             all(word.known for word in words),
             exempt=False,
-            log_weight=context.error_model.log_correct + spelled,
+            log_weight=context.error_model.log_correct + self._log_unknown(words),
         )
 
-    def _add_span(
-        self,
-        context: CheckContext,
-        found: CorrectionsBuilder,
-        where: tuple[Sentence, int, GivenSpan],
-        index: int,
-    ) -> None:
-        sentence, base, span = where
+    def _span_corrections(
+        self, context: CheckContext, sentence: Sentence, base: int, span: GivenSpan, index: int
+    ) -> Iterator[Correction]:
         start, end = span.start - sentence.offset, span.end - sentence.offset
         typed = sentence.text[start:end]
         replacer = Replacer(self.splitter, sentence, start, end)
-        for suggestion in span.suggestions:
-            if suggestion.text == typed:
-                if suggestion.log_prob is not None:
+        for text, log_prob in span.suggestions:
+            if text == typed:
+                if log_prob is not None:
                     slot = context.slots[index]
                     unknown = slot.log_weight - context.error_model.log_correct
-                    context.slots[index] = slot._replace(log_weight=suggestion.log_prob + unknown)
+                    context.slots[index] = slot._replace(log_weight=log_prob + unknown)
                 continue
-            change = replacer.put(suggestion.text)
+            change = replacer.put(text)
             if change is None:
                 continue
-            log_prob = suggestion.log_prob
-            if log_prob is None:
-                log_prob = context.error_model.given_log_prob(len(span.suggestions))
-            found.add(
-                index,
-                (base + change.first, base + change.last),
-                change.tokens,
-                log_weight=log_prob + self._log_unknown(suggestion.text, change.tokens),
-                edits=OSA.distance(typed, suggestion.text),
-                text=suggestion.text,
+            log_weight = (
+                context.error_model.given_log_prob(len(span.suggestions)) if log_prob is None else log_prob
             )
+            if UNK in change.tokens:
+                log_weight += self._log_unknown(self.splitter.sentence(text).words)
+            first, last = base + change.first, base + change.last
+            yield Correction(index, first, last, change.tokens, log_weight, OSA.distance(typed, text), text)
 
-    def _log_unknown(self, text: str, tokens: Sequence[int]) -> float:
-        """Logarithm of how probable the spellings of a suggestion's unknown words are."""
-        if UNK not in tokens:
-            return 0.0
-        sentence = self.splitter.sentence(text)
-        return sum(self.log_spelling(word.text) for word in sentence.words if not word.known)
+    def _log_unknown(self, words: Sequence[Word]) -> float:
+        """Logarithm of how probable the spellings of the unknown ones of some words are."""
+        return sum(self.log_spelling(word.text) for word in words if not word.known)

@@ -82,7 +82,7 @@ class Checker:
             InvalidInputError: a caller's suggestions are for no place in the sentences.
         """
         given = _spans_by_sentence(sentences, options.given)
-        dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options.errors)
+        dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
         right_tokens = self._right_tokens(model, options.search)
         carried: list[Any] = []
 

@@ -15,49 +15,25 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 
-
-@dataclass(frozen=True, slots=True)
-class ErrorSettings:
-    """Prior probabilities of errors, before a text is seen.
-
-    Attributes:
-        error_rate: the probability that a word is not the one that was meant.
-        max_edits: how far a typed word may be from the one that was meant: 1 or 2 insertions, deletions,
-            substitutions or swaps of neighbours (optimal string alignment).
-        two_edits_letters: words with fewer letters are looked for within one edit only: two make of them any other.
-        two_edits_letters_unknown: the same of words that the model does not know.
-        two_edits_share: of misspellings, those of two edits. Four in five have one (Damerau 1964).
-        neighbours: words that an error can make of a word, on the average.
-        two_edits_weight: of a word of the vocabulary two edits away, where one that is one edit away has weight 1.
-        space_share: of errors, a space too many or too few.
-        far_share: of errors that make an unknown word, those with nothing in common with what was meant. So small that
-            it only orders suggestions, and makes no name look wrong.
-        unknown_rate: of words, those that a model does not know, at least, whatever the model expects.
-        alphabet: letters that a typing error may hit.
-
-    Raises:
-        InvalidInputError: the rate or the number of edits is outside its limits.
-    """
-
-    error_rate: float = 0.01
-    max_edits: int = 2
-    two_edits_letters: int = 5
-    two_edits_letters_unknown: int = 3
-    two_edits_share: float = 0.2
-    neighbours: int = 8
-    two_edits_weight: float = 0.01
-    space_share: float = 0.1
-    far_share: float = 1e-9
-    unknown_rate: float = 1e-3
-    alphabet: int = 26
-
-    def __post_init__(self) -> None:
-        if not 0 < self.error_rate < 1:
-            raise InvalidInputError(
-                f"error_rate is {self.error_rate}, it must lie between 0 and 1", parameter="error_rate"
-            )
-        if self.max_edits not in {1, 2}:
-            raise InvalidInputError(f"max_edits is {self.max_edits}, it can be 1 or 2", parameter="max_edits")
+_TWO_EDITS_LETTERS = 5
+"""Words with fewer letters are looked for within one edit only: two make of them any other."""
+_TWO_EDITS_LETTERS_UNKNOWN = 3
+"""The same of words that the model does not know."""
+_TWO_EDITS_SHARE = 0.2
+"""Of misspellings, those of two edits. Four in five have one (Damerau 1964)."""
+_NEIGHBOURS = 8
+"""Words that an error can make of a word, on the average."""
+_TWO_EDITS_WEIGHT = 0.01
+"""Of a word of the vocabulary two edits away, where one that is one edit away has weight 1."""
+_SPACE_SHARE = 0.1
+"""Of errors, a space too many or too few."""
+_FAR_SHARE = 1e-9
+"""Of errors that make an unknown word, those with nothing in common with what was meant. So small that it only orders
+suggestions, and makes no name look wrong."""
+_UNKNOWN_RATE = 1e-3
+"""Of words, those that a model does not know, at least, whatever the model expects."""
+_ALPHABET = 26
+"""Letters that a typing error may hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,32 +62,21 @@ class CandidateSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenSuggestion:
-    """Corrections of a span given by the caller.
-
-    Attributes:
-        text: to stand there; the typed text itself says how likely that is to be typed rightly.
-        log_prob: of typing what was typed when this is meant, by the caller's own error model; None for ours.
-    """
-
-    text: str
-    log_prob: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GivenSpan:
     """A caller's suggestions for a span of the text.
 
     Attributes:
         start: where it begins, in code points.
         end: where it ends; not before `start`.
-        suggestions: for it.
+        suggestions: texts to stand there, each with the natural logarithm of the probability to type what was typed
+            when it is meant, by the caller's own error model, or None for ours. With the typed text itself it says how
+            likely that is to be typed rightly.
         parameter: the span's name in the request, for messages.
     """
 
     start: int
     end: int
-    suggestions: tuple[GivenSuggestion, ...]
+    suggestions: tuple[tuple[str, float | None], ...]
     parameter: str = "candidates"
 
 
@@ -120,16 +85,30 @@ class CheckSettings:
     """Options of checking one text.
 
     Attributes:
-        errors: what is believed of them.
+        error_rate: the probability that a word is not the one that was meant, before the text is seen.
+        max_edits: how far a typed word may be from the one that was meant: 1 or 2 insertions, deletions,
+            substitutions or swaps of neighbours (optimal string alignment).
         search: how far to look.
         dictionary: words that are right, in lower case, and as they are to be suggested.
         given: the caller's suggestions, by their place in the text.
+
+    Raises:
+        InvalidInputError: the rate or the number of edits is outside its limits.
     """
 
-    errors: ErrorSettings = field(default_factory=ErrorSettings)
+    error_rate: float = 0.01
+    max_edits: int = 2
     search: CandidateSettings = field(default_factory=CandidateSettings)
     dictionary: dict[str, str] = field(default_factory=dict)
     given: tuple[GivenSpan, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.error_rate < 1:
+            raise InvalidInputError(
+                f"error_rate is {self.error_rate}, it must lie between 0 and 1", parameter="error_rate"
+            )
+        if self.max_edits not in {1, 2}:
+            raise InvalidInputError(f"max_edits is {self.max_edits}, it can be 1 or 2", parameter="max_edits")
 
 
 class ErrorModel:
@@ -139,22 +118,21 @@ class ErrorModel:
         settings: what is believed of errors.
     """
 
-    def __init__(self, settings: ErrorSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: CheckSettings) -> None:
+        self._max_edits = settings.max_edits
         self.log_correct = log(1 - settings.error_rate)
         self.log_error = log(settings.error_rate)
-        self.log_space_error = self.log_error + log(settings.space_share)
-        self.log_unknown = log(settings.unknown_rate)
-        self.log_far_error = self.log_error + log(settings.far_share)
-        shares = (1 - settings.two_edits_share, settings.two_edits_share)
-        self._log_shares = np.log([1.0, *shares])  # by edits
-        self._log_neighbours = log(settings.neighbours)
-        self._log_weights = np.log([1.0, 1.0, settings.two_edits_weight])
+        self.log_space_error = self.log_error + log(_SPACE_SHARE)
+        self.log_unknown = log(_UNKNOWN_RATE)
+        self.log_far_error = self.log_error + log(_FAR_SHARE)
+        self._log_shares = np.log([1.0, 1 - _TWO_EDITS_SHARE, _TWO_EDITS_SHARE])  # by edits
+        self._log_neighbours = log(_NEIGHBOURS)
+        self._log_weights = np.log([1.0, 1.0, _TWO_EDITS_WEIGHT])
 
     def max_edits(self, word: str, *, known: bool) -> int:
         """Maximum edits of the search for a typed word; an unknown word may be short."""
-        fewest = self.settings.two_edits_letters if known else self.settings.two_edits_letters_unknown
-        return 1 if len(word) < fewest else self.settings.max_edits
+        fewest = _TWO_EDITS_LETTERS if known else _TWO_EDITS_LETTERS_UNKNOWN
+        return 1 if len(word) < fewest else self._max_edits
 
     def known_word_log_probs(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
         """Of a typed word of the vocabulary: for each word near it [N], ln P(typed | that was meant)."""
@@ -165,17 +143,11 @@ class ErrorModel:
         self, edits: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """Of a typed string that is no word: for each word near it [N] and its length, ln P(typed | that was meant)."""
-        spread: npt.NDArray[np.float64] = (
-            self.log_error + self._log_shares[edits] - edits * self._log_num_strings(lengths)
-        )
+        # deletions, swaps, substitutions, insertions
+        log_num_strings = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
+        spread: npt.NDArray[np.float64] = self.log_error + self._log_shares[edits] - edits * log_num_strings
         return spread
 
     def given_log_prob(self, count: int) -> float:
         """Of one of so many suggestions of a caller that has no error model: ln P(typed | that was meant)."""
         return self.log_error - log(count)
-
-    def _log_num_strings(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Logarithm of how many strings are one edit from a word: deletions, swaps, substitutions, insertions."""
-        letters = self.settings.alphabet
-        counts: npt.NDArray[np.float64] = np.log(2 * lengths * letters + letters + lengths)
-        return counts

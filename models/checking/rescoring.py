@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import TokenIds
-from models.calls import CallGenerator, advance, score
+from models.calls import CallGenerator, Read
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
@@ -24,7 +24,7 @@ from models.checking.candidates import (
     concatenate_corrections,
 )
 from models.checking.sentences import Word
-from models.language_model import LOG_ZERO, LanguageModel
+from models.language_model import LOG_ZERO, SCORES, STATE, LanguageModel
 from models.vocabulary import EOS, UNK
 
 _MAX_ROWS = 512
@@ -57,13 +57,6 @@ class RescoredBatch(NamedTuple):
     state: Any
 
 
-class _PrefixStates(NamedTuple):
-    """States before all tokens of a batch: row `rows[p]` of `state` is the one before token p."""
-
-    state: Any
-    rows: Indices
-
-
 def rescore_batch(
     proposer: CandidateGenerator,
     context: CheckContext,
@@ -80,22 +73,26 @@ def rescore_batch(
         right_tokens: after a place that alternatives must explain too.
     """
     model, batch = context.model, context.batch
-    reading = yield from _prefix_states(model, batch, state)
+    states, rows = yield from _prefix_states(model, batch, state)
+    context.slots += [proposer.word_slot(context, number) for number in range(len(context.words))]
     first = yield from proposer.propose(context)
     count = len(batch.tokens)
     starts = np.flatnonzero(first.lengths)
     choices = yield from choice_log_probs(
         model,
-        reading.state,
-        np.concatenate([reading.rows, reading.rows[first.firsts[starts]]]),
+        states,
+        np.concatenate([rows, rows[first.firsts[starts]]]),
         np.concatenate([batch.tokens, first.tokens[first.offsets[starts]]]),
     )
     log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
-    before = _left_context_gains(first, starts, choices[count:], log_probs)
+    before = np.zeros(
+        len(first.slots)
+    )  # by how much the first token is likelier than the one that it replaces
+    before[starts] = choices[count:] - log_probs[first.firsts[starts]]
     shortlisted = first.select(_shortlist(context, first, before))
-    more = yield from proposer.propose_after_reading(context, reading.state, reading.rows, log_probs)
+    more = yield from proposer.propose_after_reading(context, states, rows, log_probs)
     alternatives = concatenate_corrections([shortlisted, more])
-    totals, stops = yield from _sequence_log_probs(model, batch, reading, alternatives, right_tokens)
+    totals, stops = yield from _sequence_log_probs(model, batch, (states, rows), alternatives, right_tokens)
     sums = np.concatenate([[0.0], np.cumsum(log_probs)])
     gains = totals - (sums[stops] - sums[alternatives.firsts])
     log_weights = alternatives.log_weights - _typed_log_weights(context)[alternatives.slots]
@@ -111,14 +108,18 @@ def rescore_batch(
         alternatives,
         gains + log_weights,
         gains,
-        None if last.ends else reading.state.select(reading.rows[[batch.bases[-1] + len(last.ids)]]),
+        None if last.ends else states.select(rows[[batch.bases[-1] + len(last.ids)]]),
     )
 
 
 def _prefix_states(
     model: LanguageModel[Any], batch: SentenceBatch, state: Any
-) -> CallGenerator[_PrefixStates]:
-    """Read all sentences side by side, one token of each at a time."""
+) -> CallGenerator[tuple[Any, Indices]]:
+    """Read all sentences side by side, one token of each at a time.
+
+    Returns:
+        The states before all tokens, and the row of the one before each token [P].
+    """
     order = np.argsort(-batch.lengths, kind="stable")
     lengths, bases = batch.lengths[order], batch.bases[order]
     states, firsts, num_rows = [], [], 0
@@ -132,19 +133,14 @@ def _prefix_states(
         num_unfinished = int(np.searchsorted(-lengths, -(step + 1)))
         if num_unfinished:
             going = state if num_unfinished == alive else state.select(np.arange(num_unfinished))
-            state = yield from advance(model, going, batch.tokens[bases[:num_unfinished] + step])
+            tokens = batch.tokens[bases[:num_unfinished] + step]
+            result = yield from Read(model, going, tokens[:, None], np.ones_like(tokens), STATE)
+            state = result.state
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     steps = np.arange(len(batch.tokens)) - np.repeat(batch.bases, batch.lengths)
     rows = np.array(firsts)[steps] + rank[batch.sentence_of]
-    return _PrefixStates(states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows)
-
-
-def _left_context_gains(first: Corrections, starts: Indices, choices: Any, log_probs: Floats) -> Floats:
-    """By how much the first token of each alternative is likelier than the one it replaces [M]."""
-    before = np.zeros(first.number)
-    before[starts] = choices - log_probs[first.firsts[starts]]
-    return before
+    return states[0] if len(states) == 1 else states[0].concatenate(states[1:]), rows
 
 
 def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Indices:
@@ -152,7 +148,7 @@ def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Ind
 
     For words that the model does not know all that are among the best are kept, as suggestions.
     """
-    if not found.number:
+    if not len(found.slots):
         return np.zeros(0, dtype=np.int64)
     typed = _typed_log_weights(context)
     is_unknown = np.array([not slot.known for slot in context.slots])
@@ -180,7 +176,7 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
     missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
     sums = np.concatenate([[0.0], np.cumsum(missing)])
     typed = np.array([sums[slot.last] - sums[slot.first] for slot in context.slots])
-    is_unknown = np.zeros(found.number, dtype=bool)
+    is_unknown = np.zeros(len(found.slots), dtype=bool)
     single = np.flatnonzero(found.lengths == 1)
     is_unknown[single] = found.tokens[found.offsets[single]] == UNK
     added: Floats = np.where(is_unknown, missing[found.firsts], 0.0) - typed[found.slots]
@@ -190,21 +186,22 @@ def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs:
 def _sequence_log_probs(
     model: LanguageModel[Any],
     batch: SentenceBatch,
-    reading: _PrefixStates,
+    prefix_states: tuple[Any, Indices],
     found: Corrections,
     right_tokens: int,
 ) -> CallGenerator[tuple[Floats, Indices]]:
     """Log-probabilities of alternatives with the tokens after them [M], and where those end [M]."""
+    states, rows = prefix_states
     stops = np.minimum(found.lasts + right_tokens, batch.ends[batch.sentence_of[found.firsts]])
     lengths = found.lengths + stops - found.lasts
-    totals = np.zeros(found.number)
+    totals = np.zeros(len(found.slots))
     order = np.argsort(lengths, kind="stable")
     for begin in range(0, len(order), _MAX_ROWS):
         selected = order[begin : begin + _MAX_ROWS]
         tokens = _padded_sequences(batch, found, selected, int(lengths[selected].max()))
-        before = reading.state.select(reading.rows[found.firsts[selected]])
-        scores = yield from score(model, before, tokens, lengths[selected])
-        totals[selected] = np.maximum(scores.astype(np.float64), LOG_ZERO).sum(axis=1)
+        before = states.select(rows[found.firsts[selected]])
+        result = yield from Read(model, before, tokens, lengths[selected], SCORES)
+        totals[selected] = np.maximum(result.log_probs.astype(np.float64), LOG_ZERO).sum(axis=1)
     return totals, stops
 
 

@@ -5,21 +5,22 @@ them only common typos and those that the character bigrams of the vocabulary's 
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from models.calls import CallGenerator
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
+    Correction,
     Corrections,
-    CorrectionsBuilder,
     Floats,
     Indices,
     Replacer,
-    Slot,
+    corrections_from,
 )
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.sentences import (
@@ -62,54 +63,39 @@ class SubwordCandidateGenerator(CandidateGenerator):
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
         self._spelling = None if isinstance(cutter, CharacterSentenceSplitter) else SpellingModel(pieces)
 
+    @override
     def right_tokens(self) -> int:
-        """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
         return _RIGHT_CHARACTERS if isinstance(self.splitter, CharacterSentenceSplitter) else _RIGHT_PIECES
 
-    def log_spelling(self, word: str) -> float:  # noqa: ARG002 - the model spells every word itself
-        """Return 0: the model's own tokens spell a word."""
+    @override
+    def log_spelling(self, word: str) -> float:
         return 0.0
 
+    @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
-        """The caller's own suggestions."""
-        for number, word in enumerate(context.words):
-            position = int(context.positions[number])
-            context.slots.append(
-                Slot(
-                    word.start,
-                    word.end,
-                    position,
-                    position + word.last - word.first,
-                    word.known,
-                    exempt=word.text in context.dictionary or not is_alphabetic(word.text),
-                    log_weight=context.error_model.log_correct,
-                )
-            )
-        found = CorrectionsBuilder()
+        # the caller's own suggestions
+        found: list[Correction] = []
         yield from self.add_given(context, found)
         yield None
-        return found.build()
+        return corrections_from(found)
 
+    @override
     def propose_after_reading(
-        self,
-        context: CheckContext,
-        state: Any,  # noqa: ARG002 - models of words look at it
-        rows: Indices,  # noqa: ARG002 - likewise
-        log_probs: Floats,
+        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
     ) -> CallGenerator[Corrections]:
-        """Strings near the most surprising words."""
-        found = CorrectionsBuilder()
+        # strings near the most surprising words
+        found: list[Correction] = []
         searched = self._most_surprising(context, log_probs)
         if not searched:
-            return found.build()
+            return corrections_from(found)
         texts = sorted({word.text for word in context.words if is_alphabetic(word.text)})
         elsewhere = FuzzyLexicon(texts)
         for number in sorted(searched):
-            self._add_similar_strings(context, number, (elsewhere, texts), found)
+            found += self._similar_strings(context, number, elsewhere, texts)
             yield None
         for left in sorted({left for number in searched for left in (number - 1, number)}):
-            self._add_joined(context, left, found)
-        return found.build()
+            found += self._joined(context, left)
+        return corrections_from(found)
 
     def _most_surprising(self, context: CheckContext, log_probs: Floats) -> set[int]:
         """The numbers of words that are searched."""
@@ -126,16 +112,12 @@ class SubwordCandidateGenerator(CandidateGenerator):
         enough = [number for number, b in enumerate(bits) if b >= context.search.min_surprisal_bits]
         return set(sorted(enough, key=lambda number: -bits[number])[:most])
 
-    def _add_similar_strings(
-        self,
-        context: CheckContext,
-        number: int,
-        elsewhere: tuple[FuzzyLexicon, list[str]],
-        found: CorrectionsBuilder,
-    ) -> None:
+    def _similar_strings(
+        self, context: CheckContext, number: int, elsewhere: FuzzyLexicon, texts: list[str]
+    ) -> Iterator[Correction]:
         """Strings near a word, and the word as two."""
         word = context.words[number].text
-        spellings = self._spellings(context, word, elsewhere)
+        spellings = self._spellings(context, word, elsewhere, texts)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
         edits = np.fromiter(spellings.values(), np.uint8, len(spellings))
         weights = dict(
@@ -143,32 +125,26 @@ class SubwordCandidateGenerator(CandidateGenerator):
         )
         for left, right in word_splits(word):
             weights[f"{left} {right}"] = context.error_model.log_space_error
-        self._put(context, number, weights, spellings, found)
+        return self._corrections(context, number, weights, spellings)
 
-    def _add_joined(self, context: CheckContext, left: int, found: CorrectionsBuilder) -> None:
+    def _joined(self, context: CheckContext, left: int) -> Iterator[Correction]:
         """A word and the next one as one, if a space is all that stands between."""
         words, batch = context.words, context.batch
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
-            return
+            return iter(())
         sentence_index, next_sentence = batch.sentence_of[context.positions[left : left + 2]].tolist()
         sentence = batch.sentences[sentence_index]
         between = sentence.text[words[left].end - sentence.offset : words[left + 1].start - sentence.offset]
-        if sentence_index == next_sentence and between == " ":
-            slot, following = context.slots[left], context.slots[left + 1]
-            known = slot.known and following.known
-            context.slots.append(slot._replace(end=following.end, last=following.last, known=known))
-            text = words[left].text + words[left + 1].text
-            self._put(context, len(context.slots) - 1, {text: context.error_model.log_space_error}, {}, found)
+        if sentence_index != next_sentence or between != " ":
+            return iter(())
+        number = context.join_slots(left, log_weight=context.slots[left].log_weight)
+        text = words[left].text + words[left + 1].text
+        return self._corrections(context, number, {text: context.error_model.log_space_error}, {})
 
-    def _put(
-        self,
-        context: CheckContext,
-        number: int,
-        weights: Mapping[str, float],
-        edits: Mapping[str, int],
-        found: CorrectionsBuilder,
-    ) -> None:
-        """Add strings in the row of a slot's characters, each with its weight; an edit each unless given otherwise."""
+    def _corrections(
+        self, context: CheckContext, number: int, weights: Mapping[str, float], edits: Mapping[str, int]
+    ) -> Iterator[Correction]:
+        """Strings in the place of a slot's characters, each with its weight; an edit each unless given otherwise."""
         slot, batch = context.slots[number], context.batch
         sentence_index = int(batch.sentence_of[slot.first])
         sentence, base = batch.sentences[sentence_index], int(batch.bases[sentence_index])
@@ -176,11 +152,11 @@ class SubwordCandidateGenerator(CandidateGenerator):
         for text, weight in weights.items():
             change = None if context.is_given(slot.start, slot.end, text) else replacer.put(text)
             if change is not None:
-                span, count = (base + change.first, base + change.last), edits.get(text, 1)
-                found.add(number, span, change.tokens, log_weight=weight, edits=count, text=text)
+                first, last = base + change.first, base + change.last
+                yield Correction(number, first, last, change.tokens, weight, edits.get(text, 1), text)
 
     def _spellings(
-        self, context: CheckContext, word: str, elsewhere: tuple[FuzzyLexicon, list[str]]
+        self, context: CheckContext, word: str, elsewhere: FuzzyLexicon, texts: list[str]
     ) -> dict[str, int]:
         """Strings that may have been meant, and how many edits they are away."""
         strings = one_edit_strings(word, self._letters)
@@ -192,9 +168,8 @@ class SubwordCandidateGenerator(CandidateGenerator):
             strings.sort(key=lambda string: -log_prob(string.lower()))
         spellings = dict.fromkeys([*common_typo_corrections(word), *strings[:most]], 1)
         max_edits = context.error_model.max_edits(word, known=False)
-        lexicon, texts = elsewhere
-        matches = lexicon.fuzzy_matches(word, max_edits)
-        for sentence, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
-            spellings[texts[sentence]] = edits
+        matches = elsewhere.fuzzy_matches(word, max_edits)
+        for index, edits in zip(matches.indices.tolist(), matches.edits.tolist(), strict=True):
+            spellings[texts[index]] = edits
         spellings.update(context.dictionary.fuzzy_matches(word, max_edits))
         return spellings

@@ -4,25 +4,26 @@ For unknown words the words of the user dictionary are candidates too, and those
 expects most in this place.
 """
 
+from collections.abc import Iterator
 from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from rapidfuzz.distance import OSA
+from typing_extensions import override
 
 from models.arrays import TokenIds
-from models.calls import CallGenerator, next_log_probs
+from models.calls import CallGenerator, Predict
 from models.checking.candidates import (
     CandidateGenerator,
     CheckContext,
+    Correction,
     Corrections,
-    CorrectionsBuilder,
     Floats,
     Indices,
-    Slot,
     concatenate_corrections,
-    single_token_corrections,
+    corrections_from,
 )
 from models.checking.lexicon import FuzzyLexicon
 from models.checking.sentences import (
@@ -30,7 +31,6 @@ from models.checking.sentences import (
     NO_AFFIXES,
     SpellingModel,
     Word,
-    WordParts,
     WordSentenceSplitter,
     match_case,
     split_affixes,
@@ -90,22 +90,26 @@ class WordCandidateGenerator(CandidateGenerator):
         if NO_AFFIXES in self._members:  # most words, so they are not left to the first request
             self._group(NO_AFFIXES)
 
+    @override
     def right_tokens(self) -> int:
-        """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
         return _RIGHT_TOKENS
 
+    @override
     def log_spelling(self, word: str) -> float:
-        """Natural logarithm of P(spelling | an unknown word)."""
-        found = self._spelled(word)
-        return self._spelling.log_prob(found.core if found else self._key(word[:MAX_WORD_LENGTH]))
+        found = split_affixes(self.key(word))
+        return self._spelling.log_prob(found.core if found else self.key(word[:MAX_WORD_LENGTH]))
 
+    @override
+    def key(self, word: str) -> str:
+        return word.lower() if self.splitter.lowercase else word
+
+    @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
-        """Words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions."""
-        context.slots += [self._slot(context, number) for number in range(len(context.words))]
+        # words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions
         nearby: list[_NearbyWords] = []
         log_weights: list[Floats] = []
         owners: list[int] = []
-        found = CorrectionsBuilder()
+        found: list[Correction] = []
         for number, word in enumerate(context.words):
             if number % _WORDS_PER_STEP == _WORDS_PER_STEP - 1:
                 yield None
@@ -116,20 +120,23 @@ class WordCandidateGenerator(CandidateGenerator):
                 nearby.append(chunk)
                 log_weights.append(_log_error_probs(context, word, chunk))
                 owners.append(number)
-            self._add_spaces(context, number, found)
+            found += self._respaced(context, number)
             if not word.known:
-                self._add_from_dictionary(context, number, found)
+                found += self._from_dictionary(context, number)
         yield from self.add_given(context, found)
-        additions = found.build()
+        additions = corrections_from(found)
         if not nearby:
             return additions
         slots = np.repeat(owners, [len(chunk.ids) for chunk in nearby])
-        words = single_token_corrections(
+        words = Corrections(
             slots,
             context.positions[slots],
+            context.positions[slots] + 1,
             np.concatenate([chunk.ids for chunk in nearby]),
+            np.arange(len(slots) + 1),
             np.concatenate(log_weights),
-            np.concatenate([chunk.edits for chunk in nearby]),
+            np.concatenate([chunk.edits for chunk in nearby]).astype(np.int64),
+            np.full(len(slots), None, dtype=object),
         )
         if self.splitter.lowercase:
             self._restore_case(context, words)
@@ -137,15 +144,12 @@ class WordCandidateGenerator(CandidateGenerator):
             [_exclude_given(words, additions, len(self.splitter.tokenizer.vocabulary)), additions]
         )
 
+    @override
     def propose_after_reading(
-        self,
-        context: CheckContext,
-        state: Any,
-        rows: Indices,
-        log_probs: Floats,  # noqa: ARG002 - models of pieces look at them
+        self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
     ) -> CallGenerator[Corrections]:
-        """For unknown words, the words that the model expects most, as suggestions: an error may be of any kind."""
-        found = CorrectionsBuilder()
+        # for unknown words, the words that the model expects most, as suggestions: an error may be of any kind
+        found: list[Correction] = []
         count = min(context.search.likeliest, len(self._ids))
         unknown = [
             number
@@ -154,35 +158,15 @@ class WordCandidateGenerator(CandidateGenerator):
         ]
         for first in range(0, len(unknown), _MAX_ROWS):
             chunk = unknown[first : first + _MAX_ROWS]
-            predicted = yield from next_log_probs(context.model, state.select(rows[context.positions[chunk]]))
+            predicted = yield from Predict(context.model, state.select(rows[context.positions[chunk]]))
             word_log_probs = predicted[:, self._ids]
             best = np.argpartition(-word_log_probs, count - 1, axis=1)[:, :count]
             for number, indices in zip(chunk, best, strict=True):
-                self._add_expected(context, number, self._ids[indices].tolist(), found)
-        return found.build()
-
-    def _key(self, word: str) -> str:
-        return word.lower() if self.splitter.lowercase else word
-
-    def _slot(self, context: CheckContext, number: int) -> Slot:
-        word, position = context.words[number], int(context.positions[number])
-        found = self._spelled(word.text)
-        spelling = 0.0 if word.known else self.log_spelling(word.text)
-        return Slot(
-            word.start,
-            word.end,
-            position,
-            position + 1,
-            word.known,
-            exempt=found is None or context.is_correct(word.text),
-            log_weight=context.error_model.log_correct + spelling,
-        )
-
-    def _spelled(self, word: str) -> WordParts | None:
-        return split_affixes(self._key(word))
+                found += self._expected(context, number, self._ids[indices].tolist())
+        return corrections_from(found)
 
     def _nearby_words(self, context: CheckContext, word: Word) -> _NearbyWords:
-        typed = self._spelled(word.text)
+        typed = split_affixes(self.key(word.text))
         if typed is None or typed.affixes not in self._members:
             return _NO_NEARBY_WORDS
         group = self._group(typed.affixes)
@@ -200,64 +184,52 @@ class WordCandidateGenerator(CandidateGenerator):
             self._groups[affixes] = group
         return group
 
-    def _add_spaces(self, context: CheckContext, number: int, found: CorrectionsBuilder) -> None:
+    def _respaced(self, context: CheckContext, number: int) -> Iterator[Correction]:
         """The word as two, and it and the next as one."""
         word, log_weight = context.words[number], context.error_model.log_space_error
-        key = self._key(word.text)
+        key = self.key(word.text)
         if len(key) > 2 * self._longest:  # what is no word can be of any length
             return
         for left, right in word_splits(key):
             if left in self._id_of and right in self._id_of:
-                ids, text = (
-                    (self._id_of[left], self._id_of[right]),
-                    self._restored_case(word, f"{left} {right}"),
-                )
-                context.add_to_slot(found, number, ids, log_weight=log_weight, edits=1, text=text)
+                ids, text = (self._id_of[left], self._id_of[right]), f"{left} {right}"
+                text = self._restored_case(word, text)
+                yield from context.correct_slot(number, ids, log_weight=log_weight, edits=1, text=text)
         if number + 1 == len(context.words) or context.slots[number + 1].exempt:
             return
         following = context.words[number + 1]
-        joined = self._id_of.get(key + self._key(following.text))
+        joined = self._id_of.get(key + self.key(following.text))
         slot, next_slot = context.slots[number], context.slots[number + 1]
         if joined is None or next_slot.first != slot.last:
             return
-        context.slots.append(
-            slot._replace(
-                end=next_slot.end,
-                last=next_slot.last,
-                known=slot.known and next_slot.known,
-                log_weight=slot.log_weight + next_slot.log_weight - context.error_model.log_correct,
-            )
-        )
-        text, last = word.text + following.text, len(context.slots) - 1
-        context.add_to_slot(found, last, (joined,), log_weight=log_weight, edits=1, text=text)
+        both = slot.log_weight + next_slot.log_weight - context.error_model.log_correct
+        last = context.join_slots(number, log_weight=both)
+        text = word.text + following.text
+        yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
-    def _add_from_dictionary(self, context: CheckContext, number: int, found: CorrectionsBuilder) -> None:
+    def _from_dictionary(self, context: CheckContext, number: int) -> Iterator[Correction]:
         """Words of the caller's near an unknown one, which are unknown to the model too."""
-        dictionary, word = context.dictionary, context.words[number]
-        if not len(dictionary):
-            return
-        log_spelling = log(_DICTIONARY_SHARE / len(dictionary))
-        for text, edits in dictionary.fuzzy_matches(
-            word.text, context.error_model.max_edits(word.text, known=False)
-        ):
-            if self._key(text) not in self._id_of:
+        word, error_model = context.words[number].text, context.error_model
+        max_edits = error_model.max_edits(word, known=False)
+        for text, edits in context.dictionary.fuzzy_matches(word, max_edits):
+            if self.key(text) not in self._id_of:
                 channel = float(
-                    context.error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
+                    error_model.unknown_word_log_probs(np.array([edits]), np.array([len(text)]))[0]
                 )
-                log_weight = channel + log_spelling
-                context.add_to_slot(found, number, (UNK,), log_weight=log_weight, edits=edits, text=text)
+                log_weight = channel + log(_DICTIONARY_SHARE / len(context.dictionary))
+                yield from context.correct_slot(number, (UNK,), log_weight=log_weight, edits=edits, text=text)
 
-    def _add_expected(
-        self, context: CheckContext, number: int, ids: list[int], found: CorrectionsBuilder
-    ) -> None:
+    def _expected(self, context: CheckContext, number: int, ids: list[int]) -> Iterator[Correction]:
         word = context.words[number]
-        key, nearby = self._key(word.text), set(self._nearby_words(context, word).ids.tolist())
+        key, nearby = self.key(word.text), set(self._nearby_words(context, word).ids.tolist())
         log_weight = context.error_model.log_far_error + self.log_spelling(word.text)
         for token in ids:
             if token not in nearby:
                 spelling = self.splitter.tokenizer.vocabulary[token]
                 edits, text = OSA.distance(key, spelling), self._restored_case(word, spelling)
-                context.add_to_slot(found, number, (token,), log_weight=log_weight, edits=edits, text=text)
+                yield from context.correct_slot(
+                    number, (token,), log_weight=log_weight, edits=edits, text=text
+                )
 
     def _restore_case(self, context: CheckContext, words: Corrections) -> None:
         """Spell the alternatives of words that were typed with capitals as those were; others are left to their ids."""

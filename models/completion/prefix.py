@@ -136,7 +136,9 @@ FIRST_LETTER_PENALTY = 0.1
 LETTER_PROBABILITY = 0.1
 """How probable a letter within a word is taken to be, where the model is not asked: the inverse of a perplexity."""
 
-_LETTERS_PER_EDIT = 2
+LETTERS_PER_EDIT = 2
+"""Letters of a prefix per edit that is looked past."""
+
 _MAX_MATCHES = 256
 
 
@@ -154,6 +156,11 @@ class CorrectedPrefix(NamedTuple):
     edits: int
     penalty: float
     weight: float
+
+    @property
+    def text(self) -> str:
+        """The prefix as words begin with it."""
+        return self.spelled.decode(errors="replace").removeprefix(" ")
 
 
 def corrected_prefixes(
@@ -182,7 +189,7 @@ def corrected_prefixes(
     spaced = spelled.startswith(b" ")
     key = fold_case(spelled) if ignore_case else spelled
     typed = key.decode(errors="replace").removeprefix(" ")
-    edits = min(edits, len(typed) // _LETTERS_PER_EDIT)
+    edits = min(edits, len(typed) // LETTERS_PER_EDIT)
     if not edits or len(typed) > MAX_LETTERS - edits:
         return []
     table = tokens.letters(spaced=spaced, ignore_case=ignore_case)

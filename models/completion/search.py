@@ -4,8 +4,6 @@ A word's probability is summed over all of its tokenisations, and a word has end
 next token says so (Vieira et al., "From Language Models over Tokens to Language Models over
 Characters", 2024). The search expands the most probable token sequence first. Unexplored sequences
 are accounted for by their mass: probabilities are exact when nothing is left, lower bounds before.
-
-`SearchStepBatch` combines the model calls of several searches.
 """
 
 from bisect import bisect_right
@@ -20,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import Array, FloatArray, TokenIds, to_numpy
+from models.calls import CallGenerator, Step
 from models.completion.text import JOINERS, WordState, scan_words
 from models.completion.token_trie import TokenTrie, fold_case
+from models.language_model import LanguageModel
 
 
 class ScoredCompletion(NamedTuple):
@@ -326,18 +326,6 @@ class CompletionSettings:
     ignore_case: bool = False
 
 
-class SearchStep(NamedTuple):
-    """One model call of a search: read a token per row and return next-token log-probabilities.
-
-    Attributes:
-        state: R rows.
-        tokens: ids [R].
-    """
-
-    state: Any
-    tokens: TokenIds
-
-
 class CompletionSearch:
     """A search for what a text goes on as.
 
@@ -380,8 +368,8 @@ class CompletionSearch:
             expand(self._child_node(child, state, number), rows[number])
         self._pending = []
 
-    def next_step(self) -> SearchStep | None:
-        """Return the next model call; None if the search is finished."""
+    def next_step(self) -> tuple[Any, TokenIds] | None:
+        """Return the next step: R rows of states, and a token to read in each [R]; None if the search is finished."""
         self._findings.cut += self._frontier.prune(self._capacity())
         self._findings.open = self._frontier.mass  # rounding has added up, and 0 must be 0
         if self._is_converged():
@@ -398,7 +386,7 @@ class CompletionSearch:
             for children in by_states.values()
         )
         tokens = [child.token for child in self._pending]
-        return SearchStep(first.concatenate(rest) if rest else first, np.array(tokens))
+        return first.concatenate(rest) if rest else first, np.array(tokens)
 
     def result(self) -> SearchResult:
         """Return the completions found so far."""
@@ -591,33 +579,14 @@ def _largest_indices(values: Masses, count: int) -> TokenIds:
     return np.argpartition(values, len(values) - count)[len(values) - count :]
 
 
-class SearchStepBatch:
-    """One model call for all unfinished searches.
-
-    Args:
-        searches: with what each asks; at least one.
-
-    Attributes:
-        state: of all of them [R].
-        tokens: to be read [R].
-    """
-
-    def __init__(self, searches: Sequence[tuple[CompletionSearch, SearchStep]]) -> None:
-        self._searches = searches
-        first, *rest = (step.state for _, step in searches)
-        self.state = first.concatenate(rest) if rest else first
-        self.tokens = np.concatenate([step.tokens for _, step in searches])
-
-    def update(self, state: Any, log_probs: Array) -> None:
-        """Pass each search its rows of the state after the tokens [R] and of the log-probabilities [R, V]."""
+def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> CallGenerator[None]:
+    """Run searches to their ends, with one model call for the next steps of all of them."""
+    while active := [(search, *asked) for search in searches if (asked := search.next_step()) is not None]:
+        first, *rest = (state for _, state, _ in active)
+        tokens = np.concatenate([own for _, _, own in active])
+        state, log_probs = yield from Step(model, first.concatenate(rest) if rest else first, tokens)
         begin = 0
-        for search, step in self._searches:
-            end = begin + len(step.tokens)
+        for search, _, own in active:
+            end = begin + len(own)
             search.update(state.select(np.arange(begin, end)), log_probs[begin:end])
             begin = end
-
-
-def next_step_batch(searches: Sequence[CompletionSearch]) -> SearchStepBatch | None:
-    """Return the next model call of the searches; None when all are finished."""
-    active = [(search, step) for search in searches if (step := search.next_step()) is not None]
-    return SearchStepBatch(active) if active else None

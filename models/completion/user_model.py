@@ -14,11 +14,11 @@ import heapq
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from rapidfuzz.distance import OSA
@@ -66,21 +66,6 @@ class WordSequence(NamedTuple):
 
     previous: str | None
     words: Sequence[str]
-
-
-class WordCount(NamedTuple):
-    """Count of a word, decayed to the present if counts fade."""
-
-    text: str
-    times: float
-
-
-class PairCount(NamedTuple):
-    """Count of a word after another; `previous` is empty at the start of a sentence."""
-
-    previous: str
-    text: str
-    times: float
 
 
 class UserModel:
@@ -162,16 +147,19 @@ class UserModel:
                 previous = word
         return UserModel(words, followers, unit).limited_to(bounds)
 
-    def export(self) -> tuple[list[WordCount], list[PairCount]]:
-        """All that is remembered, as `restored` takes it; what has faded to nothing is left out."""
+    def export(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, float]]]:
+        """Words, and pairs of neighbours, with their counts; what has faded to nothing is left out.
+
+        See `user_model_from_counts`; the first of a pair is empty at the start of a sentence.
+        """
         least = _MIN_COUNT * self._unit
         words = {word: count / self._unit for word, count in self._words.items() if count >= least}
         pairs = [
-            PairCount(previous, word, count / self._unit)
+            (previous, word, count / self._unit)
             for previous, word, count in _flatten_pairs(self._followers)
             if count >= least and word in words
         ]
-        return [WordCount(*item) for item in words.items()], pairs
+        return list(words.items()), pairs
 
     def limited_to(self, bounds: UserModelLimits) -> "UserModel":
         """Return the model pruned to the bounds, its unit rescaled to a moderate number."""
@@ -289,18 +277,6 @@ def _rank_key(one: ScoredPhrase) -> tuple[float, str]:
     return -one.probability, one.text
 
 
-class PrefixMatches(NamedTuple):
-    """The words that begin alike.
-
-    Attributes:
-        mass: that one of them comes next.
-        words: the likeliest of them, the likeliest first.
-    """
-
-    mass: float
-    words: list[ScoredPhrase]
-
-
 class NextWordModel:
     """The words of several personal models, their counts added, after one word.
 
@@ -337,19 +313,20 @@ class NextWordModel:
             return alone
         return (self._after.get(word, 0.0) + self._novelty * alone) / (self._num_after + self._novelty)
 
-    def words_with_prefix(self, prefix: str, *, ignore_case: bool, limit: int) -> PrefixMatches:
-        """The words that begin so, the prefix itself included; with no prefix any."""
+    def words_with_prefix(
+        self, prefix: str, *, ignore_case: bool, limit: int
+    ) -> tuple[float, list[ScoredPhrase]]:
+        """The mass of the words that begin so, the prefix itself included, and the likeliest; with no prefix any."""
         if not prefix:
             likeliest = (word for model in self._models for word in model.likeliest(limit))
-            words = {*self._after, *likeliest}
-            return PrefixMatches(float(bool(self)), most_probable(self._rated(words), limit))
+            return float(bool(self)), most_probable(self._rated({*self._after, *likeliest}), limit)
         words = {
             word
             for model in self._models
             for word in model.words_with_prefix(prefix, ignore_case=ignore_case)
         }
         rated = self._rated(words)
-        return PrefixMatches(math.fsum(one.probability for one in rated), most_probable(rated, limit))
+        return math.fsum(one.probability for one in rated), most_probable(rated, limit)
 
     def _rated(self, words: Iterable[str]) -> list[ScoredPhrase]:
         return [ScoredPhrase(word, self.probability(word)) for word in words]
@@ -372,30 +349,20 @@ class NextWordModel:
         return {words[index]: int(least[index]) for index in np.flatnonzero(least <= edits).tolist()}
 
 
-class NextWordModels:
-    """The words of several personal models after any word; what follows each is put together once.
+NextWordModels: TypeAlias = Callable[[str], NextWordModel]
+"""The words of several personal models after any word."""
 
-    Args:
-        models: as of `NextWordModel`.
-    """
 
-    def __init__(self, models: Sequence[UserModel]) -> None:
-        self._models = models
-        self._known: dict[str, NextWordModel] = {}
-
-    def after(self, previous: str) -> NextWordModel:
-        """The words after this one."""
-        words = self._known.get(previous)
-        if words is None:
-            words = self._known[previous] = NextWordModel(self._models, previous)
-        return words
+def next_word_models(models: Sequence[UserModel]) -> NextWordModels:
+    """Return the words of several models after any word; what follows each is put together once."""
+    return cache(partial(NextWordModel, models))
 
 
 def phrase_probability(words: NextWordModels, previous: str, several: Sequence[str]) -> float:
     """Return the probability of a sequence of words."""
     probability = 1.0
     for before, word in pairwise((previous, *several)):
-        probability *= words.after(before).probability(word)
+        probability *= words(before).probability(word)
         if not probability:
             break
     return probability
@@ -423,5 +390,5 @@ def extend_phrases(
 
 def _phrase_extensions(words: NextWordModels, phrase: ScoredPhrase) -> Iterator[ScoredPhrase]:
     """A phrase with each word that followed its last, the likeliest first."""
-    for word, probability in words.after(phrase.text.rpartition(" ")[2]).followers:
+    for word, probability in words(phrase.text.rpartition(" ")[2]).followers:
         yield ScoredPhrase(f"{phrase.text} {word}", phrase.probability * probability)

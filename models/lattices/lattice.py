@@ -45,8 +45,8 @@ class Scales:
 class Lattice:
     """N nodes in topological order and A arcs between them, ordered by source.
 
-    Node 0 is the start and node N − 1 the end; every node lies on a path between them. Scores are natural
-    logarithms, larger is better.
+    Node 0 is the start and node N − 1 the end; every node lies on a path between them, as `build_lattice` makes it.
+    Scores are natural logarithms, larger is better.
 
     Attributes:
         name: the utterance's id.
@@ -60,9 +60,6 @@ class Lattice:
         scales: how its file weighs these scores.
         variants: which of its pronunciations each arc's word has [A]; −1 where that is not known.
         alignments: each arc's transition-ids as Kaldi writes them; empty where the format has none.
-
-    Raises:
-        InvalidInputError: the arrays are no such lattice.
     """
 
     name: str | None
@@ -77,22 +74,6 @@ class Lattice:
     variants: Indices | None = None
     alignments: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        columns = [self.sources, self.targets, self.labels, self.am, self.old_lm]
-        columns += [self.sources if self.variants is None else self.variants]
-        if len({column.shape for column in columns}) > 1 or len(self.alignments) not in {0, self.num_arcs}:
-            raise _wrong(f"columns have {[len(column) for column in columns]} entries; they must be as many")
-        check_size(self.num_nodes, self.num_arcs)
-        if not self.words or self.words[0] or len(set(self.words)) < len(self.words):
-            raise _wrong("words must be distinct, and the first must be empty")
-        if self.labels.min() < 0 or self.labels.max() >= len(self.words):
-            raise _wrong(f"labels must be from 0 to {len(self.words) - 1}")
-        for scores in (self.am, self.old_lm):
-            wrong = scores[~(np.abs(scores) <= MAX_SCORE)]
-            if wrong.size:
-                raise _wrong(f"a score is {wrong[0]:g}; it must be from {-MAX_SCORE:g} to {MAX_SCORE:g}")
-        self._check_graph()
-
     @property
     def num_nodes(self) -> int:
         """N, at least 2."""
@@ -103,19 +84,6 @@ class Lattice:
         """A, at least 1."""
         return len(self.sources)
 
-    def _check_graph(self) -> None:
-        if self.sources.min() < 0 or self.targets.max() >= self.num_nodes:
-            raise _wrong(f"nodes must be from 0 to {self.num_nodes - 1}")
-        if not (self.sources < self.targets).all():
-            raise _wrong("an arc leads back: nodes must be in topological order, without cycles")
-        if (np.diff(self.sources) < 0).any():
-            raise _wrong("arcs must be ordered by source")
-        # without cycles, this is enough to have every node on a path from the start to the end
-        if not np.isin(np.arange(1, self.num_nodes), self.targets).all():
-            raise _wrong("a node besides the first cannot be reached")
-        if not np.isin(np.arange(self.num_nodes - 1), self.sources).all():
-            raise _wrong("a node besides the last leads nowhere")
-
 
 def check_size(num_nodes: int, num_arcs: int) -> None:
     """Refuse lattices without arcs, and those beyond the limits.
@@ -124,14 +92,12 @@ def check_size(num_nodes: int, num_arcs: int) -> None:
         InvalidInputError: the message says which limit.
     """
     if num_arcs == 0:
-        raise _wrong("the lattice has no arcs")
+        raise InvalidInputError("the lattice has no arcs", parameter="lattice")
     for what, count, limit in (("nodes", num_nodes, MAX_NODES), ("arcs", num_arcs, MAX_ARCS)):
         if count > limit:
-            raise _wrong(f"the lattice has {count} {what}; at most {limit} are allowed")
-
-
-def _wrong(problem: str) -> InvalidInputError:
-    return InvalidInputError(problem, parameter="lattice")
+            raise InvalidInputError(
+                f"the lattice has {count} {what}; at most {limit} are allowed", parameter="lattice"
+            )
 
 
 class ArcColumns(NamedTuple):
@@ -229,7 +195,7 @@ def build_lattice(
         scales: how the file weighs scores.
 
     Raises:
-        InvalidInputError: there is a cycle, no path, or more than the limits allow.
+        InvalidInputError: there is a cycle, no path, a score that is none, or more than the limits allow.
     """
     check_size(len(times), len(arcs.sources))
     sources, targets = (np.asarray(column, dtype=np.int64) for column in (arcs.sources, arcs.targets))
@@ -258,13 +224,23 @@ def build_lattice(
         words=tuple(labels),
         sources=ranks[sources[arc_ids]],
         targets=ranks[targets[arc_ids]],
-        am=np.asarray(arcs.am, dtype=np.float64)[arc_ids],
-        old_lm=np.asarray(arcs.old_lm, dtype=np.float64)[arc_ids],
+        am=_scores_of(arcs.am, arc_ids),
+        old_lm=_scores_of(arcs.old_lm, arc_ids),
         times=times[nodes],
         scales=scales,
         variants=variants[arc_ids] if (variants != NO_VARIANT).any() else None,
         alignments=tuple(arcs.alignments[row] for row in rows) if arcs.alignments else (),
     )
+
+
+def _scores_of(scores: Sequence[float] | Scores, arc_ids: Indices) -> Scores:
+    selected = np.asarray(scores, dtype=np.float64)[arc_ids]
+    wrong = selected[~(np.abs(selected) <= MAX_SCORE)]
+    if wrong.size:
+        raise InvalidInputError(
+            f"a score is {wrong[0]:g}; it must be from {-MAX_SCORE:g} to {MAX_SCORE:g}", parameter="lattice"
+        )
+    return selected
 
 
 def _nodes_on_paths(

@@ -15,9 +15,15 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from models.arrays import TokenIds, to_numpy
 from models.errors import InvalidInputError
-from models.language_model import LOG_ZERO, LanguageModel, TopKPredictor, prefill_sequences, score_sequences
+from models.language_model import (
+    LOG_ZERO,
+    LanguageModel,
+    is_lookup,
+    prefill_sequences,
+    score_choices,
+    score_sequences,
+)
 from models.lattices.graph import LabelTokens, LatticeGraph
 from models.lattices.lattice import NO_WORD, Indices, Scores, index_ranges
 from models.mixture import MixtureState
@@ -59,10 +65,6 @@ class GrowableArray(Generic[T]):
         self._size = size
 
 
-_MAX_DISTRIBUTION_ENTRIES = 1 << 23
-"""Log-probabilities held at a time: 32 MiB."""
-
-
 def word_log_probs(
     model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
@@ -85,13 +87,12 @@ def word_log_probs(
     spoken = np.flatnonzero(spelling.lengths[labels] > 0)
     rows, labels = rows[spoken], labels[spoken]
     tokens, lengths = spelling.tokens[labels], spelling.lengths[labels]
-    if isinstance(model, TopKPredictor):  # it looks up what it is asked for
-        sequence_scores = score_sequences(
-            model, state.select(rows), tokens[:, : lengths.max(initial=0)], lengths
-        )
+    if is_lookup(model):
+        tokens = tokens[:, : lengths.max(initial=0)]
+        sequence_scores = score_sequences(model, state.select(rows), tokens, lengths)
         scores[spoken] = sequence_scores.sum(axis=1, dtype=np.float64)
         return scores[indices]
-    scores[spoken] = _first_log_probs(model, state, rows, tokens[:, 0])
+    scores[spoken] = score_choices(model, state, rows, tokens[:, 0])
     longer = np.flatnonzero(lengths > 1)
     if longer.size:
         after = model.advance(state.select(rows[longer]), tokens[longer, 0])
@@ -110,31 +111,14 @@ def advance_words(
     if not spoken.size:
         return before
     tokens, lengths = tokens[spoken, : lengths.max()], lengths[spoken]
-    moved = before if len(spoken) == len(rows) else before.select(spoken)
-    moved = (
-        model.advance(moved, tokens[:, 0])
-        if lengths.max() == 1
-        else prefill_sequences(model, moved, tokens, lengths)
+    moved = prefill_sequences(
+        model, before if len(spoken) == len(rows) else before.select(spoken), tokens, lengths
     )
     if len(spoken) == len(rows):
         return moved
     indices = np.arange(len(rows))
     indices[spoken] = len(rows) + np.arange(len(spoken))
     return before.concatenate([moved]).select(indices)
-
-
-def _first_log_probs(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> Scores:
-    """Log-probabilities of one token after each of ascending rows, a bounded number of distributions at a time."""
-    scores = np.empty(len(rows))
-    step = max(1, _MAX_DISTRIBUTION_ENTRIES // len(model.vocabulary))
-    for begin in range(0, len(state), step):
-        first, last = np.searchsorted(rows, (begin, begin + step))
-        if first < last:
-            segment = slice(first, last)
-            wanted, indices = np.unique(rows[segment], return_inverse=True)
-            log_probs = model.next_log_probs(state.select(wanted))
-            scores[segment] = to_numpy(log_probs[indices, tokens[segment]])
-    return scores
 
 
 NO_STATE = -1
@@ -299,27 +283,20 @@ class TokenTable:
     Attributes:
         first: the first token of each node [N].
         count: how many tokens a node has [N].
+        nodes: where each token is.
+        forward: total of the best way to each token.
     """
 
     def __init__(self, num_nodes: int, *, num_words: int) -> None:
         self.first = np.zeros(num_nodes, dtype=np.int64)
         self.count = np.zeros(num_nodes, dtype=np.int64)
-        self._nodes, self._forward = GrowableArray(np.int64), GrowableArray(np.float64)
+        self.nodes, self.forward = GrowableArray(np.int64), GrowableArray(np.float64)
         self._words = GrowableArray(np.int64, num_words)
         self._num_edges = GrowableArray(np.int64)
-        self._parents, self._arcs = GrowableArray(np.int64), GrowableArray(np.int64)
-        self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
+        self._edges = [GrowableArray[Any](dtype) for dtype in (np.int64, np.int64, np.float64, np.float64)]
 
     def __len__(self) -> int:
-        return len(self._nodes)
-
-    def forward(self, tokens: Indices) -> Scores:
-        """Totals of the best ways to tokens."""
-        return self._forward[tokens]
-
-    def nodes(self, tokens: Indices) -> Indices:
-        """Return the nodes of tokens."""
-        return self._nodes[tokens]
+        return len(self.nodes)
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
         """The last words of tokens and one label more [P, num_words]; a label without a word adds nothing."""
@@ -350,24 +327,21 @@ class TokenTable:
         """
         best = merged.best
         self._add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
-        selected = ways.select(merged.candidates)
-        self._parents.append(selected.parents)
-        self._arcs.append(selected.arcs)
-        self._log_probs.append(selected.log_probs)
-        self._scores.append(selected.scores)
+        for column, values in zip(self._edges, ways, strict=True):
+            column.append(values[merged.candidates])
 
     def graph(self) -> TokenGraph:
         """All tokens and their ways."""
         offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
-        ways = TokenEdges(self._parents[:], self._arcs[:], self._log_probs[:], self._scores[:])
-        return TokenGraph(self._nodes[:], self._forward[:], offsets, ways)
+        ways = TokenEdges(*(column[:] for column in self._edges))
+        return TokenGraph(self.nodes[:], self.forward[:], offsets, ways)
 
     def _add(self, nodes: Indices, totals: Scores, words: Indices, num_ways: Indices) -> None:
         indices = len(self) + np.arange(len(nodes))
         self.first[nodes[::-1]] = indices[::-1]
         np.add.at(self.count, nodes, 1)
-        self._nodes.append(nodes)
-        self._forward.append(totals)
+        self.nodes.append(nodes)
+        self.forward.append(totals)
         self._words.append(words)
         self._num_edges.append(num_ways)
 
@@ -495,7 +469,7 @@ class _TokenPassing:
         first, begins = tokens.first[joined.sources[arcs]], self._begins[arcs]
         parents, scored = index_ranges(first, first + counts), index_ranges(begins, begins + counts)
         ways = TokenEdges(parents, np.repeat(arcs, counts), self._log_probs[scored], self._scores[scored])
-        totals = tokens.forward(parents) + ways.scores
+        totals = tokens.forward[parents] + ways.scores
         if self._search.beam is None:
             return ways, totals
         nodes = joined.targets[ways.arcs]
@@ -528,8 +502,8 @@ class _TokenPassing:
         self._scores.append(scores)
         if self._search.beam is not None:
             nodes = joined.targets[gone]
-            estimates = tokens.forward(parents) + scores + joined.remainders[nodes]
+            estimates = tokens.forward[parents] + scores + joined.remainders[nodes]
             np.maximum.at(self._best, (joined.levels[nodes], lattices), estimates)
         self._live = np.concatenate([self._live, np.arange(begin, len(tokens))])
-        self._live = self._live[joined.last_use[tokens.nodes(self._live)] > level]
+        self._live = self._live[joined.last_use[tokens.nodes[self._live]] > level]
         self._states.retain(self._live)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from models.arrays import Array, FloatArray, TokenIds
+from models.arrays import Array, FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError
 from models.language_model import BlockSums, ReadResult, S, Want
 from models.neural.config import NetworkConfig
@@ -74,6 +74,10 @@ class NetworkModel(ABC, Generic[S]):
         return self._config.self_normalised
 
     @abstractmethod
+    def memory(self) -> ModelBytes:
+        """The memory of the network's weights."""
+
+    @abstractmethod
     def empty_state(self, batch: int) -> S:
         """The state after nothing."""
 
@@ -133,6 +137,16 @@ class NeuralModel(NetworkModel[NeuralState]):
         self._network = network.to(self._device).eval()
         recordable = self._device.type == "cuda" and self._config.attention == "none"
         self._recorded = CudaGraphSteps(self._network, capture_on_cuda) if recordable else None
+        self._is_mapped = False
+
+    @override
+    def memory(self) -> ModelBytes:
+        tensors = (*self._network.parameters(), *self._network.buffers())
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
+        size = sum(storage.nbytes() for storage in storages.values())
+        if self._device.type != "cpu":
+            return ModelBytes(device=size)
+        return ModelBytes(mapped=size) if self._is_mapped else ModelBytes(own=size)
 
     @property
     def network(self) -> Network:
@@ -209,7 +223,9 @@ class NeuralModel(NetworkModel[NeuralState]):
             InvalidInputError: there is no such device.
         """
         network = read_network(directory, vocab_size=len(vocabulary))
-        return cls(network, vocabulary, device=device, weight_cache=weight_cache)
+        model = cls(network, vocabulary, device=device, weight_cache=weight_cache)
+        model._is_mapped = True
+        return model
 
     def _ids(self, tokens: TokenIds) -> Tensor:
         return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
@@ -237,6 +253,10 @@ class Int8Model(NetworkModel[Int8State]):
     ) -> None:
         super().__init__(network, vocabulary)
         self._network = Int8Network(network, weight_cache or PackedWeightCache())
+
+    @override
+    def memory(self) -> ModelBytes:
+        return array_bytes(self._network.weights)
 
     @override
     def empty_state(self, batch: int) -> Int8State:

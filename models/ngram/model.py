@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.kernels.threads import run_balanced, run_slices
@@ -190,6 +190,10 @@ class NGramModel:
     def num_parameters(self) -> int:
         """One probability per n-gram and one back-off weight per context."""
         return self.automaton.num_arcs + self.automaton.num_states
+
+    def memory(self) -> ModelBytes:
+        """The memory of the automaton."""
+        return array_bytes(self.automaton)
 
     def initial_state(self, batch: int) -> NGramState:
         """The state after `<s>`, in each of `batch` rows."""

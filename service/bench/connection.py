@@ -1,25 +1,19 @@
-"""HTTP/1.1 connections for load generation, and server-sent events with their token counts.
-
-A connection carries one request at a time and costs little more than the parser: the generator
-often shares a machine with the server, where a client library would take more CPU than a small
-model does. The pool opens connections up to a bound and reuses the one released last, so that few
-are idle for long.
-"""
+"""Connections for load generation, and server-sent events with their token counts."""
 
 import asyncio
-import contextlib
 import functools
 import json
 import re
 import ssl
 import time
 from array import array
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from typing_extensions import override
 
 from service.bench.plan import Request, Target
+from service.http_client import ClientConnection, ExchangeError
 
 _DONE = b"[DONE]"
 
@@ -105,19 +99,6 @@ def error_message(body: bytes) -> str:
 
 _EVENT_STREAM = b"text/event-stream"
 _USAGE = re.compile(rb'"completion_tokens": *(\d+)')
-_FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
-
-
-class ExchangeError(Exception):
-    """No complete reply arrived.
-
-    Attributes:
-        kind: `cut` if the connection ended, `protocol` if the reply was not HTTP.
-    """
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class Reply:
@@ -143,15 +124,15 @@ class Reply:
         "token_times_s",
     )
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.streamed = False
+    def __init__(self, status: int, *, streamed: bool) -> None:
+        self.status = status
+        self.streamed = streamed
         self.num_tokens = 0
         self.token_times_s = array("d")
         self.ended_s = 0.0
         self.error: str | None = None
         self._pieces: list[bytes] = []
-        self._splitter: EventSplitter | None = None
+        self._splitter = EventSplitter()
 
     @property
     def body(self) -> bytes:
@@ -163,8 +144,6 @@ class Reply:
         if not self.streamed:
             self._pieces.append(piece)
             return
-        if self._splitter is None:
-            self._splitter = EventSplitter()
         for payload in self._splitter.push(piece):
             event = parse_event(payload)
             if event.num_tokens:
@@ -181,19 +160,15 @@ class Reply:
             self.num_tokens = int(found[1])
 
 
-class Connection(asyncio.Protocol):
+class Connection(ClientConnection):
     """A connection to a target; made by `open`."""
 
     def __init__(self, target: Target) -> None:
+        super().__init__()
         self._target = target
-        self._parser = HttpResponseParser(self)
-        self._transport: asyncio.Transport | None = None
         self._done: asyncio.Future[Reply] | None = None
-        self._reply = Reply()
-        self._framed = False
-        self._head_done = False
+        self._reply = Reply(0, streamed=False)
         self._now_s = 0.0
-        self._keeps_alive = True
 
     @classmethod
     async def open(cls, target: Target) -> Self:
@@ -206,11 +181,6 @@ class Connection(asyncio.Protocol):
             lambda: cls(target), target.host, target.port, ssl=_tls_context() if target.tls else None
         )
         return connection
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether another request can be sent."""
-        return self._transport is not None and self._done is None and self._keeps_alive
 
     async def send(self, request: Request) -> Reply:
         """Send a request and return its complete reply.
@@ -226,130 +196,36 @@ class Connection(asyncio.Protocol):
         Raises:
             ExchangeError: there was no complete reply.
         """
-        if self._transport is None:
-            raise ExchangeError("cut", "the connection was closed before the request")
-        self._reply, self._head_done, self._framed = Reply(), False, False
         self._done = asyncio.get_running_loop().create_future()
-        self._transport.write(data)
+        self.start(data)
         return await self._done
 
-    def close(self) -> None:
-        """Close the connection."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- called by the event loop ---------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
-        """Store the transport."""
-        self._transport = transport
-
+    @override
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes; all of them get the same arrival time."""
-        self._now_s = time.perf_counter()
-        try:
-            self._parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade) as error:
-            self._fail("protocol", f"the answer is not HTTP/1.1: {error}")
-            self.close()
+        self._now_s = time.perf_counter()  # of all parts of a reply in these bytes
+        super().data_received(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the current request, unless the end of the connection ends its reply."""
-        self._transport = None
-        if self._head_done and not self._framed and exc is None and self._done is not None:
-            self._now_s = time.perf_counter()
-            self._finish()
-        else:
-            self._fail("cut", f"the connection ended before the answer was whole{f': {exc}' if exc else ''}")
-        del self._parser  # a reference cycle, and garbage collection may be off
+    @override
+    def begin_reply(self) -> None:
+        kinds = (value for name, value in self.headers if name == b"content-type")
+        self._reply = Reply(self.status, streamed=next(kinds, b"").startswith(_EVENT_STREAM))
 
-    # --- called by the parser -------------------------------------------------------------------
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._reply.push(body, self._now_s)
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Record the headers for content type and framing."""
-        name = name.lower()
-        if name == b"content-type":
-            self._reply.streamed = value.startswith(_EVENT_STREAM)
-        elif name in _FRAMING_HEADERS:
-            self._framed = True
-
-    def on_headers_complete(self) -> None:
-        """Record the status."""
-        self._reply.status = self._parser.get_status_code()
-        self._head_done = self._reply.status >= 200
-
-    def on_body(self, piece: bytes) -> None:
-        """Pass a chunk to the reply."""
-        self._reply.push(piece, self._now_s)
-
-    def on_message_complete(self) -> None:
-        """Complete the current request; informational (1xx) replies do not count."""
-        if self._head_done:
-            self._keeps_alive = self._parser.should_keep_alive()
-            self._finish()
-
-    def _finish(self) -> None:
+    @override
+    def end_reply(self, error: ExchangeError | None) -> None:
         done, self._done = self._done, None
-        if done is None:  # an unrequested reply: later replies could not be matched
-            self.close()
-        elif not done.cancelled():
-            self._reply.end(self._now_s)
-            done.set_result(self._reply)
-
-    def _fail(self, kind: str, message: str) -> None:
-        done, self._done = self._done, None
-        if done is not None and not done.done():
-            done.set_exception(ExchangeError(kind, message))
+        if done is None or done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+            return
+        self._reply.end(self._now_s if self.transport is not None else time.perf_counter())
+        done.set_result(self._reply)
 
 
 @functools.cache
 def _tls_context() -> ssl.SSLContext:
     return ssl.create_default_context()
-
-
-class ConnectionPool:
-    """Pool of connections; the last released is reused first, so that few are idle for long.
-
-    Args:
-        target: the server.
-        max_connections: largest number open at a time; further requests wait, in order.
-
-    Attributes:
-        num_waited: number of requests that had to wait for a connection.
-    """
-
-    def __init__(self, target: Target, max_connections: int) -> None:
-        self.num_waited = 0
-        self._target = target
-        self._slots = asyncio.Semaphore(max_connections)
-        self._idle: list[Connection] = []
-
-    @contextlib.asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """Provide a connection for one request; it is closed if the request fails.
-
-        Raises:
-            OSError: no server accepts the connection.
-        """
-        self.num_waited += self._slots.locked()
-        async with self._slots:
-            connection = self._pop_idle() or await Connection.open(self._target)
-            try:
-                yield connection
-            finally:
-                if connection.is_idle:
-                    self._idle.append(connection)
-                else:
-                    connection.close()
-
-    def close(self) -> None:
-        """Close all idle connections."""
-        while (connection := self._pop_idle()) is not None:
-            connection.close()
-
-    def _pop_idle(self) -> Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_idle:  # the server may have closed it
-                return connection
-        return None

@@ -13,15 +13,17 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 import uvloop
 
 from models.errors import EngineError
-from service.bench.connection import Connection, ConnectionPool, ExchangeError, Reply, error_message
-from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request, Target, arrival_times
+from service.bench.connection import Connection, Reply, error_message
+from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request, Target
 from service.bench.results import TIMEOUT, Observation, Recording
+from service.http_client import ConnectionPool, ExchangeError
 
 _CLOCK_MONOTONIC = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -92,52 +94,45 @@ class RequestSender:
         self._recording = recording
         self._timeout_s = terms.timeout_s
         self._pool = ConnectionPool(
-            target, load.clients if isinstance(load, ClosedLoop) else terms.max_connections
+            partial(Connection.open, target),
+            load.clients if isinstance(load, ClosedLoop) else terms.max_connections,
         )
 
     async def send(self, intended_s: float, data: bytes, num_items: int) -> bool:
         """Send the bytes of a request due at `intended_s`; return whether there was a reply of any status."""
         observation = Observation(intended_s, time.perf_counter(), num_items)
+        error: tuple[str, str] | None = None
         try:
             async with asyncio.timeout(self._timeout_s), self._pool.connection() as connection:
                 observation.sent_s = time.perf_counter()
-                self._record_reply(observation, await connection.exchange(data))
+                reply = await connection.exchange(data)
+            observation.ended_s, observation.status = reply.ended_s, reply.status
+            observation.num_tokens, observation.token_times_s = reply.num_tokens, reply.token_times_s
+            if not 200 <= reply.status < 300:
+                error = f"http_{reply.status}", error_message(reply.body)
+            elif reply.error is not None:
+                error = "stream", reply.error
         except TimeoutError:  # an OSError too, so it comes first
-            self._record_failure(observation, TIMEOUT, f"no answer within {self._timeout_s:g} s")
-        except ExchangeError as error:
-            self._record_failure(observation, error.kind, str(error))
-        except ConnectionRefusedError as error:
-            self._record_failure(observation, "refused", str(error))
-        except OSError as error:
-            self._record_failure(observation, "connect", str(error))
+            error = TIMEOUT, f"no answer within {self._timeout_s:g} s"
+        except ExchangeError as failure:
+            error = failure.kind, str(failure)
+        except OSError as failure:
+            error = "refused" if isinstance(failure, ConnectionRefusedError) else "connect", str(failure)
         except asyncio.CancelledError:  # if left out, slow requests would be under-represented
-            self._record_failure(observation, "unfinished", "under way when the load was ended early")
-            self._recording.add(observation)
+            error = "unfinished", "under way when the load was ended early"
             raise
-        self._recording.add(observation)
+        finally:
+            if error is not None:
+                observation.ended_s = observation.ended_s or time.perf_counter()
+                observation.error = error[0]
+                self._recording.examples.setdefault(*error)
+            self._recording.add(observation)
         return observation.status > 0
 
     def close(self) -> None:
         """Close the connections, and record how many requests waited for one."""
         self._pool.close()
         self._recording.num_waited = self._pool.num_waited
-
-    def _record_reply(self, observation: Observation, reply: Reply) -> None:
-        observation.ended_s = reply.ended_s
-        observation.status = reply.status
-        observation.num_tokens, observation.token_times_s = reply.num_tokens, reply.token_times_s
-        if not 200 <= reply.status < 300:
-            self._record_error(observation, f"http_{reply.status}", error_message(reply.body))
-        elif reply.error is not None:
-            self._record_error(observation, "stream", reply.error)
-
-    def _record_failure(self, observation: Observation, kind: str, message: str) -> None:
-        observation.ended_s = time.perf_counter()
-        self._record_error(observation, kind, message)
-
-    def _record_error(self, observation: Observation, kind: str, message: str) -> None:
-        observation.error = kind
-        self._recording.examples.setdefault(kind, message)
 
 
 RecordingCallback = Callable[[Recording], None]
@@ -166,14 +161,21 @@ def run_load(
     recording = Recording(load, terms)
     with _gc_disabled(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_with_progress(target, requests, recording, watch))
+            runner.run(_fill(recording, target, requests, watch))
         except KeyboardInterrupt:
             recording.interrupted = True
     return recording
 
 
-async def fill_recording(target: Target, requests: Sequence[Request], recording: Recording) -> None:
-    """Run the load of a recording against a target inside an event loop, and fill the recording."""
+async def _fill(
+    recording: Recording, target: Target, requests: Sequence[Request], watch: RecordingCallback | None
+) -> None:
+    async def report() -> None:
+        while watch is not None:
+            await asyncio.sleep(_PROGRESS_INTERVAL_S)
+            watch(recording)
+
+    reporter = asyncio.create_task(report())
     sender = RequestSender(target, recording)
     encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
     recording.started_s, cpu_s = time.perf_counter(), time.thread_time()
@@ -187,39 +189,24 @@ async def fill_recording(target: Target, requests: Sequence[Request], recording:
         recording.ended_s = time.perf_counter()
         recording.cpu_s = time.thread_time() - cpu_s
         sender.close()
-
-
-async def _with_progress(
-    target: Target, requests: Sequence[Request], recording: Recording, watch: RecordingCallback | None
-) -> None:
-    async def report() -> None:
-        while watch is not None:
-            await asyncio.sleep(_PROGRESS_INTERVAL_S)
-            watch(recording)
-
-    reporter = asyncio.create_task(report())
-    try:
-        await fill_recording(target, requests, recording)
-    finally:
         reporter.cancel()
 
 
 async def _open_loop(
     sender: RequestSender, encoded: Iterator[tuple[bytes, int]], load: OpenLoop, recording: Recording
 ) -> None:
-    arrivals = arrival_times(load.arrivals, load.rate_per_s, load.seed)
     async with asyncio.TaskGroup() as tasks:
         with PreciseClock() as clock:
-            for offset_s in schedule_arrivals(arrivals, recording.terms):
+            for offset_s in schedule_arrivals(load, recording.terms):
                 intended_s = recording.started_s + offset_s
                 await clock.sleep_until(intended_s)
                 tasks.create_task(sender.send(intended_s, *next(encoded)))
 
 
-def schedule_arrivals(arrivals: Iterator[float], terms: LoadSettings) -> Iterator[float]:
+def schedule_arrivals(load: OpenLoop, terms: LoadSettings) -> Iterator[float]:
     """Yield the arrivals of the warm-up and the measurement, in seconds after the start."""
     measured = 0
-    for offset_s in arrivals:
+    for offset_s in load.arrival_times():
         if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:
             return
         yield offset_s
@@ -271,9 +258,18 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     Raises:
         EngineError: there is no complete reply, or its status is neither 2xx nor 429.
     """
-    target_name = f"{request.method} {target.path_of(request)} at {target.host}:{target.port}"
+    target_name = f"POST {target.path_of(request)} at {target.host}:{target.port}"
+
+    async def send() -> Reply:
+        async with asyncio.timeout(timeout_s):
+            connection = await Connection.open(target)
+            try:
+                return await connection.send(request)
+            finally:
+                connection.close()
+
     try:
-        reply = asyncio.run(_send_once(target, request, timeout_s))
+        reply = asyncio.run(send())
     except TimeoutError:
         raise EngineError(f"{target_name} was not answered within {timeout_s:g} s") from None
     except (ExchangeError, OSError) as error:
@@ -282,12 +278,3 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
         raise EngineError(f"{target_name} failed in the middle: {reply.error}")
     if not 200 <= reply.status < 300 and reply.status != _OVERLOADED:
         raise EngineError(f"{target_name} was answered {reply.status}: {error_message(reply.body)}")
-
-
-async def _send_once(target: Target, request: Request, timeout_s: float) -> Reply:
-    async with asyncio.timeout(timeout_s):
-        connection = await Connection.open(target)
-        try:
-            return await connection.send(request)
-        finally:
-            connection.close()

@@ -16,29 +16,9 @@ from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
 from models.errors import InvalidInputError
+from service.http_client import encode_request
 
 Arrivals = Literal["poisson", "constant"]
-
-
-def poisson_arrivals(rate_per_s: float, seed: int = 0) -> Iterator[float]:
-    """Yield arrivals of independent clients: exponential gaps. The same seed gives the same times."""
-    generator = random.Random(seed)
-    due_s = 0.0
-    while True:
-        due_s += generator.expovariate(rate_per_s)
-        yield due_s
-
-
-def constant_arrivals(rate_per_s: float) -> Iterator[float]:
-    """Yield arrivals with equal gaps, the first at 0."""
-    return (number / rate_per_s for number in itertools.count())
-
-
-def arrival_times(kind: Arrivals, rate_per_s: float, seed: int = 0) -> Iterator[float]:
-    """Return the arrivals of a kind; `constant` needs no seed."""
-    return poisson_arrivals(rate_per_s, seed) if kind == "poisson" else constant_arrivals(rate_per_s)
-
-
 _MAX_RATE_PER_S = 1e6
 
 
@@ -60,6 +40,13 @@ class OpenLoop:
                 f"rate is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} a second",
                 parameter="rate",
             )
+
+    def arrival_times(self) -> Iterator[float]:
+        """Yield times in seconds: exponential gaps, as of independent clients, or equal ones, the first at 0."""
+        if self.arrivals == "constant":
+            yield from (number / self.rate_per_s for number in itertools.count())
+        generator = random.Random(self.seed)
+        yield from itertools.accumulate(generator.expovariate(self.rate_per_s) for _ in itertools.count())
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +102,16 @@ _API_ROOT = "/v1"
 
 
 class Request(NamedTuple):
-    """One request.
+    """One request, sent by POST.
 
     Attributes:
         path: below the target's; empty for the target's own.
         body: JSON, or empty.
-        method: of HTTP.
         num_items: number of texts, candidates or contexts in it.
     """
 
     path: str
     body: bytes = b""
-    method: str = "POST"
     num_items: int = 1
 
 
@@ -189,17 +174,16 @@ class Target:
     def encode(self, request: Request) -> bytes:
         """Encode a request for a persistent HTTP/1.1 connection."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        lines = [
-            f"{request.method} {self.path_of(request)} HTTP/1.1",
-            f"host: {host}:{self.port}",
-            "accept: application/json, text/event-stream",
-            "user-agent: gramophone-bench",
+        headers = [
+            ("host", f"{host}:{self.port}"),
+            ("accept", "application/json, text/event-stream"),
+            ("user-agent", "gramophone-bench"),
+            ("content-type", "application/json"),
         ]
-        if request.body:
-            lines += ["content-type: application/json", f"content-length: {len(request.body)}"]
         if self.api_key is not None:
-            lines.append(f"authorization: Bearer {self.api_key}")
-        return "\r\n".join([*lines, "", ""]).encode() + request.body
+            headers.append(("authorization", f"Bearer {self.api_key}"))
+        encoded = [(name.encode(), value.encode()) for name, value in headers]
+        return encode_request("POST", self.path_of(request).encode(), encoded, request.body)
 
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}

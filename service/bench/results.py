@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Self
+from typing import Literal, Self
 
 import numpy as np
+from pydantic import BaseModel, Field
 
-from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop
+from service.bench.plan import Arrivals, ClosedLoop, Load, LoadSettings, OpenLoop
 
 TIMEOUT = "timeout"
 
@@ -119,62 +120,44 @@ class Recording:
         return min(self.ended_s, until_s) if self.interrupted else until_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Percentiles:
-    """Percentiles of times in seconds, interpolated linearly.
+class Percentiles(BaseModel):
+    """Percentiles of times in milliseconds, interpolated linearly.
 
     A percentile is None if less than one value is expected above it: the 99th needs 100 values, p99.9 1,000.
     """
 
     count: int
-    mean_s: float
-    p50_s: float
-    p90_s: float | None
-    p99_s: float | None
-    p999_s: float | None
-    max_s: float
+    mean: float
+    p50: float
+    p90: float | None
+    p99: float | None
+    p999: float | None = Field(serialization_alias="p99.9")
+    max: float
 
     @classmethod
     def of(cls, values_s: Iterable[float]) -> Self | None:
-        """Compute the percentiles of values; None if there are none."""
-        values = np.fromiter(values_s, dtype=np.float64)
-        if not len(values):
+        """Compute the percentiles of values in seconds; None if there are none."""
+        values_ms = 1e3 * np.fromiter(values_s, dtype=np.float64)
+        if not len(values_ms):
             return None
-        values.sort()
 
         def percentile(q: float, least_count: int) -> float | None:
-            return float(np.percentile(values, q)) if len(values) >= least_count else None
+            return float(np.percentile(values_ms, q)) if len(values_ms) >= least_count else None
 
         return cls(
-            count=len(values),
-            mean_s=float(values.mean()),
-            p50_s=float(np.median(values)),
-            p90_s=percentile(90, 10),
-            p99_s=percentile(99, 100),
-            p999_s=percentile(99.9, 1000),
-            max_s=float(values[-1]),
+            count=len(values_ms),
+            mean=float(values_ms.mean()),
+            p50=float(np.median(values_ms)),
+            p90=percentile(90, 10),
+            p99=percentile(99, 100),
+            p999=percentile(99.9, 1000),
+            max=float(values_ms.max()),
         )
 
     @property
-    def highest_s(self) -> float:
+    def highest(self) -> float:
         """The 99th percentile, or the largest value if there are too few for it."""
-        return self.max_s if self.p99_s is None else self.p99_s
-
-    def to_json(self) -> dict[str, float | None]:
-        """Return the values in milliseconds, for programs."""
-        return {
-            "count": self.count,
-            "mean": 1e3 * self.mean_s,
-            "p50": 1e3 * self.p50_s,
-            "p90": _ms(self.p90_s),
-            "p99": _ms(self.p99_s),
-            "p99.9": _ms(self.p999_s),
-            "max": 1e3 * self.max_s,
-        }
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
+        return self.max if self.p99 is None else self.p99
 
 
 MAX_LATE_SHARE = 0.25
@@ -187,7 +170,7 @@ MAX_CPU_SHARE = 0.9
 
 def validity_problems(
     recording: Recording, latency: Percentiles | None, lateness: Percentiles | None
-) -> tuple[str, ...]:
+) -> list[str]:
     """Describe the reasons for which the figures do not describe the service; empty if they do.
 
     Args:
@@ -197,11 +180,11 @@ def validity_problems(
     """
     found = []
     if latency is not None and lateness is not None:
-        late_s, latency_s = lateness.highest_s, latency.highest_s
-        if late_s > MAX_LATE_SHARE * latency_s:
+        late_ms, latency_ms = lateness.highest, latency.highest
+        if late_ms > MAX_LATE_SHARE * latency_ms:
             found.append(
-                f"the generator fell behind its schedule: at p99 by {1e3 * late_s:.2f} ms, which is "
-                f"{late_s / latency_s:.0%} of the latency (limit {MAX_LATE_SHARE:.0%}); a lower rate, or another "
+                f"the generator fell behind its schedule: at p99 by {late_ms:.2f} ms, which is "
+                f"{late_ms / latency_ms:.0%} of the latency (limit {MAX_LATE_SHARE:.0%}); a lower rate, or another "
                 "machine for the generator, would tell more"
             )
     due = len(recording.observations)
@@ -215,110 +198,83 @@ def validity_problems(
             f"the generator used {recording.cpu_share:.0%} of a core (limit {MAX_CPU_SHARE:.0%}): it may be what is "
             "measured; run several, or send larger requests"
         )
-    return tuple(found)
+    return found
 
 
 _REJECTED = "http_429"
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorCount:
+class ErrorCount(BaseModel):
     """Number of errors of a kind, and the first message."""
 
     count: int
     example: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSummary:
-    """Results of a load.
+class GeneratorFigures(BaseModel):
+    """Figures of the generator itself.
+
+    Attributes:
+        lateness_ms: time from due to start of requests.
+        connecting_ms: time from start to connection.
+        waited_for_connection: number of requests that had to wait for a connection.
+        cpu_share: CPU use as a share of one core.
+    """
+
+    lateness_ms: Percentiles | None
+    connecting_ms: Percentiles | None
+    waited_for_connection: int
+    cpu_share: float
+
+
+class LoadSummary(BaseModel):
+    """Results of a load, as programs get them.
 
     Attributes:
         load: open or closed loop.
+        arrivals: of an open loop.
+        clients: of a closed loop.
         duration_s: of the measurement.
-        num_requests: number due in that time.
-        num_answered: number of those with a complete reply of status 2xx.
-        errors: of the rest, by kind.
         offered_per_s: demanded requests per second; None in a closed loop.
         sent_per_s: requests per second that were due, by the random arrivals.
         achieved_per_s: replies per second that arrived in that time.
         items_per_s: texts, candidates or contexts per second in those replies.
         tokens_per_s: tokens per second that arrived in that time.
-        latency: of replies, from the due time. A request that timed out counts with its timeout.
-        ttft: time to the first token, likewise; None without streams.
-        itl: time between events with tokens; None without streams.
-        tpot: time per output token after the first; None without streams.
-        lateness: of the generator itself: time from due to start of requests.
-        connecting: time from start to connection.
-        num_waited: number of requests that had to wait for a connection.
-        cpu_share: CPU use of the generator as a share of one core.
-        invalid_because: reasons for which the figures do not describe the service; empty if they do.
+        requests: number due in that time.
+        answered: number of those with a complete reply of status 2xx.
+        errors: of the rest, by kind.
+        rejected_share: share of requests with a reply of status 429.
+        latency_ms: of replies, from the due time. A request that timed out counts with its timeout.
+        ttft_ms: time to the first token, likewise; None without streams.
+        itl_ms: time between events with tokens; None without streams.
+        tpot_ms: time per output token after the first; None without streams.
+        generator: figures of the generator itself.
+        valid: whether the figures describe the service, not the generator.
+        invalid_because: reasons for which they do not; empty if they do.
         interrupted: whether it was ended early.
     """
 
-    load: Load
+    load: Literal["open", "closed"]
+    arrivals: Arrivals | None
+    clients: int | None
     duration_s: float
-    num_requests: int
-    num_answered: int
-    errors: dict[str, ErrorCount]
     offered_per_s: float | None
     sent_per_s: float
     achieved_per_s: float
     items_per_s: float
     tokens_per_s: float
-    latency: Percentiles | None
-    ttft: Percentiles | None
-    itl: Percentiles | None
-    tpot: Percentiles | None
-    lateness: Percentiles | None
-    connecting: Percentiles | None
-    num_waited: int
-    cpu_share: float
-    invalid_because: tuple[str, ...]
+    requests: int
+    answered: int
+    errors: dict[str, ErrorCount]
+    rejected_share: float
+    latency_ms: Percentiles | None
+    ttft_ms: Percentiles | None
+    itl_ms: Percentiles | None
+    tpot_ms: Percentiles | None
+    generator: GeneratorFigures
+    valid: bool
+    invalid_because: list[str]
     interrupted: bool
-
-    @property
-    def valid(self) -> bool:
-        """Whether the figures describe the service, not the generator."""
-        return not self.invalid_because
-
-    @property
-    def rejected_share(self) -> float:
-        """Share of requests with a reply of status 429."""
-        rejected = self.errors.get(_REJECTED)
-        return rejected.count / self.num_requests if rejected else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the results for programs; times in milliseconds."""
-        load = self.load
-        return {
-            "load": "open" if isinstance(load, OpenLoop) else "closed",
-            "arrivals": load.arrivals if isinstance(load, OpenLoop) else None,
-            "clients": load.clients if isinstance(load, ClosedLoop) else None,
-            "duration_s": self.duration_s,
-            "offered_per_s": self.offered_per_s,
-            "sent_per_s": self.sent_per_s,
-            "achieved_per_s": self.achieved_per_s,
-            "items_per_s": self.items_per_s,
-            "tokens_per_s": self.tokens_per_s,
-            "requests": self.num_requests,
-            "answered": self.num_answered,
-            "errors": {kind: {"count": e.count, "example": e.example} for kind, e in self.errors.items()},
-            "rejected_share": self.rejected_share,
-            "latency_ms": self.latency and self.latency.to_json(),
-            "ttft_ms": self.ttft and self.ttft.to_json(),
-            "itl_ms": self.itl and self.itl.to_json(),
-            "tpot_ms": self.tpot and self.tpot.to_json(),
-            "generator": {
-                "lateness_ms": self.lateness and self.lateness.to_json(),
-                "connecting_ms": self.connecting and self.connecting.to_json(),
-                "waited_for_connection": self.num_waited,
-                "cpu_share": self.cpu_share,
-            },
-            "valid": self.valid,
-            "invalid_because": list(self.invalid_because),
-            "interrupted": self.interrupted,
-        }
 
 
 def summarise_load(recording: Recording) -> LoadSummary:
@@ -335,36 +291,42 @@ def summarise_load(recording: Recording) -> LoadSummary:
     arrived = [
         seen for seen in recording.observations if seen.error is None and began_s <= seen.ended_s <= until_s
     ]
+    counts = Counter(seen.error for seen in due if seen.error is not None)
     load = recording.load
     latency = Percentiles.of(seen.latency_s for seen in due if seen.error in {None, TIMEOUT})
     lateness = Percentiles.of(seen.started_s - seen.intended_s for seen in due)
+    problems = validity_problems(recording, latency, lateness)
     return LoadSummary(
-        load=load,
+        load="closed" if isinstance(load, ClosedLoop) else "open",
+        arrivals=load.arrivals if isinstance(load, OpenLoop) else None,
+        clients=load.clients if isinstance(load, ClosedLoop) else None,
         duration_s=duration_s,
-        num_requests=len(due),
-        num_answered=len(answered),
-        errors=_errors(due, recording),
         offered_per_s=load.rate_per_s if isinstance(load, OpenLoop) else None,
         sent_per_s=len(due) * per_s,
         achieved_per_s=len(arrived) * per_s,
         items_per_s=sum(seen.num_items for seen in arrived) * per_s,
         tokens_per_s=_tokens_between(recording.observations, began_s, until_s) * per_s,
-        latency=latency,
-        ttft=Percentiles.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
-        itl=Percentiles.of(gap_s for seen in answered for gap_s in seen.gaps_s),
-        tpot=Percentiles.of(seen.tpot_s for seen in answered if seen.tpot_s is not None),
-        lateness=lateness,
-        connecting=Percentiles.of(seen.sent_s - seen.started_s for seen in due if seen.sent_s),
-        num_waited=recording.num_waited,
-        cpu_share=recording.cpu_share,
-        invalid_because=validity_problems(recording, latency, lateness),
+        requests=len(due),
+        answered=len(answered),
+        errors={
+            kind: ErrorCount(count=count, example=recording.examples[kind])
+            for kind, count in counts.most_common()
+        },
+        rejected_share=counts[_REJECTED] / len(due) if due else 0.0,
+        latency_ms=latency,
+        ttft_ms=Percentiles.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
+        itl_ms=Percentiles.of(gap_s for seen in answered for gap_s in seen.gaps_s),
+        tpot_ms=Percentiles.of(seen.tpot_s for seen in answered if seen.tpot_s is not None),
+        generator=GeneratorFigures(
+            lateness_ms=lateness,
+            connecting_ms=Percentiles.of(seen.sent_s - seen.started_s for seen in due if seen.sent_s),
+            waited_for_connection=recording.num_waited,
+            cpu_share=recording.cpu_share,
+        ),
+        valid=not problems,
+        invalid_because=problems,
         interrupted=recording.interrupted,
     )
-
-
-def _errors(due: Iterable[Observation], recording: Recording) -> dict[str, ErrorCount]:
-    counts = Counter(observation.error for observation in due if observation.error is not None)
-    return {kind: ErrorCount(count, recording.examples[kind]) for kind, count in counts.most_common()}
 
 
 def _tokens_between(observations: Iterable[Observation], began_s: float, until_s: float) -> float:

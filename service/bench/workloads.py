@@ -7,12 +7,12 @@ user's files, or else from the documentation inside Python.
 import codecs
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count as numbers_from
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.errors import FormatError, InvalidInputError
 from service.bench.plan import Request
@@ -75,7 +75,10 @@ _NUM_ITEMS = 10_000
 """Number of items in all distinct requests, within the bounds of `_NUM_REQUESTS`; requests then repeat."""
 _LIST_LENGTH = 100
 """Largest number of candidates in a list to re-rank."""
-RequestBody = dict[str, Any]
+_DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
+"""Contexts, texts or candidates in a request, by workload; the others have one prompt."""
+WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
+"""Names of the workloads, each that of its path; `generate` and `completions` are streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,92 +102,57 @@ class WorkloadOptions:
     seed: int = 0
 
 
-def _next_token(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
-    contexts = typed_prefixes(cycle(texts))
-    while True:
-        batch = list(islice(contexts, num_items))
-        yield {"context": batch if num_items > 1 else batch[0], "top_k": 10, "entropy": False}
-
-
-def _score(texts: Sequence[str], num_items: int, _shape: WorkloadOptions) -> Iterator[RequestBody]:
+def _bodies(
+    workload: str, texts: Sequence[str], num_items: int, options: WorkloadOptions
+) -> Iterator[dict[str, Any]]:
+    """Yield the bodies of a workload without end."""
     source = cycle(texts)
-    while True:
-        yield {"texts": list(islice(source, num_items))}
-
-
-def _rerank(texts: Sequence[str], num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
-    generator = random.Random(shape.seed)
+    prefixes = typed_prefixes(source)
+    generator = random.Random(options.seed)
     words = [word for text in texts[:200] for word in text.split()]
-    source = cycle(texts)
-    while True:
-        lists = []
-        for start in range(0, num_items, _LIST_LENGTH):
-            candidates = candidate_variants(
-                next(source), words, min(_LIST_LENGTH, num_items - start), generator
-            )
-            lists.append({"candidates": [{"text": text} for text in candidates]})
-        yield {"lists": lists}
+    for seed in numbers_from(options.seed):
+        if workload == "next-token":
+            contexts = list(islice(prefixes, num_items))
+            yield {"context": contexts if num_items > 1 else contexts[0], "top_k": 10, "entropy": False}
+        elif workload == "score":
+            yield {"texts": list(islice(source, num_items))}
+        elif workload == "rerank":
+            sizes = [min(_LIST_LENGTH, num_items - start) for start in range(0, num_items, _LIST_LENGTH)]
+            lists = [candidate_variants(next(source), words, size, generator) for size in sizes]
+            yield {"lists": [{"candidates": [{"text": text} for text in texts]} for texts in lists]}
+        else:
+            body = {"prompt": next(prefixes), "max_tokens": options.max_tokens, "seed": seed, "stream": True}
+            openai = {"temperature": 1.0, "stream_options": {"include_usage": True}}
+            yield body | (openai if workload == "completions" else {"ignore_eos": True})
 
 
-def _generate(texts: Sequence[str], _num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
-    for seed, prompt in zip(numbers_from(shape.seed), typed_prefixes(cycle(texts)), strict=False):
-        body = {"prompt": prompt, "max_tokens": shape.max_tokens, "ignore_eos": True}
-        yield {**body, "seed": seed, "stream": True}
-
-
-def _completions(texts: Sequence[str], _num_items: int, shape: WorkloadOptions) -> Iterator[RequestBody]:
-    for seed, prompt in zip(numbers_from(shape.seed), typed_prefixes(cycle(texts)), strict=False):
-        body = {"prompt": prompt, "max_tokens": shape.max_tokens, "temperature": 1.0, "seed": seed}
-        yield {**body, "stream": True, "stream_options": {"include_usage": True}}
-
-
-class _Workload(NamedTuple):
-    """A path, an endless iterator of bodies, and the default number of items in each; None if fixed at 1."""
-
-    path: str
-    bodies: Callable[[Sequence[str], int, WorkloadOptions], Iterator[RequestBody]]
-    num_items: int | None
-
-
-_WORKLOADS = {
-    "next-token": _Workload("/v1/next-token", _next_token, 1),
-    "score": _Workload("/v1/score", _score, 1),
-    "rerank": _Workload("/v1/rerank", _rerank, _LIST_LENGTH),
-    "generate": _Workload("/v1/generate", _generate, None),
-    "completions": _Workload("/v1/completions", _completions, None),
-}
-WORKLOADS = tuple(_WORKLOADS)
-"""Names of the workloads; `generate` and `completions` are streamed."""
-
-
-def workload_requests(name: str, shape: WorkloadOptions, count: int | None = None) -> list[Request]:
+def workload_requests(name: str, options: WorkloadOptions, count: int | None = None) -> list[Request]:
     """Make the requests of a workload, distinct as far as the texts suffice.
 
     Args:
         name: of the workload.
-        shape: options of the requests.
+        options: options of the requests.
         count: number of requests; by default 100 to 2,048, fewer if they are large.
 
     Raises:
         InvalidInputError: the workload is unknown, or does not accept `num_items`.
     """
-    if name not in _WORKLOADS:
+    if name not in WORKLOADS:
         raise InvalidInputError(
             f"workload is {name!r}; it must be one of {', '.join(WORKLOADS)}", parameter="workload"
         )
-    workload = _WORKLOADS[name]
-    if shape.num_items is not None and workload.num_items is None:
+    if options.num_items is not None and name not in _DEFAULT_ITEMS:
         raise InvalidInputError(
-            f"items is {shape.num_items}; {name} has one prompt a request", parameter="items"
+            f"items is {options.num_items}; {name} has one prompt a request", parameter="items"
         )
-    num_items = shape.num_items or workload.num_items or 1
+    num_items = options.num_items or _DEFAULT_ITEMS.get(name, 1)
     if count is None:
         count = min(max(_NUM_ITEMS // num_items, _NUM_REQUESTS[0]), _NUM_REQUESTS[-1])
-    extra_fields = dict(shape.fields) if shape.model is None else {"model": shape.model, **shape.fields}
-    texts = shuffled(shape.texts or default_texts(), shape.seed)
+    model = {} if options.model is None else {"model": options.model}
+    texts = shuffled(options.texts or default_texts(), options.seed)
     return [
-        Request(workload.path, json.dumps(body | extra_fields).encode(), num_items=num_items)
-        for body in islice(workload.bodies(texts, num_items, shape), count)
+        Request(f"/v1/{name}", json.dumps(body | model | dict(options.fields)).encode(), num_items=num_items)
+        for body in islice(_bodies(name, texts, num_items, options), count)
     ]
 
 

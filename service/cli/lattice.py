@@ -1,6 +1,7 @@
 """Command `gramophone lattice`: rescore word lattices with a published model, without a server."""
 
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -87,37 +88,47 @@ def lattice(
     best has the largest weighted sum. With references, word error rates of the best strings, and of the best paths
     there are, go to standard error.
     """
-    from models.lattices.files import read_symbol_file
+    from models.lattices.files import read_lattices, read_symbol_file, write_lattices
+    from models.lattices.lattice import NON_WORD_LABELS
     from models.lattices.token_passing import LatticeSearchSettings
     from service.local import ask
-    from service.local.lattices import LatticeFiles, LatticeOutput, ReferenceComparison, rescore_lattices
+    from service.local.lattices import (
+        LATTICE_FORMATS,
+        ReferenceComparison,
+        check_output_format,
+        rescore_lattices,
+        write_best,
+    )
     from service.schemas.rerank import parse_weights
 
     search = LatticeSearchSettings(
         max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
     )
     symbols = None if words is None else read_symbol_file(words)
-    target = LatticeOutput(
-        binary_stream(sys.stdout, "output") if output == "-" else Path(output), output_format, symbols
-    )
-    if target.lattice_format is not None and references:
+    target = binary_stream(sys.stdout, "output") if output == "-" else Path(output)
+    check_output_format(output_format)
+    if output_format in LATTICE_FORMATS and references:
         raise InvalidInputError(
             "--references goes with n-best lists, not with lattices", parameter="references"
         )
-    read = LatticeFiles(form=form, symbols=symbols, no_words=no_word or ())
     compared = ReferenceComparison(references or (), reference_layout)
     loaded = ask.load_published(registry, model, device, precision)
     sources = [
         (binary_stream(sys.stdin, "input"), "<stdin>") if name == "-" else (Path(name), name)
         for name in files
     ]
+    silent = NON_WORD_LABELS.union(no_word or ())
+    lattices = chain.from_iterable(
+        read_lattices(source, form, name=name, symbols=symbols, no_words=silent) for source, name in sources
+    )
     rescored = rescore_lattices(
-        loaded, read.read(sources), parse_weights(weights, parameter="weights") if weights else {}, search
+        loaded, lattices, parse_weights(weights, parameter="weights") if weights else {}, search
     )
     where = files[0] if len(files) == 1 else f"{files[0]} …"
-    if target.lattice_format is not None:
-        target.write_lattices(valid_items(rescored, where))
+    if output_format in LATTICE_FORMATS:
+        new = (result.as_lattice() for result in valid_items(rescored, where))
+        write_lattices(new, target, LATTICE_FORMATS[output_format], symbols=symbols)
         return
-    target.write_lists(valid_items(compared.lists(rescored, nbest), where))
+    write_best(valid_items(compared.lists(rescored, nbest), where), target, output_format)
     for name, figure in compared.figures().items():
         typer.echo(f"{name}: {figure:.2f}", err=True)

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -63,56 +62,45 @@ def _progress(recording: Recording, now_s: float) -> tuple[float, str]:
     return recording.num_due / (terms.num_requests or 1), ""
 
 
-def print_load(summary: LoadSummary) -> None:
+def print_load(summary: LoadSummary, load: Load) -> None:
     """Print rates and latency, for streams also the times of tokens, then errors and warnings."""
-    console = Console()
-    failed = summary.num_requests - summary.num_answered
-    latency = {"answers/s": _rate(summary.achieved_per_s), **_percentiles(summary.latency)}
-    latency["errors"] = f"{failed / summary.num_requests:.1%}" if failed else ""
+    console, name = Console(), load_name(load)
+    failed = summary.requests - summary.answered
+    latency = {"answers/s": _rate(summary.achieved_per_s), **_percentiles(summary.latency_ms)}
+    latency["errors"] = f"{failed / summary.requests:.1%}" if failed else ""
     if summary.items_per_s > summary.achieved_per_s:
         latency["items/s"] = _rate(summary.items_per_s)
-    console.print(_table("load", summary, latency))
-    if summary.ttft:
-        gaps = _percentiles(summary.itl)
-        gaps["per token ms"] = _ms(summary.tpot.mean_s if summary.tpot else None)
+    tables = {"load": latency}
+    if summary.ttft_ms:
+        gaps = _percentiles(summary.itl_ms)
+        gaps["per token ms"] = _ms(summary.tpot_ms.mean if summary.tpot_ms else None)
         gaps["tokens/s"] = _rate(summary.tokens_per_s)
-        for title, cells in (("first token", _percentiles(summary.ttft)), ("between tokens", gaps)):
+        tables |= {"first token": _percentiles(summary.ttft_ms), "between tokens": gaps}
+    for number, (title, cells) in enumerate(tables.items()):
+        if number:
             console.print()
-            console.print(_table(title, summary, cells))
-    for note in _warnings(summary):
-        console.print(Text(f"{load_name(summary.load)}: {note}"))
-
-
-def _warnings(summary: LoadSummary) -> list[str]:
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        table.add_column(title, no_wrap=True)
+        for column in cells:
+            table.add_column(column, justify="right")
+        table.add_row(Text(name if summary.valid else f"{name} ✗"), *cells.values())
+        console.print(table)
     notes = [f"{error.count:,} {kind}: {error.example}" for kind, error in summary.errors.items()]
     notes += [f"✗ not valid: {reason}" for reason in summary.invalid_because]
     if summary.interrupted:
         notes.append(f"interrupted after {summary.duration_s:.1f} s")
-    return notes
-
-
-def _table(title: str, summary: LoadSummary, cells: Mapping[str, str]) -> Table:
-    """Make a table of one row; it is marked if the figures are not valid."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(title, no_wrap=True)
-    for name in cells:
-        table.add_column(name, justify="right")
-    table.add_row(Text(load_name(summary.load) + ("" if summary.valid else " ✗")), *cells.values())
-    return table
+    for note in notes:
+        console.print(Text(f"{name}: {note}"))
 
 
 def _percentiles(spread: Percentiles | None) -> dict[str, str]:
-    """Format percentiles in milliseconds, by column."""
-    return {
-        "p50 ms": _ms(spread.p50_s if spread else None),
-        "p90": _ms(spread.p90_s if spread else None),
-        "p99": _ms(spread.p99_s if spread else None),
-        "p99.9": _ms(spread.p999_s if spread else None),
-    }
+    """Format percentiles by column."""
+    names = {"p50 ms": "p50", "p90": "p90", "p99": "p99", "p99.9": "p999"}
+    return {column: _ms(getattr(spread, name, None)) for column, name in names.items()}
 
 
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:,.2f}"
+def _ms(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{milliseconds:,.2f}"
 
 
 def _rate(per_s: float) -> str:

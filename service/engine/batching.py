@@ -52,6 +52,11 @@ class CallBatch(ABC, Generic[C, P]):
         """Return the number of calls without an answer."""
         return len(self._running)
 
+    @property
+    def oldest(self) -> C:
+        """The call that waits longest; the batch must not be empty."""
+        return next(iter(self._running))
+
     def add(self, call: C) -> None:
         """Add a call to the next slices."""
         self._running[call] = self._start(call)

@@ -63,8 +63,9 @@ class CallQueue:
         self._clock = clock
         self._cost_model = cost_model
         self._observer = observer
-        self._batches: OrderedDict[Hashable, _QueuedBatch] = OrderedDict()
+        self._batches: OrderedDict[Hashable, CallBatch[Any, Any]] = OrderedDict()
         self._calls: dict[Job, ModelCall] = {}
+        self._jobs: dict[ModelCall, Job] = {}
 
     def __len__(self) -> int:
         """Return the number of jobs that wait for an answer."""
@@ -83,17 +84,16 @@ class CallQueue:
     def add(self, job: Job, call: ModelCall) -> None:
         """Queue the call of a job."""
         self._calls[job] = call
+        self._jobs[call] = job
         key = _batch_key(job, call)
         if key not in self._batches:
-            self._batches[key] = _QueuedBatch(batch_for(call), {})
-        queued = self._batches[key]
-        queued.batch.add(call)
-        queued.jobs[call] = job
+            self._batches[key] = batch_for(call)
+        self._batches[key].add(call)
 
     def remove(self, job: Job) -> None:
         """Drop the call of a job, if it has one."""
         if (call := self._calls.get(job)) is not None:
-            self._batches[_batch_key(job, call)].batch.remove(call)
+            self._batches[_batch_key(job, call)].remove(call)
             self._forget(job)
 
     def run_slice(self, size: SliceSize) -> list[tuple[Job, Any]]:
@@ -106,43 +106,34 @@ class CallQueue:
             return []
         key = next(iter(self._batches))
         self._batches.move_to_end(key)
-        batch, jobs = self._batches[key]
-        first = next(iter(jobs))
+        batch = self._batches[key]
+        first = batch.oldest
         began_s = self._clock()
         result = batch.run_slice(max(self._cost_model.tokens(first.kind, size.seconds), size.min_tokens))
         self._cost_model.update(first.kind, result.tokens, self._clock() - began_s)
         if result.rows:
             self._observer.answered(type(first).__name__.lower(), result.rows)
-        answers = [(jobs[call], answer) for call, answer in result.answers]
+        answers = [(self._jobs[call], answer) for call, answer in result.answers]
         for job, _ in answers:
             self._forget(job)
         return answers
 
     def isolate_failure(self) -> Job | None:
         """Return the job whose call made the last slice fail, or None if further slices must find it."""
-        batch, jobs = next(reversed(self._batches.values()))  # run_slice has moved it to the end
-        call = batch.isolate_failure()
+        call = next(reversed(self._batches.values())).isolate_failure()  # run_slice has moved it to the end
         if call is None:
             return None
-        job = jobs[call]
+        job = self._jobs[call]
         self._forget(job)
         return job
 
     def _forget(self, job: Job) -> None:
-        """Forget the call of a job, which its batch no longer holds."""
+        """Forget the call of a job, which its batch no longer holds, and the batch if it was its last."""
         call = self._calls.pop(job)
+        del self._jobs[call]
         key = _batch_key(job, call)
-        jobs = self._batches[key].jobs
-        del jobs[call]
-        if not jobs:
+        if key in self._batches and not len(self._batches[key]):
             del self._batches[key]
-
-
-class _QueuedBatch(NamedTuple):
-    """A batch and the job that waits for each of its calls."""
-
-    batch: CallBatch[Any, Any]
-    jobs: dict[ModelCall, Job]
 
 
 def _batch_key(job: Job, call: ModelCall) -> Hashable:

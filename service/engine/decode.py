@@ -8,13 +8,13 @@ that reach `</s>` or their token count leave the batch; new calls are added betw
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import CallGenerator, ModelCall
+from models.calls import ModelCall
 from models.decoding.batch import SequenceBatch
 from models.decoding.sampling import ChosenTokens, choose_next_tokens
 from models.decoding.top_k import top_tokens_of_rows
@@ -135,18 +135,6 @@ class DecodeSlot:
             self.result = self.result._replace(unfinished=unfinished)
 
 
-class StepResult(NamedTuple):
-    """Outcome of a step.
-
-    Attributes:
-        done: finished slots.
-        batch: the batch of all unfinished slots; None if there are none, or they must be batched anew.
-    """
-
-    done: list[DecodeSlot]
-    batch: "DecodeBatch | None"
-
-
 class DecodeBatch:
     """Slots whose rows are concatenated in one `DecodeState`.
 
@@ -191,8 +179,13 @@ class DecodeBatch:
         for slot, span in zip(self.slots, self._spans, strict=True):
             slot.rows = StateView(self._decoding, np.arange(span.start, span.stop))
 
-    def step(self, model: LanguageModel[Any]) -> StepResult:
-        """Generate one token of each row and remove rows that end; an exception leaves all unchanged."""
+    def step(self, model: LanguageModel[Any]) -> "DecodeBatch | None":
+        """Generate one token of each row and remove rows that end; an exception leaves all unchanged.
+
+        Returns:
+            This batch if no row has ended; else one of all unfinished slots, or None if there are none or they must
+            be batched anew.
+        """
         before = self._decoding
         step = choose_next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
         chosen = step.chosen
@@ -209,9 +202,11 @@ class DecodeBatch:
         if ended.any() or exhausted.any():
             return self._end_step(batch, after, ended, keep)
         self._decoding = after
-        return StepResult([], self)
+        return self
 
-    def _end_step(self, batch: SequenceBatch, after: DecodeState, ended: _Mask, keep: _Mask) -> StepResult:
+    def _end_step(
+        self, batch: SequenceBatch, after: DecodeState, ended: _Mask, keep: _Mask
+    ) -> "DecodeBatch | None":
         """Handle a step in which a row ended or a slot took its last step."""
         self._store_left()
         ends = np.cumsum(keep)  # for a kept row: its row in `after`, plus 1
@@ -221,15 +216,14 @@ class DecodeBatch:
             slot, span = self.slots[number], self._spans[number]
             unfinished = StateView(after, ends[span][keep[span]] - 1)
             slot.end_step(batch, span.start, (~ended[span]).tolist(), unfinished)
-        done = [slot for slot in self.slots if slot.done]
         numbers = [number for number, slot in enumerate(self.slots) if not slot.done]
         running = [self.slots[number] for number in numbers]
         if running and sum(len(slot.indices) for slot in running) == len(after):
-            return StepResult(done, DecodeBatch(running, after))
+            return DecodeBatch(running, after)
         for number, slot in zip(numbers, running, strict=True):
             span = self._spans[number]
             slot.rows = StateView(after, ends[span][keep[span]] - 1)
-        return StepResult(done, None)
+        return None
 
     def _store_left(self) -> None:
         for slot, left in zip(self.slots, self._left.tolist(), strict=True):
@@ -249,8 +243,10 @@ def _advance(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decode(ModelCall):
+class Decode(ModelCall[Generated]):
     """Generate up to `count` tokens of each row, or until `</s>`.
+
+    The state is a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
 
     Attributes:
         count: tokens of each row; at least 1.
@@ -278,10 +274,9 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
         max_rows = min(count, MAX_ENTRIES // len(model.vocabulary))
         batch = self._batch = self._form_batch(_fitting_slots(list(under_way.values()), max_rows))
         num_rows = len(batch)
-        stepped = batch.step(model)
-        self._batch = stepped.batch
+        self._batch = batch.step(model)
         answers = []
-        if stepped.done:
+        if self._batch is not batch:
             answers = [(call, slot.result) for call, slot in under_way.items() if slot.done]
         return SliceResult(num_rows, num_rows, answers)
 
@@ -296,21 +291,6 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
 
 
 BATCHES[Decode] = DecodeCallBatch
-
-
-def decode(
-    model: LanguageModel[Any], decoding: Any, count: int, *, top: int = 0, last: bool = False
-) -> CallGenerator[Generated]:
-    """Generate up to `count` tokens of each row.
-
-    Args:
-        model: any language model.
-        decoding: a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
-        count: at least 1.
-        top: number of most probable tokens to return at each position.
-        last: whether the states after the tokens are not wanted.
-    """
-    return cast("Generated", (yield Decode(model, decoding, count, top, last)))
 
 
 def _fitting_slots(slots: Sequence[DecodeSlot], max_rows: int) -> list[DecodeSlot]:

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from models.errors import DrainingError
 from service.engine.job import Job, Work, run_to_completion
@@ -98,7 +98,7 @@ class Engine:
             OverloadedError, DrainingError: the work is not admitted.
             LanguageModelError: the work's own.
         """
-        self.scheduler.check_capacity()
+        self.scheduler.admission.check_capacity()
         return run_to_completion(work)
 
     def run(self, work: Work[Any, R], options: RequestOptions = _DEFAULT_OPTIONS) -> asyncio.Future[R]:
@@ -187,17 +187,12 @@ class Engine:
         self._callbacks.flush()
 
 
-class _Callback(NamedTuple):
-    function: Callable[[Any], None]
-    argument: Any
-
-
 class _CallbackBuffer:
     """Callbacks for the event loop, sent twice a turn at most: waking the loop costs more than a step."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pending: list[_Callback] = []
+        self._pending: list[tuple[Callable[[Any], None], Any]] = []
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the event loop that runs the callbacks."""
@@ -205,7 +200,7 @@ class _CallbackBuffer:
 
     def put(self, function: Callable[[Any], None], argument: object) -> None:
         """Add a call of `function(argument)` on the loop."""
-        self._pending.append(_Callback(function, argument))
+        self._pending.append((function, argument))
 
     def flush(self) -> None:
         """Send all callbacks to the loop."""
@@ -215,9 +210,9 @@ class _CallbackBuffer:
                 self._loop.call_soon_threadsafe(_run_callbacks, callbacks)
 
 
-def _run_callbacks(callbacks: list[_Callback]) -> None:
-    for callback in callbacks:
-        callback.function(callback.argument)
+def _run_callbacks(callbacks: list[tuple[Callable[[Any], None], Any]]) -> None:
+    for function, argument in callbacks:
+        function(argument)
 
 
 class _FutureListener:
@@ -231,13 +226,9 @@ class _FutureListener:
         """Drop the event."""
         return False
 
-    def result(self, result: object) -> None:
-        """Resolve the future with the result."""
-        self._callbacks.put(self._resolve, result)
-
-    def error(self, error: Exception) -> None:
-        """Resolve the future with the error."""
-        self._callbacks.put(self._resolve, error)
+    def end(self, outcome: object) -> None:
+        """Resolve the future."""
+        self._callbacks.put(self._resolve, outcome)
 
     def _resolve(self, outcome: object) -> None:
         if self._future.done():  # cancelled meanwhile
@@ -260,10 +251,6 @@ class _QueueListener:
         self._callbacks.put(self.queue.put_nowait, (event, False))
         return True
 
-    def result(self, result: object) -> None:
-        """Queue the result as the last item."""
-        self._callbacks.put(self.queue.put_nowait, (result, True))
-
-    def error(self, error: Exception) -> None:
-        """Queue the error as the last item."""
-        self._callbacks.put(self.queue.put_nowait, (error, True))
+    def end(self, outcome: object) -> None:
+        """Queue the outcome as the last item."""
+        self._callbacks.put(self.queue.put_nowait, (outcome, True))

@@ -53,18 +53,14 @@ def run_to_completion(work: Work[Any, R]) -> R:
 
 
 class JobListener(Protocol):
-    """Callbacks of a job, called on the model thread: events, then exactly one of `result` and `error`."""
+    """Callbacks of a job, called on the model thread: events, then exactly one `end`."""
 
     def event(self, event: Any) -> bool:
         """Receive an event; return whether it is pending until a client takes it (False: dropped)."""
         ...
 
-    def result(self, result: Any) -> None:
-        """Receive the result of the finished work."""
-        ...
-
-    def error(self, error: Exception) -> None:
-        """Receive the error that ended the work."""
+    def end(self, outcome: Any) -> None:
+        """Receive the result of the finished work, or the exception that ended it."""
         ...
 
 
@@ -101,37 +97,17 @@ class Job:
     answer: Any = field(default=None, init=False)
 
 
-class SchedulerObserver(Protocol):
-    """Callbacks for metrics of the scheduler, called on the thread of the event."""
+class SchedulerObserver:
+    """Callbacks for metrics of the scheduler, called on the thread of the event; these do nothing."""
 
     def started(self, waited_s: float) -> None:
         """Record the queue time of a job that has run its first step."""
-        ...
 
     def rejected(self, reason: str) -> None:
         """Record a job that was not admitted: `requests`, `tokens` or `draining`."""
-        ...
 
     def ended(self, how: str) -> None:
         """Record the end of a job: `done`, `failed`, `cancelled` or `deadline`."""
-        ...
 
     def answered(self, kind: str, rows: int) -> None:
         """Record the number of rows of one kind of call that were computed in one slice."""
-        ...
-
-
-class NullSchedulerObserver:
-    """No-op observer."""
-
-    def started(self, waited_s: float) -> None:
-        """Do nothing."""
-
-    def rejected(self, reason: str) -> None:
-        """Do nothing."""
-
-    def ended(self, how: str) -> None:
-        """Do nothing."""
-
-    def answered(self, kind: str, rows: int) -> None:
-        """Do nothing."""

@@ -4,21 +4,21 @@ An `AddressTable` is immutable and replaced as a whole: a request sees either th
 new one. An unloaded model is freed by the last request that uses it.
 """
 
+import secrets
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
-from models.arrays import TokenIds
+from models.arrays import ModelBytes, TokenIds
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.completion.token_trie import TokenTrie
 from models.language_model import LanguageModel
 from models.tokenizers import Tokenizer
-from service.engine.memory import ModelBytes
 from service.engine.prefix_cache import NextTokenCache, PrefixCache
 
 
@@ -62,6 +62,7 @@ class LoadedModel:
         prefix_cache: states after recently read texts; None if none are kept.
         next_token_cache: next-token distributions after recently typed texts; None if none are kept.
         use: its use by requests.
+        tag: random name of this loaded version, distinct from those loaded before.
     """
 
     address: str
@@ -69,6 +70,7 @@ class LoadedModel:
     prefix_cache: PrefixCache | None = None
     next_token_cache: NextTokenCache | None = field(default=None, compare=False, repr=False)
     use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
+    tag: str = field(default_factory=partial(secrets.token_hex, 3), compare=False, repr=False)
 
     @property
     def model(self) -> LanguageModel[Any]:

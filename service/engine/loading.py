@@ -5,12 +5,15 @@ selected before the first request.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
+import structlog
 
+from models.arrays import ModelBytes
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import Version
 from models.checkpoint.precision import Precision, check_precision
@@ -27,9 +30,11 @@ from models.language_model import (
 )
 from models.vocabulary import EOS
 from service.engine.constants import NEXT_TOKEN_CACHE_DIVISOR
-from service.engine.loaded_model import LoadedModel
-from service.engine.memory import ModelBytes, UnloadableModel, check_budget, estimate_bytes, measure_bytes
+from service.engine.loaded_model import HostedModel, LoadedModel
+from service.engine.memory import check_budget, estimate_bytes, loaded_bytes
 from service.engine.prefix_cache import NextTokenCache, PrefixCache
+
+_log = structlog.get_logger(__name__)
 
 
 class Precisions(NamedTuple):
@@ -144,43 +149,20 @@ LOAD_ERRORS = (
 """Errors that a damaged or unsupported version may raise while it is loaded and warmed up."""
 
 
-class LoadResult(NamedTuple):
-    """Result of loading a version.
-
-    Attributes:
-        loaded: the model.
-        size: memory that it takes.
-        load_s: loading time in seconds, including warm-up.
-        warm_up_s: warm-up time in seconds.
-    """
-
-    loaded: LoadedModel
-    size: ModelBytes
-    load_s: float
-    warm_up_s: float
-
-
-class LoadObserver(Protocol):
-    """Callback for metrics of model loads."""
+class LoadObserver:
+    """Callback for metrics of model loads; this one does nothing."""
 
     def model_load(self, outcome: str, seconds: float) -> None:
         """Record the end of a load: `loaded`, `failed`, or `refused` for lack of memory."""
-        ...
 
 
-class NullLoadObserver:
-    """No-op observer."""
-
-    def model_load(self, outcome: str, seconds: float) -> None:
-        """Do nothing."""
-
-
+@dataclass(slots=True, kw_only=True)
 class Loader:
     """Loader of model versions on one device.
 
-    Args:
+    Attributes:
         registry: source of the versions.
-        load: function that reads a checkpoint.
+        read: function that reads a checkpoint.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
         precisions: precision of each model.
         budget: maximum bytes of all models together; None is no bound.
@@ -189,62 +171,66 @@ class Loader:
         clock: seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        load: Callable[..., Checkpoint],
-        *,
-        device: str,
-        precisions: Precisions,
-        budget: int | None,
-        num_threads: int | None,
-        prefix_cache_bytes: int,
-        clock: Callable[[], float],
-    ) -> None:
-        self._registry = registry
-        self._read = load
-        self._device = device
-        self._precisions = precisions
-        self.budget = budget
-        self._num_threads = num_threads
-        self._prefix_cache_bytes = prefix_cache_bytes
-        self._clock = clock
+    registry: Registry
+    read: Callable[..., Checkpoint]
+    device: str
+    precisions: Precisions
+    budget: int | None
+    num_threads: int | None
+    prefix_cache_bytes: int
+    clock: Callable[[], float]
 
-    def load(self, version: Version, *, in_use: int, unloadable: Iterable[UnloadableModel]) -> LoadResult:
+    def load(self, version: Version, *, in_use: int, unloadable: Mapping[str, int]) -> HostedModel:
         """Load a version and warm it up.
 
         Args:
             version: to load.
             in_use: bytes that other models take.
-            unloadable: models that could be unloaded, for the message.
+            unloadable: bytes of models that could be unloaded, for the message.
 
         Raises:
             MemoryBudgetError: it does not fit into the budget.
             One of LOAD_ERRORS: it cannot be loaded, fails its golden test, or fails in the warm-up.
         """
-        started_s = self._clock()
-        unloadable = list(unloadable)
+        started_s = self.clock()
 
         def check(size: ModelBytes) -> None:
             check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
 
-        check(estimate_bytes(self._registry.manifest(version)))  # before its files are fetched
-        directory = self._registry.fetch(version)
-        checkpoint = self._read(directory, device=self._device, precision=self._precisions.of(version))
-        size = measure_bytes(checkpoint.model, checkpoint.tokenizer)
+        manifest = self.registry.manifest(version)
+        check(estimate_bytes(manifest))  # before its files are fetched
+        directory = self.registry.fetch(version)
+        checkpoint = self.read(directory, device=self.device, precision=self.precisions.of(version))
+        size = loaded_bytes(checkpoint.model, manifest)
         check(size)
-        _limit_threads(self._num_threads)  # before the warm-up: a thread that has computed keeps its setting
+        _limit_threads(self.num_threads)  # before the warm-up: a thread that has computed keeps its setting
         loaded = self._with_caches(version, checkpoint)
-        loaded_s = self._clock()
+        loaded_s = self.clock()
         warm_up(checkpoint.model)
         loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request
-        ready_s = self._clock()
-        return LoadResult(loaded, size, ready_s - started_s, ready_s - loaded_s)
+        ready_s = self.clock()
+        _log.info(
+            "model loaded",
+            model=version.address,
+            family=checkpoint.manifest.family,
+            precision=checkpoint.precision,
+            seconds=round(ready_s - started_s, 3),
+            warm_up_s=round(ready_s - loaded_s, 3),
+            bytes=size.host,
+        )
+        return HostedModel(
+            version.address,
+            version,
+            loaded=loaded,
+            size=size,
+            load_s=ready_s - started_s,
+            warm_up_s=ready_s - loaded_s,
+        )
 
     def _with_caches(self, version: Version, checkpoint: Checkpoint) -> LoadedModel:
         """Return the model with empty prefix and next-token caches."""
-        next_token_bytes = self._prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
-        prefix_bytes = self._prefix_cache_bytes - next_token_bytes
+        next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
+        prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
         prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
         next_token_cache = NextTokenCache(next_token_bytes) if next_token_bytes else None

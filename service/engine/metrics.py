@@ -14,6 +14,10 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from service.engine.job import SchedulerObserver
+from service.engine.loading import LoadObserver
 
 # model requests take a quarter of a millisecond and more: the default buckets would put most into the first
 _SECONDS = (
@@ -42,7 +46,7 @@ _LOAD_OUTCOMES = ("failed", "loaded", "refused")
 _JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
 
 
-class Metrics:
+class Metrics(SchedulerObserver, LoadObserver):
     """Metrics of one application, in a collector registry of their own.
 
     Args:
@@ -101,20 +105,20 @@ class Metrics:
             for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
                 counter.labels(value)
 
+    @override
     def started(self, waited_s: float) -> None:
-        """Record the queue time of a job that has run its first step."""
         self.queue_time.observe(waited_s)
 
+    @override
     def rejected(self, reason: str) -> None:
-        """Record a job that was not admitted."""
         self.rejected_requests.labels(reason).inc()
 
+    @override
     def ended(self, how: str) -> None:
-        """Record the end of a job."""
         self.ended_jobs.labels(how).inc()
 
+    @override
     def answered(self, kind: str, rows: int) -> None:
-        """Record the number of rows of one kind of call that were computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
     def generation(
@@ -126,8 +130,8 @@ class Metrics:
         for reason in finish_reasons:
             self.generated.labels(model, reason).inc()
 
+    @override
     def model_load(self, outcome: str, seconds: float) -> None:
-        """Record the end of a load: `loaded`, `failed` or `refused`."""
         self.model_loads.labels(outcome).inc()
         self.load_seconds.observe(seconds)
 
@@ -148,9 +152,7 @@ class Metrics:
         """Return all metrics in Prometheus' text format."""
         if self._worker is None:
             return generate_latest(self._registry)
-        labelled = CollectorRegistry(auto_describe=False)
-        labelled.register(_WorkerLabelCollector(self._registry, str(self._worker)))
-        return generate_latest(labelled)
+        return generate_latest(_WorkerLabelCollector(self._registry, str(self._worker)))
 
     @cached_property
     def relayed_requests(self) -> Counter:

@@ -7,7 +7,7 @@ readiness probe and the metrics.
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -33,8 +33,8 @@ from service.engine.loaded_model import (
     UnloadingModel,
     build_address_table,
 )
-from service.engine.loading import LOAD_ERRORS, Loader, LoadObserver, NullLoadObserver, read_precisions
-from service.engine.memory import UnloadableModel, freeze_garbage_collector, trim_heap
+from service.engine.loading import LOAD_ERRORS, Loader, LoadObserver, read_precisions
+from service.engine.memory import freeze_garbage_collector, trim_heap
 from service.engine.registry_watcher import DefaultModel, RegistryWatcher, RetrySchedule
 from service.engine.scheduler import Scheduler
 
@@ -81,12 +81,12 @@ class ModelHost:
     ) -> None:
         self.registry = registry
         self._clock = clock
-        self._observer = observer or NullLoadObserver()
+        self._observer = observer or LoadObserver()
         precisions = read_precisions(precision)
         precisions.check_names(registry)
         self._loader = Loader(
-            registry,
-            load,
+            registry=registry,
+            read=load,
             device=device,
             precisions=precisions,
             budget=memory_budget,
@@ -322,7 +322,7 @@ class ModelHost:
         self._publish()
         started_s = self._clock()
         try:
-            result = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=self._unloadable())
+            hosted = self._loader.load(model.version, in_use=self.bytes_in_use, unloadable=self._unloadable())
         except LOAD_ERRORS as error:
             outcome = "refused" if isinstance(error, MemoryBudgetError) else "failed"
             self._models[address] = replace(model, failure=self.redact_root(error))
@@ -330,24 +330,8 @@ class ModelHost:
             _log.error("model failed", model=address, reason=self.redact_root(error))
         else:
             outcome = "loaded"
-            self._models[address] = replace(
-                model,
-                loaded=result.loaded,
-                failure=None,
-                size=result.size,
-                load_s=result.load_s,
-                warm_up_s=result.warm_up_s,
-            )
+            self._models[address] = hosted
             self._retries.forget(address)
-            _log.info(
-                "model loaded",
-                model=address,
-                family=result.loaded.checkpoint.manifest.family,
-                precision=result.loaded.checkpoint.precision,
-                seconds=round(result.load_s, 3),
-                warm_up_s=round(result.warm_up_s, 3),
-                bytes=result.size.host,
-            )
         self._observer.model_load(outcome, self._clock() - started_s)
         self._reconcile()
 
@@ -397,10 +381,14 @@ class ModelHost:
                     )
         return None
 
-    def _unloadable(self) -> Iterator[UnloadableModel]:
-        for model in self.models.values():
-            if model.size is not None and model.address != self.default.address:
-                yield UnloadableModel(model.address, model.size.host)
+    def _unloadable(self) -> dict[str, int]:
+        """Return the bytes of each model that could be unloaded."""
+        sizes = {address: model.size for address, model in self.models.items()}
+        return {
+            address: size.host
+            for address, size in sizes.items()
+            if size is not None and address != self.default.address
+        }
 
 
 R = TypeVar("R")
@@ -527,7 +515,7 @@ def readiness(host: ModelHost, reloader: ModelReloader, scheduler: Scheduler) ->
     shutdown. Later loads and failures change nothing: the old versions answer.
     """
     state = host.default.state
-    if scheduler.draining:
+    if scheduler.admission.draining:
         return "draining"
     if state is not LoadState.LOADED:
         return state.value

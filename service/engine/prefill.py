@@ -139,8 +139,12 @@ class PrefillProgress:
         self._pending = [_detached(segment, state) for segment in self._pending]
         self._read = [_detached(segment, state) for segment in self._read]
 
-    def state(self) -> StateView:
-        """Return the state after all texts, rows in the call's order; requires `done`, and that it is wanted."""
+    def result(self) -> ReadResult:
+        """Return what is wanted of the texts, rows in the call's order; requires `done`."""
+        scores = ReadResult().log_probs if self.scores is None else self.scores
+        return ReadResult(scores, state=self._state() if self._keep else None)
+
+    def _state(self) -> StateView:
         segments = [segment for segment in self._read if len(segment.rows)] or self._read
         rows = np.concatenate([segment.rows for segment in segments])
         state = concatenate_states([segment.state for segment in segments])
@@ -187,7 +191,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
         rows = tokens = 0
         if chosen:
             rows, tokens = self._read(next(iter(under_way)), chosen, count)
-        done = [(call, _result_of(call, reading)) for call, reading in under_way.items() if reading.done]
+        done = [(call, reading.result()) for call, reading in under_way.items() if reading.done]
         return SliceResult(rows, tokens, done)
 
     def _read(
@@ -254,12 +258,3 @@ def _stack_tokens(
             tokens[row : row + len(part), : part.shape[1]] = part
             row += len(part)
     return tokens
-
-
-def _result_of(call: Read, reading: PrefillProgress) -> Any:
-    """Return the answer to a call: log-probabilities [R, T], a state of R rows, or both in a `ReadResult`."""
-    if reading.scores is None:
-        return reading.state()
-    if not call.want.state:
-        return reading.scores
-    return ReadResult(reading.scores, np.empty((0, 0, 0), dtype=np.float32), reading.state())

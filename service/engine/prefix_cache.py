@@ -1,15 +1,15 @@
 """LRU caches of model states after token prefixes and of next-token distributions after texts.
 
 `PrefixCache` finds the longest cached prefix of a sequence of ids; a hash locates an entry and a
-comparison of the ids confirms it, so lookups are exact. It is for one thread at a time.
-`NextTokenCache` is keyed by the text itself, for autocomplete, where each key stroke inside a word
-needs the same distribution; it is thread-safe. Both belong to one loaded version.
+comparison of the ids confirms it, so lookups are exact. `NextTokenCache` is keyed by the text
+itself, for autocomplete, where each key stroke inside a word needs the same distribution. Both are
+thread-safe and belong to one loaded version.
 """
 
 import threading
 from collections import OrderedDict
 from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,48 @@ _OVERHEAD_BYTES = 500
 """Estimated memory of an entry beside its state and ids."""
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _LruCache(Generic[K, V]):
+    """Values by key, the least recently used first out; thread-safe.
+
+    Args:
+        max_bytes: maximum size of all entries together; an entry that alone exceeds it is not cached.
+
+    Attributes:
+        num_bytes: size of all entries together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, key: K) -> V | None:
+        """Return the value of a key and count it as used, or None if it is not cached."""
+        with self._lock:
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
+
+    def _insert(self, key: K, value: V, size: int) -> None:
+        size += _OVERHEAD_BYTES
+        if size > self._max_bytes:
+            return
+        with self._lock:
+            self.num_bytes += size - self._entries.pop(key, (None, 0))[1]
+            self._entries[key] = (value, size)
+            while self.num_bytes > self._max_bytes:
+                self.num_bytes -= self._entries.popitem(last=False)[1][1]
 
 
 class PrefixMatch(NamedTuple):
@@ -35,30 +77,16 @@ class PrefixMatch(NamedTuple):
     state: Any
 
 
-class _PrefixEntry(NamedTuple):
-    ids: TokenIds
-    state: Any
-    num_bytes: int
-
-
-class PrefixCache:
-    """LRU cache of states after token prefixes, of one model version; for one thread at a time.
+class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
+    """LRU cache of states after token prefixes, of one model version.
 
     Exact: a hit requires equal ids.
-
-    Args:
-        max_bytes: maximum size of all entries together.
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[int, _PrefixEntry] = OrderedDict()
-        self.num_bytes = 0
+        super().__init__(max_bytes)
         self.queries = 0
         self.hits = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     def longest_match(self, ids: TokenIds) -> PrefixMatch:
         """Find the longest cached prefix of ids [T]."""
@@ -66,30 +94,17 @@ class PrefixCache:
         hashes = _prefix_hashes(ids)
         for count in range(len(ids), 0, -1):
             key = hashes[count - 1]
-            entry = self._entries.get(key)
-            if entry is not None and np.array_equal(entry.ids, ids[:count]):
-                self._entries.move_to_end(key)
-                self.hits += 1
-                return PrefixMatch(count, entry.state)
+            if key in self._entries:
+                found = self.find(key)
+                if found is not None and np.array_equal(found[0], ids[:count]):
+                    self.hits += 1
+                    return PrefixMatch(count, found[1])
         return PrefixMatch(0, None)
 
     def put(self, ids: TokenIds, state: Any) -> None:
-        """Cache the state after ids [T], one row; T is at least 1. An entry above `max_bytes` is not cached."""
+        """Cache the state after ids [T], one row; T is at least 1."""
         state = materialize(state)
-        size = state_bytes(state) + ids.nbytes + _OVERHEAD_BYTES
-        if size > self._max_bytes:
-            return
-        key = _prefix_hashes(ids)[-1]
-        self._drop(key)
-        self._entries[key] = _PrefixEntry(ids.copy(), state, size)
-        self.num_bytes += size
-        while self.num_bytes > self._max_bytes:
-            self._drop(next(iter(self._entries)))
-
-    def _drop(self, key: int) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self.num_bytes -= entry.num_bytes
+        self._insert(_prefix_hashes(ids)[-1], (ids.copy(), state), state_bytes(state) + ids.nbytes)
 
 
 def state_bytes(state: Any) -> int:
@@ -126,41 +141,9 @@ class NextTokenEntry(NamedTuple):
     log_probs: FloatArray = np.zeros((1, 0), np.float32)
 
 
-class NextTokenCache:
-    """LRU cache of next-token distributions by text; thread-safe.
-
-    Args:
-        max_bytes: maximum size of all entries together.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[str, tuple[NextTokenEntry, int]] = OrderedDict()
-        self.num_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def find(self, text: str) -> NextTokenEntry | None:
-        """Return the entry of a text, or None if it is not cached."""
-        with self._lock:
-            found = self._entries.get(text)
-            if found is None:
-                return None
-            self._entries.move_to_end(text)
-            return found[0]
+class NextTokenCache(_LruCache[str, NextTokenEntry]):
+    """LRU cache of next-token distributions by text."""
 
     def put(self, text: str, entry: NextTokenEntry) -> None:
-        """Cache an entry, unless it alone exceeds `max_bytes`."""
-        size = 4 * len(text) + state_bytes(entry.state) + entry.log_probs.nbytes + _OVERHEAD_BYTES
-        if size > self._max_bytes:
-            return
-        with self._lock:
-            if (before := self._entries.pop(text, None)) is not None:
-                self.num_bytes -= before[1]
-            self._entries[text] = (entry, size)
-            self.num_bytes += size
-            while self.num_bytes > self._max_bytes:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self.num_bytes -= dropped
+        """Cache an entry."""
+        self._insert(text, entry, 4 * len(text) + state_bytes(entry.state) + entry.log_probs.nbytes)

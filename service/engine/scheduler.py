@@ -15,7 +15,7 @@ Admission bounds the number of jobs and the tokens that they are expected to rea
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -36,101 +36,7 @@ from service.engine.constants import (
     MIN_LATE_TOKENS,
     MIN_SLICE_TOKENS,
 )
-from service.engine.job import Job, NullSchedulerObserver, SchedulerObserver
-
-
-class Admission:
-    """Admission control: the set of admitted, unfinished jobs. The caller must hold a lock to change it.
-
-    Args:
-        max_jobs: maximum number of jobs.
-        max_tokens: maximum sum of their expected tokens; a single job may have more.
-        retry_after_s: delay suggested to rejected clients.
-        observer: receives rejections and ends of jobs.
-    """
-
-    def __init__(
-        self, *, max_jobs: int, max_tokens: int, retry_after_s: float, observer: SchedulerObserver
-    ) -> None:
-        self._max_jobs, self._max_tokens = max_jobs, max_tokens
-        self._retry_after_s = retry_after_s
-        self._observer = observer
-        self._jobs: set[Job] = set()
-        self._next_deadline_s = math.inf
-        self.tokens = 0
-        self.num_waiting = 0
-        self.draining = False
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def __contains__(self, job: Job) -> bool:
-        return job in self._jobs
-
-    @property
-    def jobs(self) -> Collection[Job]:
-        """The admitted jobs, unordered; a live view."""
-        return self._jobs
-
-    def check_capacity(self, tokens: int = 0) -> None:
-        """Raise the error that `admit` would raise for a job of so many tokens.
-
-        Raises:
-            DrainingError: new jobs are refused.
-            OverloadedError: a limit on jobs or tokens is reached.
-        """
-        if self.draining:
-            self._observer.rejected("draining")
-            raise DrainingError("the service is shutting down and takes no new requests")
-        if len(self._jobs) >= self._max_jobs:
-            self._observer.rejected("requests")
-            raise OverloadedError(
-                f"{len(self._jobs)} requests are queued or under way, as many as this service takes",
-                retry_after_s=self._retry_after_s,
-            )
-        if self._jobs and self.tokens + tokens > self._max_tokens:
-            self._observer.rejected("tokens")
-            raise OverloadedError(
-                f"requests of about {self.tokens} tokens are queued or under way, and this one has about "
-                f"{tokens}; this service takes {self._max_tokens} at once",
-                retry_after_s=self._retry_after_s,
-            )
-
-    def admit(self, job: Job) -> None:
-        """Admit a job; it counts until it is released.
-
-        Raises:
-            DrainingError, OverloadedError: as `check_capacity`.
-        """
-        self.check_capacity(job.tokens)
-        self._jobs.add(job)
-        self.tokens += job.tokens
-        self.num_waiting += 1
-        self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
-
-    def start(self, job: Job) -> None:
-        """Mark a job as started, so that it no longer counts as waiting."""
-        if not job.started:
-            job.started = True
-            self.num_waiting -= 1
-
-    def release(self, job: Job, how: str) -> None:
-        """Remove a job that has ended; has no effect the second time."""
-        if job in self._jobs:
-            self._jobs.discard(job)
-            self.tokens -= job.tokens
-            self._observer.ended(how)
-        self.start(job)
-
-    def expired(self, now_s: float) -> list[Job]:
-        """Return the jobs whose deadline has passed."""
-        if now_s < self._next_deadline_s:
-            return []
-        late = [job for job in self._jobs if job.deadline_s <= now_s]
-        deadlines = (job.deadline_s for job in self._jobs if job.deadline_s > now_s)
-        self._next_deadline_s = min(deadlines, default=math.inf)
-        return late
-
+from service.engine.job import Job, SchedulerObserver
 
 _log = structlog.get_logger(__name__)
 
@@ -168,6 +74,89 @@ class SchedulerLimits:
     round_s: float = 0.0075
 
 
+class Admission:
+    """Admission control: the set of admitted, unfinished jobs. The caller must hold a lock to change it.
+
+    Args:
+        limits: bounds on jobs and tokens.
+        observer: receives rejections and ends of jobs.
+
+    Attributes:
+        jobs: the admitted jobs, unordered; to be read only.
+        num_tokens: expected tokens of all admitted jobs.
+        num_waiting: number of jobs that have not run their first step.
+        draining: whether new jobs are refused.
+    """
+
+    def __init__(self, limits: SchedulerLimits, observer: SchedulerObserver) -> None:
+        self._limits = limits
+        self._observer = observer
+        self._next_deadline_s = math.inf
+        self.jobs: set[Job] = set()
+        self.num_tokens = 0
+        self.num_waiting = 0
+        self.draining = False
+
+    def check_capacity(self, tokens: int = 0) -> None:
+        """Raise the error that `admit` would raise for a job of so many tokens.
+
+        Raises:
+            DrainingError: new jobs are refused.
+            OverloadedError: a limit on jobs or tokens is reached.
+        """
+        if self.draining:
+            self._observer.rejected("draining")
+            raise DrainingError("the service is shutting down and takes no new requests")
+        if len(self.jobs) >= self._limits.max_jobs:
+            self._observer.rejected("requests")
+            raise OverloadedError(
+                f"{len(self.jobs)} requests are queued or under way, as many as this service takes",
+                retry_after_s=self._limits.retry_after_s,
+            )
+        if self.jobs and self.num_tokens + tokens > self._limits.max_tokens:
+            self._observer.rejected("tokens")
+            raise OverloadedError(
+                f"requests of about {self.num_tokens} tokens are queued or under way, and this one has about "
+                f"{tokens}; this service takes {self._limits.max_tokens} at once",
+                retry_after_s=self._limits.retry_after_s,
+            )
+
+    def admit(self, job: Job) -> None:
+        """Admit a job; it counts until it is released.
+
+        Raises:
+            DrainingError, OverloadedError: as `check_capacity`.
+        """
+        self.check_capacity(job.tokens)
+        self.jobs.add(job)
+        self.num_tokens += job.tokens
+        self.num_waiting += 1
+        self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
+
+    def start(self, job: Job) -> None:
+        """Mark a job as started, so that it no longer counts as waiting."""
+        if not job.started:
+            job.started = True
+            self.num_waiting -= 1
+
+    def release(self, job: Job, how: str) -> None:
+        """Remove a job that has ended; has no effect the second time."""
+        if job in self.jobs:
+            self.jobs.discard(job)
+            self.num_tokens -= job.tokens
+            self._observer.ended(how)
+        self.start(job)
+
+    def expired(self, now_s: float) -> list[Job]:
+        """Return the jobs whose deadline has passed."""
+        if now_s < self._next_deadline_s:
+            return []
+        late = [job for job in self.jobs if job.deadline_s <= now_s]
+        deadlines = (job.deadline_s for job in self.jobs if job.deadline_s > now_s)
+        self._next_deadline_s = min(deadlines, default=math.inf)
+        return late
+
+
 class Scheduler:
     """Scheduler of jobs: turns of interactive work, with slices of long or bulk work between them.
 
@@ -186,14 +175,9 @@ class Scheduler:
     ) -> None:
         self._clock = clock
         self._limits = limits
-        self._observer: SchedulerObserver = observer or NullSchedulerObserver()
+        self._observer = observer or SchedulerObserver()
         self._lock = threading.Lock()
-        self._admission = Admission(
-            max_jobs=limits.max_jobs,
-            max_tokens=limits.max_tokens,
-            retry_after_s=limits.retry_after_s,
-            observer=self._observer,
-        )
+        self.admission = Admission(limits, self._observer)
         self._ready: deque[Job] = deque()
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
@@ -209,30 +193,7 @@ class Scheduler:
 
     def __len__(self) -> int:
         """Return the number of admitted, unfinished jobs: waiting, running or parked."""
-        return len(self._admission)
-
-    @property
-    def num_waiting(self) -> int:
-        """Number of jobs that have not run their first step."""
-        return self._admission.num_waiting
-
-    @property
-    def num_tokens(self) -> int:
-        """Expected tokens of all admitted jobs."""
-        return self._admission.tokens
-
-    @property
-    def draining(self) -> bool:
-        """Whether new jobs are refused."""
-        return self._admission.draining
-
-    def check_capacity(self) -> None:
-        """Raise the error that `submit` would raise for a job without expected tokens.
-
-        Raises:
-            DrainingError, OverloadedError: as `submit`.
-        """
-        self._admission.check_capacity()
+        return len(self.admission.jobs)
 
     def submit(self, job: Job) -> None:
         """Admit a job; it counts towards the limits until it ends.
@@ -242,7 +203,7 @@ class Scheduler:
             OverloadedError: a limit on jobs or tokens is reached.
         """
         with self._lock:
-            self._admission.admit(job)
+            self.admission.admit(job)
             job.submitted_s = self._clock()
             self._enqueue(job)
 
@@ -256,7 +217,7 @@ class Scheduler:
             job.cancelled = True
             self._cancelled.append(job)
             if not job.started:
-                self._admission.release(job, "cancelled")
+                self.admission.release(job, "cancelled")
 
     def event_taken(self, job: Job) -> bool:
         """Record that a client has taken one event of a job; resume the job if it was parked.
@@ -273,16 +234,16 @@ class Scheduler:
 
     def drain(self) -> None:
         """Refuse new jobs from now on; admitted jobs continue. Takes no lock: a signal handler may call it."""
-        self._admission.draining = True
+        self.admission.draining = True
 
     def abort(self, error: LanguageModelError) -> None:
         """End every job with an error; call it on the model thread, after the last step."""
         with self._lock:
-            jobs = list(self._admission.jobs)
+            jobs = list(self.admission.jobs)
         for job in jobs:
             self._end(job, "cancelled" if job.cancelled else "failed")
             if not job.cancelled:
-                job.listener.error(error)
+                job.listener.end(error)
 
     def step(self) -> bool:
         """Take one turn, both halves.
@@ -360,13 +321,13 @@ class Scheduler:
 
     def _alive(self, jobs: Iterable[Job]) -> list[Job]:
         """Return the jobs that have not ended."""
-        return [job for job in jobs if job in self._admission]
+        return [job for job in jobs if job in self.admission.jobs]
 
     def _resume(self, job: Job) -> None:
         """Run a job up to its next call, event or end."""
         if not job.started:
             with self._lock:
-                self._admission.start(job)
+                self.admission.start(job)
             self._observer.started(self._clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         try:
@@ -374,7 +335,7 @@ class Scheduler:
         except StopIteration as stop:
             self._end(job, "done")
             if not job.cancelled:
-                job.listener.result(stop.value)
+                job.listener.end(stop.value)
         except Exception as error:  # noqa: BLE001 - a fault of one job must not stop the others
             self._fail(job, error)
         else:
@@ -415,12 +376,12 @@ class Scheduler:
 
     def _end_expired(self) -> None:
         with self._lock:
-            late = self._admission.expired(self._clock())
+            late = self.admission.expired(self._clock())
         for job in late:
             self._end(job, "deadline")
             allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
             if not job.cancelled:
-                job.listener.error(
+                job.listener.end(
                     DeadlineExceededError(f"the request was not done within its {allowed_ms:.0f} ms")
                 )
 
@@ -430,7 +391,7 @@ class Scheduler:
             _log.error("engine step failed", request_id=job.request_id, exc_info=error)
             error = EngineFailedError("the model failed on this request; the log tells why")
         if not job.cancelled:
-            job.listener.error(error)
+            job.listener.end(error)
 
     def _requeue(self, job: Job) -> None:
         """Queue a job for the next turn, or park it if too many of its events are pending."""
@@ -459,4 +420,4 @@ class Scheduler:
         job.work.close()
         job.answer = None
         with self._lock:
-            self._admission.release(job, how)
+            self.admission.release(job, how)

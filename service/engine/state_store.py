@@ -14,7 +14,6 @@ import re
 import secrets
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,6 @@ OVERHEAD_BYTES = 1000
 """Estimated memory of a state beside its arrays: handle, objects, table entries."""
 
 _SECRET_BYTES = 12
-_TAG_BYTES = 3
 _HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
 _MAX_UNLOADED_TAGS = 1000
 """Maximum number of unloaded versions remembered for error messages."""
@@ -72,17 +70,7 @@ class _Entry:
 
     stored: StoredState
     owner: str
-    num_bytes: int
     used_s: float
-
-
-@dataclass(slots=True, eq=False)
-class _VersionStates:
-    """A loaded version with stored states, its tag in their handles, and their number."""
-
-    loaded: LoadedModel
-    tag: str
-    count: int = 0
 
 
 class StateStore:
@@ -94,6 +82,9 @@ class StateStore:
         max_bytes: maximum bytes of all states together.
         ttl_s: time without use after which a state expires.
         clock: seconds, monotonic.
+
+    Attributes:
+        num_bytes: bytes of all stored states.
     """
 
     def __init__(
@@ -112,19 +103,12 @@ class StateStore:
         self._clock = clock
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the longest unused first
-        self._loadings: dict[int, _VersionStates] = {}
-        self._unloaded: OrderedDict[str, str] = OrderedDict()
-        self._unloaded_models: weakref.WeakValueDictionary[int, LoadedModel] = weakref.WeakValueDictionary()
-        self._num_bytes = 0
+        self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for those that had no states
+        self.num_bytes = 0
 
     def __len__(self) -> int:
         """Return the number of stored states."""
         return len(self._entries)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all stored states."""
-        return self._num_bytes
 
     def find(self, owner: str, handles: Sequence[str], *, parameter: str) -> list[StoredState]:
         """Return the states of handles, and renew their expiry.
@@ -171,14 +155,13 @@ class StateStore:
             StatesFullError: a limit on states or bytes would be exceeded.
             ModelNotFoundError: the version of a state was unloaded while the text was read.
         """
-        sizes = [stored.num_bytes for stored in states]
         with self._lock:
             for stored in states:
-                if self._unloaded_models.get(id(stored.loaded)) is stored.loaded:
+                if stored.loaded.tag in self._unloaded:
                     raise ModelNotFoundError(f"{stored.loaded.address} was unloaded while the text was read")
             self._expire()
-            self._check_capacity(len(states), sum(sizes))
-            return [self._insert(owner, stored, size) for stored, size in zip(states, sizes, strict=True)]
+            self._check_capacity(len(states), sum(stored.num_bytes for stored in states))
+            return [self._insert(owner, stored) for stored in states]
 
     def free(self, owner: str, handles: Sequence[str]) -> int:
         """Delete states of an owner, ignoring handles without one.
@@ -205,14 +188,11 @@ class StateStore:
     def free_version(self, loaded: LoadedModel) -> None:
         """Delete all states of an unloaded version and accept no more; errors for its handles name the version."""
         with self._lock:
-            self._unloaded_models[id(loaded)] = loaded
-            loading = self._loadings.get(id(loaded))
-            if loading is None:
-                return
-            self._unloaded[loading.tag] = loaded.address
-            while len(self._unloaded) > _MAX_UNLOADED_TAGS:
-                self._unloaded.popitem(last=False)
-            for handle in [h for h, entry in self._entries.items() if entry.stored.loaded is loaded]:
+            handles = [h for h, entry in self._entries.items() if entry.stored.loaded is loaded]
+            self._unloaded[loaded.tag] = loaded.address if handles else None
+            if len(self._unloaded) > _MAX_UNLOADED_TAGS:
+                del self._unloaded[next(iter(self._unloaded))]
+            for handle in handles:
                 self._remove(handle)
 
     def expire(self) -> None:
@@ -226,24 +206,14 @@ class StateStore:
             await asyncio.sleep(min(self._ttl_s / 4, _SWEEP_S))
             self.expire()
 
-    def _insert(self, owner: str, stored: StoredState, size: int) -> str:
-        loading = self._loadings.get(id(stored.loaded))
-        if loading is None:  # ids are unique: an entry keeps its loaded version alive
-            loading = _VersionStates(stored.loaded, secrets.token_hex(_TAG_BYTES))
-            self._loadings[id(stored.loaded)] = loading
-        loading.count += 1
-        handle = f"{self._process}.{loading.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
-        self._entries[handle] = _Entry(stored, owner, size, self._clock())
-        self._num_bytes += size
+    def _insert(self, owner: str, stored: StoredState) -> str:
+        handle = f"{self._process}.{stored.loaded.tag}.{secrets.token_urlsafe(_SECRET_BYTES)}"
+        self._entries[handle] = _Entry(stored, owner, self._clock())
+        self.num_bytes += stored.num_bytes
         return handle
 
     def _remove(self, handle: str) -> None:
-        entry = self._entries.pop(handle)
-        self._num_bytes -= entry.num_bytes
-        key = id(entry.stored.loaded)
-        self._loadings[key].count -= 1
-        if not self._loadings[key].count:
-            del self._loadings[key]
+        self.num_bytes -= self._entries.pop(handle).stored.num_bytes
 
     def _expire(self) -> None:
         oldest_s = self._clock() - self._ttl_s
@@ -259,9 +229,9 @@ class StateStore:
                 f"{len(self._entries)} states are kept and {count} are to be added; this service keeps "
                 f"{self._max_states}: free those that are no longer needed"
             )
-        if self._num_bytes + size > self._max_bytes:
+        if self.num_bytes + size > self._max_bytes:
             raise StatesFullError(
-                f"the states that are kept take {self._num_bytes} bytes and {count} that take {size} are to be added; "
+                f"the states that are kept take {self.num_bytes} bytes and {count} that take {size} are to be added; "
                 f"this service has {self._max_bytes} for them: free those that are no longer needed"
             )
 

@@ -30,25 +30,23 @@ from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
 from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
 from service.schemas.check import CheckRequest, check_reply
-from service.schemas.generate import GenerateRequest, generate_reply
+from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
-from service.schemas.score import (
-    NextTokenRequest,
-    ScoreRequest,
-    next_token_reply,
-    next_word_reply,
-    score_result,
-    score_totals,
-)
 from service.schemas.wire import parse_json
 from service.use_cases import autocomplete as completing
 from service.use_cases import candidate_features
 from service.use_cases import check as checking
-from service.use_cases import generate as generating
 from service.use_cases.candidate_features import ModelChoice, ScoringModels
 from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
+from service.use_cases.generate import generate as generate_text
 from service.use_cases.inputs import Limits
-from service.use_cases.next_token import rank_next_tokens, rank_next_words
+from service.use_cases.next_token import (
+    NextTokenRequest,
+    next_token_result,
+    rank_next_tokens,
+    rank_next_words,
+)
 from service.use_cases.rerank import (
     RankedList,
     RerankItem,
@@ -58,6 +56,7 @@ from service.use_cases.rerank import (
     read_batch,
     rerank_batch,
 )
+from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
 
 Json = dict[str, Any]
@@ -84,13 +83,13 @@ def load_published(registry: Address, address: str, device: str, precision: str)
 def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/next-token."""
     parsed = parse_json(NextTokenRequest, _request_body(request))
-    command = parsed.command(_UNLIMITED)
+    reply: NextWordReply | NextTokenReply
     if parsed.unit == "word":
-        words = run_to_completion(rank_next_words(loaded, command, _UNLIMITED))
-        return dataclasses.asdict(next_word_reply(loaded, words))
-    return dataclasses.asdict(
-        next_token_reply(loaded, run_to_completion(rank_next_tokens(loaded, command, _UNLIMITED)))
-    )
+        reply = NextWordReply(loaded.address, run_to_completion(rank_next_words(loaded, parsed, _UNLIMITED)))
+    else:
+        ranked = run_to_completion(rank_next_tokens(loaded, parsed, _UNLIMITED))
+        reply = NextTokenReply(loaded.address, [next_token_result(loaded, result) for result in ranked])
+    return dataclasses.asdict(reply)
 
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -111,17 +110,23 @@ def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) ->
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/score."""
     parsed = parse_json(ScoreRequest, _request_body(request))
-    options = parsed.options()
-    scores = run_to_completion(score_texts(loaded, parsed.items(_UNLIMITED), options, _UNLIMITED))
-    results = [score_result(loaded, score, options.detail) for score in scores]
+    outcomes = run_to_completion(score_texts(loaded, parsed.items(_UNLIMITED), parsed, _UNLIMITED))
+    scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
+    results = [score_result(loaded, score, parsed.detail) for score in scores]
     return dataclasses.asdict(dataclasses.replace(score_totals(loaded, scores), results=results))
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/generate, not streamed."""
-    command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
-    done = run_to_completion(generating.generate(loaded, command, _UNLIMITED))
+    done = run_to_completion(_generate(loaded, request))
     return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
+
+
+def _generate(
+    loaded: LoadedModel, request: Mapping[str, Any]
+) -> Work[TokenEvent | Continuation, GenerateResult]:
+    parsed = parse_json(GenerateRequest, _request_body(request))
+    return generate_text(loaded, parsed, parsed.parameters(_UNLIMITED), _UNLIMITED)
 
 
 def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str]:
@@ -130,15 +135,12 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     Raises:
         InvalidInputError: the request is invalid, or unsuitable for this model; raised before iteration.
     """
-    command = parse_json(GenerateRequest, _request_body(request)).command(_UNLIMITED)
-    pieces = _stream_pieces(
-        generating.generate(loaded, dataclasses.replace(command, stream=True), _UNLIMITED)
-    )
+    pieces = _stream_pieces(_generate(loaded, {**request, "stream": True}))
     first = next(pieces)  # never empty: a choice has at least its end
     return itertools.chain([first], pieces)
 
 
-def _stream_pieces(work: Work[TokenEvent | Continuation, generating.GenerateResult]) -> Iterator[str]:
+def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Iterator[str]:
     for item in iter_outputs(work):
         if isinstance(item.value, TokenEvent):
             yield item.value.text

@@ -1,16 +1,16 @@
 """Rescore files of lattices with a published model in this process."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from models.errors import UnsupportedParameterError
 from models.files import atomic_writer
 from models.language_model import LanguageModel
-from models.lattices.files import LatticeFormat, read_lattices, write_lattices
+from models.lattices.files import LatticeFormat
 from models.lattices.graph import LabelTokenizer, PathWeights
-from models.lattices.lattice import NON_WORD_LABELS, Lattice, SymbolTable
+from models.lattices.lattice import Lattice
 from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_path, rescore
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.candidates import CandidateList
@@ -27,34 +27,6 @@ LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattic
 """Output formats that are lattices."""
 
 _TEXT = "text"
-
-Source = tuple[Path | BinaryIO, str]
-"""A file or stream, and its name in messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatticeFiles:
-    """Format of files of lattices.
-
-    Attributes:
-        form: of the files.
-        symbols: Kaldi's words by number; None if the files have the words themselves.
-        no_words: labels that are not words, besides the usual ones.
-    """
-
-    form: LatticeFormat
-    symbols: SymbolTable | None = None
-    no_words: Collection[str] = ()
-
-    def read(self, sources: Iterable[Source]) -> Iterator[Lattice | BadLine]:
-        """Read the lattices of files, one file after the other.
-
-        Raises:
-            FormatError: a file is missing or damaged.
-        """
-        silent = NON_WORD_LABELS.union(self.no_words)
-        for source, name in sources:
-            yield from read_lattices(source, self.form, name=name, symbols=self.symbols, no_words=silent)
 
 
 def rescore_lattices(
@@ -168,41 +140,25 @@ class ReferenceComparison:
         self._best.append((candidates.candidates[0].text, reference))
 
 
-class LatticeOutput:
-    """Writer of rescored lattices or n-best lists.
-
-    Args:
-        target: a file, a folder for formats of several files, or a stream.
-        output_format: of n-best lists; `text` for id and best words; or a key of `LATTICE_FORMATS`.
-        symbols: Kaldi's words by number.
-
-    Attributes:
-        lattice_format: of lattices to be written; None for lists.
+def check_output_format(name: str) -> None:
+    """Refuse a name that is no key of `LATTICE_FORMATS`, no format of n-best lists, and not `text`.
 
     Raises:
         InvalidInputError: there is no such format.
     """
+    if name not in LATTICE_FORMATS and name != _TEXT:
+        format_by_name(name)
 
-    def __init__(self, target: Path | BinaryIO, output_format: str, symbols: SymbolTable | None) -> None:
-        self.lattice_format = LATTICE_FORMATS.get(output_format)
-        self._target, self._format, self._symbols = target, output_format, symbols
-        if self.lattice_format is None and output_format != _TEXT:
-            format_by_name(output_format)
 
-    def write_lattices(self, rescored: Iterable[RescoredLattice]) -> None:
-        """Write lattices with their new scores."""
-        lattices = (result.as_lattice() for result in rescored)
-        write_lattices(lattices, self._target, self.lattice_format or "slf", symbols=self._symbols)
-
-    def write_lists(self, lists: Iterable[CandidateList]) -> None:
-        """Write n-best lists, or the best candidate of each as text."""
-        if self._format != _TEXT:
-            write_lists(lists, self._target, self._format)
-            return
-        lines = (f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n" for item in lists)
-        if isinstance(self._target, Path):
-            with atomic_writer(self._target) as write:
-                for line in lines:
-                    write(line)
-        else:
-            self._target.writelines(lines)
+def write_best(lists: Iterable[CandidateList], target: Path | BinaryIO, output_format: str) -> None:
+    """Write n-best lists in a format for them, or as `text`: the id and the best candidate of each."""
+    if output_format != _TEXT:
+        write_lists(lists, target, output_format)
+        return
+    lines = (f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n" for item in lists)
+    if isinstance(target, Path):
+        with atomic_writer(target) as write:
+            for line in lines:
+                write(line)
+    else:
+        target.writelines(lines)

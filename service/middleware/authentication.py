@@ -4,10 +4,10 @@ The access table holds every registered endpoint; a path outside it is answered 
 checked before the body is read. Without configured keys everything is open except administration.
 """
 
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ConnectionScope
 
@@ -16,8 +16,6 @@ from service.api_keys import KeyScope, KeyStore
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, header
 from service.schemas.replies import ErrorBody
-
-_PARAMETER = re.compile(r"\\{\w+(:path)?\\}")
 
 
 class AccessRule(NamedTuple):
@@ -44,7 +42,7 @@ class AccessTable:
         self._fixed = {route: rule for route, rule in by_route.items() if "{" not in route}
         # routes of any number of segments come last, and longer ones of them first
         patterns = sorted(by_route.keys() - self._fixed, key=lambda route: (":path}" in route, -len(route)))
-        self._patterns = [(_pattern(route), by_route[route]) for route in patterns]
+        self._patterns = [(compile_path(route)[0], by_route[route]) for route in patterns]
 
     def rule(self, path: str) -> AccessRule | None:
         """Return the rule of a path; None if it has no route."""
@@ -52,11 +50,6 @@ class AccessTable:
         if fixed is not None:
             return fixed
         return next((rule for pattern, rule in self._patterns if pattern.fullmatch(path)), None)
-
-
-def _pattern(route: str) -> re.Pattern[str]:
-    """Compile a route template as the router does: `{name}` matches one segment, `{name:path}` any number."""
-    return re.compile(_PARAMETER.sub(lambda match: ".*" if match[1] else "[^/]+", re.escape(route)))
 
 
 _BEARER = b"bearer "

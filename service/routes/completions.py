@@ -1,15 +1,22 @@
-"""POST /v1/completions, compatible with OpenAI's API, as one reply or as server-sent events."""
+"""POST /v1/generate, and the contract of OpenAI and vLLM: POST /v1/completions and the tokenizer's endpoints.
+
+Continuations come as one reply or as server-sent events. POST /tokenize, POST /detokenize and GET /tokenizer_info
+stand at the root, for lm-evaluation-harness.
+"""
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Annotated, Any, TypeVar
 
 import structlog
-from fastapi import Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
+from models.decoding.parameters import DecodingParameters
+from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.engine.metrics import Metrics
 from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
 from service.routes.request import (
     BYTES_PER_TOKEN,
@@ -21,21 +28,107 @@ from service.routes.request import (
     services_of,
     to_json,
 )
-from service.routes.streaming import EventStream, TokenLatencies, start_event_stream
-from service.schemas.completions import (
+from service.routes.streaming import TokenLatencies, event_response
+from service.schemas.replies import Choice, GenerateReply
+from service.schemas.wire import parse_json
+from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.completions import (
+    OBJECT_TYPE,
+    ChoiceChunk,
     CompletionReply,
     CompletionRequest,
-    ReplyHeader,
-    completion_event,
-    completion_reply,
-    usage_event,
+    CompletionResult,
+    complete_prompts,
 )
-from service.schemas.wire import parse_json
-from service.use_cases.completions import ChoiceChunk, CompletionCommand, CompletionResult, complete_prompts
+from service.use_cases.generate import (
+    GenerateRequest,
+    GenerateResult,
+    choice_reply,
+    generate,
+    generate_reply,
+)
+from service.use_cases.inputs import Limits
+from service.use_cases.tokenize import (
+    DetokenizeReply,
+    DetokenizeRequest,
+    TokenizeReply,
+    TokenizeRequest,
+    TokenizerInfo,
+    detokenize,
+    tokenize,
+    tokenizer_info,
+)
+
+router = EndpointRouter()
+
+
+@router.endpoint(
+    "POST",
+    "/v1/generate",
+    tag="Generate",
+    body=GenerateRequest,
+    reply=GenerateReply,
+    media_types=(EVENTS_TYPE,),
+)
+async def generate_text(request: Request) -> Response:
+    """Continue a text.
+
+    With `stream` the answer is an event for each token of each choice, one with `finish_reason` where a
+    choice ends, `usage` in the last, then `[DONE]`; comments keep the connection alive while there are none.
+    With beams, which are certain only at the end, all events come then. An error after the first event is
+    an event with `error`.
+    """
+    services = services_of(request)
+    body = await request.body()
+    wire = parse_json(GenerateRequest, body)
+    parameters = wire.parameters(services.limits)
+    loaded = resolve_model(request, wire.model)
+    alternatives = wire.num_alternatives
+    work = generate(loaded, wire, parameters, services.limits)
+    rows = parameters.beams * parameters.num_samples
+    terms = request_options(request, wire, body, WorkEstimate(rows, predicted_each=wire.max_tokens))
+
+    def count(result: GenerateResult) -> None:
+        reasons = [choice.finish_reason for choice in result.choices]
+        services.metrics.generation(
+            loaded.address, result.usage.prompt_tokens, result.usage.completion_tokens, reasons
+        )
+
+    if not wire.stream:
+
+        def write(result: GenerateResult) -> bytes:
+            count(result)
+            return to_json(generate_reply(loaded, result, alternatives=alternatives))
+
+        return await run_request(request, work, write, terms)
+    latencies = TokenLatencies(services.metrics, loaded.address)
+
+    async def payloads(
+        stream: AsyncGenerator[TokenEvent | Continuation | GenerateResult, None],
+    ) -> AsyncGenerator[bytes, None]:
+        num_ended = 0
+        last: list[Choice] = []  # the choice that ends last is sent with the usage
+        async for item in stream:
+            if isinstance(item, GenerateResult):
+                count(item)
+                yield to_json(GenerateReply(loaded.address, last, item.usage))
+                continue
+            choice = choice_reply(loaded, item, alternatives=alternatives)
+            if isinstance(item, TokenEvent):
+                latencies.record(item.choice)
+            else:
+                num_ended += 1
+                if num_ended == parameters.n:
+                    last = [choice]
+                    continue
+            yield to_json(GenerateReply(loaded.address, [choice], None))
+
+    return await event_response(request, services.engine.stream(work, terms), payloads)
+
 
 _log = structlog.get_logger(__name__)
-router = EndpointRouter()
 _MAX_NAMES_LOGGED, _MAX_NAME_CHARACTERS = 20, 64
+_FINGERPRINT_CHARACTERS = 12
 
 
 @router.endpoint(
@@ -56,22 +149,50 @@ async def create_completion(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(CompletionRequest, body)
     _log_ignored(request, wire)
-    command = wire.command(services.limits)
-    loaded = resolve_model(request, command.model)
-    header = ReplyHeader(f"cmpl-{uuid.uuid4().hex}", int(time.time()))
-    work = complete_prompts(loaded, command, services.limits, stream=bool(wire.stream))
-    terms = request_options(request, wire, body, _work_estimate(command, len(body)))
+    parameters = wire.parameters(services.limits)
+    loaded = resolve_model(request, wire.model)
+    # with the request it determines the reply: the model's version and its tokenizer
+    fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
+    reply = partial(
+        CompletionReply,
+        f"cmpl-{uuid.uuid4().hex}",
+        OBJECT_TYPE,
+        int(time.time()),
+        loaded.address,
+        fingerprint,
+    )
+    work = complete_prompts(loaded, wire, parameters, services.limits)
+    terms = request_options(request, wire, body, _work_estimate(wire, parameters, len(body)))
+
+    def count(result: CompletionResult) -> None:
+        usage = result.usage
+        services.metrics.generation(
+            loaded.address, usage.prompt_tokens, usage.completion_tokens, result.finish_reasons
+        )
+
     if not wire.stream:
 
         def write(result: CompletionResult) -> bytes:
-            _count(services.metrics, loaded, result)
-            return to_json(completion_reply(loaded, header, result))
+            count(result)
+            return to_json(reply(result.choices, result.usage))
 
         return await run_request(request, work, write, terms)
     latencies = TokenLatencies(services.metrics, loaded.address)
-    stream = await start_event_stream(request, services.engine.stream(work, terms))
-    with_usage = wire.stream_options is not None and bool(wire.stream_options.include_usage)
-    return EventStream(_payloads(services.metrics, loaded, header, stream, latencies, with_usage=with_usage))
+
+    async def payloads(
+        stream: AsyncGenerator[ChoiceChunk | CompletionResult, None],
+    ) -> AsyncGenerator[bytes, None]:
+        async for item in stream:
+            if isinstance(item, ChoiceChunk):
+                if item.num_generated:
+                    latencies.record(item.choice.index)
+                yield to_json(reply([item.choice], None))
+                continue
+            count(item)
+            if wire.stream_options is not None and wire.stream_options.include_usage:
+                yield to_json(reply([], item.usage))
+
+    return await event_response(request, services.engine.stream(work, terms), payloads)
 
 
 def _log_ignored(request: Request, wire: CompletionRequest) -> None:
@@ -80,11 +201,13 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
         _log.debug("fields ignored", fields=names, request_id=request.state.request_id)
 
 
-def _work_estimate(command: CompletionCommand, num_bytes: int) -> WorkEstimate:
+def _work_estimate(
+    wire: CompletionRequest, parameters: DecodingParameters | None, num_bytes: int
+) -> WorkEstimate:
     """Estimate the work of generation; echoed prompts with alternatives need a prediction at each token."""
-    parameters, count = command.parameters, len(command.prompts)
+    count = len(wire.prompts)
     num_tokens = 0
-    if command.echo and command.logprobs:
+    if wire.echo and wire.logprobs:
         num_tokens = TOKENS_PER_PREDICTION * num_bytes // BYTES_PER_TOKEN // max(count, 1)
     if parameters is None:
         return WorkEstimate(count, num_tokens)
@@ -92,25 +215,39 @@ def _work_estimate(command: CompletionCommand, num_bytes: int) -> WorkEstimate:
     return WorkEstimate(count * rows, num_tokens // rows, predicted_each=parameters.max_tokens)
 
 
-async def _payloads(
-    metrics: Metrics,
-    loaded: LoadedModel,
-    header: ReplyHeader,
-    stream: AsyncGenerator[ChoiceChunk | CompletionResult, None],
-    latencies: TokenLatencies,
-    *,
-    with_usage: bool,
-) -> AsyncGenerator[bytes, None]:
-    async for item in stream:
-        if isinstance(item, CompletionResult):
-            _count(metrics, loaded, item)
-            if with_usage:
-                yield to_json(usage_event(loaded, header, item))
-            continue
-        if item.num_generated:
-            latencies.record(item.choice)
-        yield to_json(completion_event(loaded, header, item))
+W = TypeVar("W", TokenizeRequest, DetokenizeRequest)
+_OptionalAddress = Annotated[
+    str | None,
+    Query(
+        description="`name`, `name@7` or `name@champion`; the default if it is left out.",
+        examples=["mixture"],
+    ),
+]
 
 
-def _count(metrics: Metrics, loaded: LoadedModel, result: CompletionResult) -> None:
-    metrics.generation(loaded.address, result.num_prompt_tokens, result.num_generated, result.finish_reasons)
+@router.endpoint("POST", "/tokenize", tag="Tokenise", body=TokenizeRequest, reply=TokenizeReply)
+async def tokenize_text(request: Request) -> Response:
+    """The tokens of a text."""
+    return await _answer(request, TokenizeRequest, tokenize)
+
+
+@router.endpoint("POST", "/detokenize", tag="Tokenise", body=DetokenizeRequest, reply=DetokenizeReply)
+async def detokenize_ids(request: Request) -> Response:
+    """The text that tokens spell."""
+    return await _answer(request, DetokenizeRequest, detokenize)
+
+
+async def _answer(
+    request: Request, kind: type[W], use_case: Callable[[LoadedModel, W, Limits], Work[Any, Any]]
+) -> Response:
+    body = await request.body()
+    wire = parse_json(kind, body)
+    work = use_case(resolve_model(request, wire.model), wire, services_of(request).limits)
+    return await run_request(request, work, to_json, request_options(request, None, body))
+
+
+@router.endpoint("GET", "/tokenizer_info", tag="Tokenise", reply=TokenizerInfo)
+async def get_tokenizer_info(request: Request, model: _OptionalAddress = None) -> Response:
+    """The kind of a model's tokenizer, its control tokens and its size."""
+    work = tokenizer_info(resolve_model(request, model), services_of(request).limits)
+    return await run_request(request, work, to_json, request_options(request, None, b""))

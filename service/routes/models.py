@@ -1,4 +1,4 @@
-"""GET /v1/models and administration: load and unload models, aliases, profiles of re-ranking."""
+"""GET /v1/models, and administration: load and unload models, aliases, profiles of re-ranking; health and metrics."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import Path, Request
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from models.checkpoint.registry_interface import Registry
@@ -13,9 +14,9 @@ from models.errors import ModelNotFoundError, NotReadyError
 from models.reranking.ranking import Profile
 from service.api_keys import KeyScope
 from service.engine.loaded_model import LoadState
-from service.engine.model_host import ModelHost
+from service.engine.model_host import READY, ModelHost, readiness
 from service.routes.endpoints import AddressInPath, EndpointRouter
-from service.routes.request import json_response, services_of, to_json
+from service.routes.request import json_response, services_of
 from service.schemas.models import (
     AdminModel,
     AdminModels,
@@ -29,9 +30,8 @@ from service.schemas.models import (
     admin_model,
     admin_models,
     model_card,
-    model_list,
 )
-from service.schemas.replies import ModelCard, ModelList
+from service.schemas.replies import Health, ModelCard, ModelList
 from service.schemas.wire import parse_json
 
 router = EndpointRouter()
@@ -48,28 +48,29 @@ _ProfileName = Annotated[str, Path(description="The name of a profile.", example
 @router.endpoint("GET", "/v1/models", tag="Models", reply=ModelList)
 async def list_models(request: Request) -> Response:
     """All models of this service, those that could not be loaded included."""
-    return json_response(to_json(model_list(services_of(request).host)))
+    host = services_of(request).host
+    return json_response(ModelList("list", [model_card(host, hosted) for hosted in host.models.values()]))
 
 
 @router.endpoint("GET", "/v1/models/{address:path}", tag="Models", reply=ModelCard)
 async def get_model(request: Request, address: AddressInPath) -> Response:
     """One model: `name`, `name@7` or `name@champion`."""
     host = services_of(request).host
-    return json_response(to_json(model_card(host, host.find(address))))
+    return json_response(model_card(host, host.find(address)))
 
 
 @_admin("GET", "/admin/profiles", reply=ProfileList)
 async def list_profiles(request: Request) -> Response:
     """The names of the profiles in the registry."""
     names = await asyncio.to_thread(services_of(request).profiles.names)
-    return json_response(to_json(ProfileList(names)))
+    return json_response(ProfileList(names))
 
 
 @_admin("GET", "/admin/profiles/{name}", reply=Profile)
 async def read_profile(request: Request, name: _ProfileName) -> Response:
     """A profile: weights, what they were tuned for, and what they were worth."""
     profile = await asyncio.to_thread(services_of(request).profiles.read, name)
-    return json_response(profile.model_dump_json().encode())
+    return json_response(profile)
 
 
 @_admin("PUT", "/admin/profiles/{name}", body=ProfileBody, reply=NamedProfile)
@@ -77,14 +78,14 @@ async def write_profile(request: Request, name: _ProfileName) -> Response:
     """Store what /v1/rerank/tune answered as `profile`; /v1/rerank takes it by its name from then on."""
     profile = parse_json(ProfileBody, await request.body()).profile(name)
     await asyncio.to_thread(services_of(request).profiles.write, profile)
-    return json_response(to_json(NamedProfile(name)))
+    return json_response(NamedProfile(name))
 
 
 @_admin("DELETE", "/admin/profiles/{name}", reply=NamedProfile)
 async def delete_profile(request: Request, name: _ProfileName) -> Response:
     """Remove a profile; requests that name it are refused from then on."""
     await asyncio.to_thread(services_of(request).profiles.delete, name)
-    return json_response(to_json(NamedProfile(name)))
+    return json_response(NamedProfile(name))
 
 
 @_admin("GET", "/admin/models", reply=AdminModels)
@@ -93,7 +94,7 @@ async def list_all_models(request: Request) -> Response:
     services = services_of(request)
     host = services.host
     published = await _from_registry(host, Registry.published)
-    return _reply(admin_models(host, published, services.reloader.queued))
+    return json_response(admin_models(host, published, services.reloader.queued))
 
 
 @_admin(
@@ -115,12 +116,12 @@ async def load_model(request: Request) -> Response:
     if not wire.wait:
         model = services.host.models.get(version.address)
         if model is not None and model.state is LoadState.LOADED:
-            return _reply(admin_model(services.host, model, version.address))
-        return _reply(AdminModel(id=version.address, state=LoadState.LOADING.value), _ACCEPTED)
+            return json_response(admin_model(services.host, model, version.address))
+        return json_response(AdminModel(id=version.address, state=LoadState.LOADING.value), _ACCEPTED)
     model = await asyncio.shield(loading)  # the loading continues after a disconnect
     if model.state is not LoadState.LOADED:
         raise NotReadyError(f"model {model.address} could not be loaded: {model.failure}")
-    return _reply(admin_model(services.host, model, model.address))
+    return json_response(admin_model(services.host, model, model.address))
 
 
 @_admin("POST", "/admin/models/unload", body=UnloadRequest, reply=AdminModel)
@@ -136,7 +137,7 @@ async def unload_model(request: Request) -> Response:
         services.states.free_version(model.loaded)
     in_flight = model.loaded.use.in_flight if model.loaded is not None else 0
     state = "draining" if in_flight else "published"
-    return _reply(AdminModel(id=model.address, state=state, requests_in_flight=in_flight))
+    return json_response(AdminModel(id=model.address, state=state, requests_in_flight=in_flight))
 
 
 @_admin("PUT", "/admin/models/{name}/aliases/{alias}", body=AliasRequest, reply=AliasReply)
@@ -171,7 +172,7 @@ async def _alias_reply(
     if wait:
         await asyncio.shield(refreshed)
     serving = services.host.address_table.by_address.get(f"{name}@{alias}")
-    return _reply(
+    return json_response(
         AliasReply(name, alias, version, previous, serving.address if serving and serving.loaded else None)
     )
 
@@ -189,5 +190,43 @@ async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
         raise ModelNotFoundError(host.redact_root(error)) from None
 
 
-def _reply(reply: object, status: int = 200) -> Response:
-    return json_response(to_json(reply), status)
+@router.endpoint(
+    "GET",
+    "/health/live",
+    tag="Health",
+    scope=None,
+    reply=Health,
+    statuses={503: "no more: a model computes without end, and the process should be replaced"},
+)
+async def live(request: Request) -> Response:
+    """Whether the process is alive: 503 once a model has computed without end, which only another process ends."""
+    if services_of(request).engine.is_hung:
+        return json_response(Health("hung"), 503)
+    return json_response(Health("ok"))
+
+
+@router.endpoint(
+    "GET",
+    "/health/ready",
+    tag="Health",
+    scope=None,
+    reply=Health,
+    statuses={503: "not now: the status says why"},
+)
+async def ready(request: Request) -> Response:
+    """Whether requests should be sent here.
+
+    200 once every model named at start is loaded or has failed, and the default is loaded, until shutting down.
+    Later versions that are loaded, or fail to, change nothing: the old ones answer.
+    """
+    services = services_of(request)
+    status = readiness(services.host, services.reloader, services.engine.scheduler)
+    models = {model.address: model.state.value for model in services.host.models.values()}
+    code = 200 if status == READY else 503
+    return json_response(Health(status, models), code)
+
+
+@router.endpoint("GET", "/metrics", tag=None, scope=KeyScope.METRICS)
+async def metrics(request: Request) -> Response:
+    """Return all metrics in Prometheus' text format."""
+    return Response(services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

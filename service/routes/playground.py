@@ -3,10 +3,9 @@
 import asyncio
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import Path as PathParameter
 from fastapi import Request
@@ -18,8 +17,8 @@ from models.checkpoint.registry_interface import Registry
 from models.errors import CheckpointError
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import AddressInPath, EndpointRouter
-from service.routes.request import json_response, resolve_model, services_of, to_json
-from service.schemas.models import ModelFileList, model_files
+from service.routes.request import json_response, resolve_model, services_of
+from service.schemas.models import ModelFile, ModelFileList
 
 router = EndpointRouter()
 _STATIC = Path(__file__).parents[1] / "static"
@@ -56,23 +55,18 @@ _FileName = Annotated[
 _NOT_MODIFIED = {304: "what `If-None-Match` names is still the file"}
 
 
-@dataclass(frozen=True, slots=True)
-class _StaticFile:
+class _StaticFile(NamedTuple):
+    etag: str
     content: bytes
     media_type: str
-    etag: str
 
 
 @router.endpoint("GET", "/", tag=None, scope=None)
-async def playground(request: Request) -> Response:
-    """Serve the page."""
-    return _page(request)
-
-
 @router.endpoint("GET", "/docs", tag=None, scope=None)
-async def documentation(request: Request) -> Response:
-    """Serve the same page, which then shows its API tab."""
-    return _page(request)
+async def playground(request: Request) -> Response:
+    """Serve the page, which shows its API tab at `/docs`."""
+    headers = {"content-security-policy": _PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
+    return _cached_response(request, *_static_files()[_PAGE], headers)
 
 
 @router.endpoint("GET", "/static/{name}", tag=None, scope=None)
@@ -81,7 +75,7 @@ async def static_file(request: Request, name: str) -> Response:
     file = _static_files().get(name)
     if file is None:
         raise HTTPException(404)
-    return _cached_response(request, file.etag, file.content, file.media_type)
+    return _cached_response(request, *file)
 
 
 @router.endpoint(
@@ -96,7 +90,9 @@ async def get_model_card(request: Request, address: AddressInPath) -> Response:
 async def list_model_files(request: Request, address: AddressInPath) -> Response:
     """The files published with a model for people: its card, pictures and reports, those of its parts too."""
     loaded = resolve_model(request, address)
-    return json_response(to_json(model_files(loaded.address, _public_files(loaded))))
+    listed = sorted(_public_files(loaded).items())
+    files = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in listed]
+    return json_response(ModelFileList("list", loaded.address, files))
 
 
 @router.endpoint(
@@ -114,21 +110,13 @@ async def get_model_file(request: Request, address: AddressInPath, name: _FileNa
 @cache
 def _static_files() -> Mapping[str, _StaticFile]:
     """Read all files of the page, by name; no others are served."""
-    return {
-        path.name: _StaticFile(content := path.read_bytes(), _MEDIA_TYPES[path.suffix], _etag(content))
-        for path in _STATIC.iterdir()
-        if path.suffix in _MEDIA_TYPES
-    }
-
-
-def _etag(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _page(request: Request) -> Response:
-    page = _static_files()[_PAGE]
-    headers = {"content-security-policy": _PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
-    return _cached_response(request, page.etag, page.content, page.media_type, headers)
+    files = {}
+    for path in _STATIC.iterdir():
+        if path.suffix in _MEDIA_TYPES:
+            content = path.read_bytes()
+            etag = hashlib.sha256(content).hexdigest()[:32]
+            files[path.name] = _StaticFile(etag, content, _MEDIA_TYPES[path.suffix])
+    return files
 
 
 def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:

@@ -27,9 +27,9 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader
 from service.engine.state_store import StateStore, UserStore
-from service.middleware.request_context import annotate, context_of, track_use
+from service.middleware.request_context import add_counts, annotate, context_of, track_use
 from service.routes.endpoints import LINES_TYPE
-from service.schemas.wire import TimedRequest
+from service.schemas.wire import TimedRequest, parse_json, parse_query
 from service.use_cases.inputs import Limits
 
 
@@ -77,6 +77,8 @@ class AutocompleteSessions:
         return self._newest.get((owner, session)) is answer
 
 
+B = TypeVar("B", bound=BaseModel)
+S = TypeVar("S", bound=BaseModel)
 R = TypeVar("R")
 T = TypeVar("T")
 _WATCH_DELAY_S = 0.02
@@ -158,6 +160,12 @@ def use_model(request: Request, loaded: LoadedModel) -> None:
     annotate(request, model=loaded.address)
 
 
+def count_scored(request: Request, loaded: LoadedModel, tokens: int) -> None:
+    """Add scored tokens of a model to the metrics and to the request's log line."""
+    services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
+    add_counts(request, scored_tokens=tokens)
+
+
 def owner_of(request: Request) -> str:
     """Return the owner of a request: the name of its key, or an empty string without keys."""
     return str(context_of(request.scope).get("key", ""))
@@ -174,8 +182,9 @@ def to_json(reply: Any) -> bytes:
     return _type_adapter(kind).dump_json(reply)
 
 
-def json_response(content: bytes, status: int = 200) -> Response:
-    """Return a successful response with JSON content."""
+def json_response(reply: Any, status: int = 200) -> Response:
+    """Return a successful response with a reply as JSON; bytes are JSON already."""
+    content = reply if isinstance(reply, bytes) else to_json(reply)
     return Response(content, status, media_type="application/json")
 
 
@@ -242,6 +251,19 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
                 f"{name} is given in the query string, where options of lines stand; those of JSON stand in the body",
                 parameter=name,
             )
+
+
+async def read_settings(request: Request, body: type[B], options: type[S]) -> B | S:
+    """Parse the JSON body of a request, or of one with a body of lines the options in its query string.
+
+    Raises:
+        InvalidInputError: the body or an option is invalid, or options of JSON stand in the query string.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0]
+    if media_type.strip().lower() == LINES_TYPE:  # media types are case-insensitive
+        return parse_query(options, request.query_params)
+    refuse_query_options(request, options)
+    return parse_json(body, await request.body())
 
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
@@ -340,13 +362,35 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
             watcher.cancel()
 
 
-async def start_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
-    """Return a stream once its first item is available: an error before it has a status of its own."""
-    first = await while_connected(request.receive, asyncio.ensure_future(anext(stream)))
+async def start_stream(
+    request: Request, stream: AsyncGenerator[R, None], timeout_s: float | None = None
+) -> AsyncGenerator[R, None]:
+    """Return a stream once its first item is available, or after a time: an error before it has a status of its own.
+
+    Args:
+        request: request, watched for a disconnect.
+        stream: closed with the returned generator.
+        timeout_s: time after which the client must get a response; None to wait for the first item.
+    """
+    first = asyncio.ensure_future(anext(stream))
+    is_started = False
+    try:
+        await while_connected(
+            request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=timeout_s))
+        )
+        if first.done():
+            first.result()
+        is_started = True
+    finally:
+        if not is_started:
+            first.cancel()
 
     async def from_first() -> AsyncGenerator[R, None]:
         async with aclosing(stream):
-            yield first
+            try:
+                yield await first
+            finally:
+                first.cancel()
             async for item in stream:
                 yield item
 
@@ -364,11 +408,6 @@ class ClosingStream(StreamingResponse):
         """Send all chunks of the source."""
         async with aclosing(self._source):
             await super().stream_response(send)
-
-
-def has_json_lines(request: Request) -> bool:
-    """Check whether a request's body is lines of JSON; media types are case-insensitive."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == LINES_TYPE
 
 
 def accepts(request: Request, media_type: str) -> bool:

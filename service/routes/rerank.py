@@ -13,11 +13,10 @@ from models.reranking.mbr import load_ngram_kernels
 from models.reranking.ranking import Profile
 from service.engine.job import Work
 from service.middleware.request_context import annotate
-from service.routes.endpoints import LINES_TYPE, EndpointRouter, Lines
+from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
     BYTES_PER_TOKEN,
     COMPARISONS_PER_TOKEN,
-    ClosingStream,
     Services,
     WorkEstimate,
     owner_of,
@@ -27,10 +26,9 @@ from service.routes.request import (
     run_request,
     runs_inline,
     services_of,
-    start_stream,
     to_json,
 )
-from service.routes.streaming import error_line, with_error_line
+from service.routes.streaming import lines_response, write_line
 from service.schemas.replies import RankedListResult, RerankReply
 from service.schemas.rerank import (
     CandidateListIn,
@@ -153,7 +151,7 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
             yield from list_chunks(outcome, models, options)
             yield b"\n"
         else:
-            yield error_line(outcome)
+            yield write_line(outcome)
 
     work = rerank_lines(
         models,
@@ -163,9 +161,8 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
         write=write,
         states=OwnedStateStore(services.states, owner_of(request)),
     )
-    stream = services.engine.stream(work, request_options(request, settings, body, bulk=True))
-    chunks = with_error_line(await start_stream(request, stream))
-    return ClosingStream(chunks, media_type=LINES_TYPE, headers={"x-model": main_address(models) or ""})
+    model = main_address(models) or ""
+    return await lines_response(request, body, work, lambda piece: (piece,), model=model, wire=settings)
 
 
 async def _profile(services: Services, settings: RerankSettings) -> Profile | None:

@@ -1,42 +1,64 @@
-"""POST /v1/score, as JSON or JSON lines."""
+"""POST /v1/score and POST /v1/quality, as JSON or JSON lines, and POST /v1/next-token."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from fastapi import Request
 from starlette.responses import Response
 
 from models.errors import InvalidInputError
-from service.engine.loaded_model import LoadedModel
-from service.middleware.request_context import add_counts
-from service.routes.endpoints import LINES_TYPE, EndpointRouter, Lines
+from service.routes.endpoints import BINARY_TYPE, EndpointRouter, Lines
 from service.routes.request import (
     BYTES_PER_TOKEN,
-    ClosingStream,
-    Services,
+    ENTRIES_PER_TOKEN,
+    INLINE_CANDIDATES,
     WorkEstimate,
-    has_json_lines,
+    accepts,
+    count_scored,
     json_pieces,
-    refuse_query_options,
+    read_settings,
     request_options,
     resolve_model,
     run_request,
     runs_inline,
     services_of,
-    start_stream,
     to_json,
 )
-from service.routes.streaming import error_line, json_lines, with_error_line
-from service.schemas.replies import ScoreReply, SequenceScoreResult
-from service.schemas.score import (
+from service.routes.streaming import float32_response, lines_response
+from service.schemas.replies import (
+    NextTokenReply,
+    NextWordReply,
+    QualityReply,
+    ScoreReply,
+    SequenceScoreResult,
+    TextQualityResult,
+)
+from service.schemas.wire import parse_json
+from service.use_cases.next_token import (
+    NextTokenRequest,
+    max_word_steps,
+    next_distributions,
+    next_token_result,
+    rank_next_tokens,
+    rank_next_words,
+)
+from service.use_cases.score import (
+    Detail,
+    QualityLine,
+    QualityOutcome,
+    QualityRequest,
+    QualitySettings,
     ScoreLine,
+    ScoreOutcome,
     ScoreRequest,
     ScoreSettings,
-    score_items,
+    SequenceScore,
+    answer_lines,
+    quality,
+    score,
     score_result,
     score_totals,
 )
-from service.schemas.wire import parse_json, parse_query
-from service.use_cases.score import Detail, SequenceScore, score, score_lines
 
 router = EndpointRouter()
 
@@ -57,56 +79,146 @@ async def score_texts(request: Request) -> Response:
     query string. The answer has one line for each, in order: a result, or `{"error": …}`;
     should the service fail on the way, an error is the last line.
     """
-    services = services_of(request)
-    if has_json_lines(request):
-        return await _score_lines(request, services)
-    refuse_query_options(request, ScoreSettings)
+    limits = services_of(request).limits
+    given = await read_settings(request, ScoreRequest, ScoreSettings)
+    items = given.items(limits) if isinstance(given, ScoreRequest) else []
+    loaded = resolve_model(request, given.model)
     body = await request.body()
-    wire = parse_json(ScoreRequest, body)
-    items, options = wire.items(services.limits), wire.options()
-    loaded = resolve_model(request, options.model)
 
-    def write(scores: list[SequenceScore]) -> Iterator[bytes]:
-        _count(request, loaded, scores)
-        entries = len(scores) if options.detail is Detail.NONE else sum(len(score.ids) for score in scores)
+    def count(outcomes: Sequence[ScoreOutcome]) -> list[SequenceScore]:
+        scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
+        count_scored(request, loaded, sum(len(score.ids) for score in scores))
+        return scores
+
+    if not isinstance(given, ScoreRequest):
+
+        def results(outcomes: Sequence[ScoreOutcome]) -> Iterator[SequenceScoreResult | InvalidInputError]:
+            count(outcomes)
+            for outcome in outcomes:
+                if isinstance(outcome, SequenceScore):
+                    yield score_result(loaded, outcome, given.detail)
+                else:
+                    yield outcome
+
+        batches = answer_lines(body, ScoreLine, lambda batch: score(loaded, batch, given, limits, each=True))
+        return await lines_response(request, body, batches, results, model=loaded.address)
+
+    def write(outcomes: Sequence[ScoreOutcome]) -> Iterator[bytes]:
+        scores = count(outcomes)
+        entries = len(scores) if given.detail is Detail.NONE else sum(len(score.ids) for score in scores)
         return json_pieces(
             score_totals(loaded, scores),
             "results",
             scores,
-            lambda score: score_result(loaded, score, options.detail),
+            lambda score: score_result(loaded, score, given.detail),
             entries=entries,
         )
 
-    work = score(loaded, items, options, services.limits)
-    context_tokens = (
-        len(items[0].context) // BYTES_PER_TOKEN
-    )  # read with each text, as both are tokenised together
-    terms = request_options(request, wire, body, WorkEstimate(len(items), work_each=context_tokens))
-    return await run_request(request, work, write, terms, inline=runs_inline(loaded, body) and not terms.bulk)
+    # read with each text, as both are tokenised together
+    context_tokens = len(given.context) // BYTES_PER_TOKEN
+    terms = request_options(request, given, body, WorkEstimate(len(items), work_each=context_tokens))
+    inline = runs_inline(loaded, body) and not terms.bulk
+    return await run_request(request, score(loaded, items, given, limits), write, terms, inline=inline)
 
 
-async def _score_lines(request: Request, services: Services) -> Response:
-    options = parse_query(ScoreSettings, request.query_params).options()
-    loaded = resolve_model(request, options.model)
+@router.endpoint(
+    "POST",
+    "/v1/quality",
+    tag="Check",
+    body=QualityRequest,
+    reply=QualityReply,
+    lines=Lines(QualityLine, TextQualityResult, QualitySettings),
+)
+async def rate_texts(request: Request) -> Response:
+    """Score texts by bits per word and byte, and by the difference between two models; to filter corpora.
+
+    With `Content-Type: application/x-ndjson` every line of the body is an object with `text` and, if need be, `id`;
+    `model` and `against` stand in the query string. The answer has one line for each, in order: a result, or
+    `{"error": …}`; should the service fail on the way, an error is the last line.
+    """
+    limits = services_of(request).limits
+    given = await read_settings(request, QualityRequest, QualitySettings)
+    items = given.items(limits) if isinstance(given, QualityRequest) else []
+    against = None if given.against is None else resolve_model(request, given.against)
+    loaded = resolve_model(request, given.model)  # after the other, as the log line names the last
     body = await request.body()
-    work = score_lines(loaded, score_items(body), options, services.limits)
-    stream = services.engine.stream(work, request_options(request, None, body, bulk=True))
 
-    def write(outcomes: Sequence[SequenceScore | InvalidInputError]) -> Iterator[bytes]:
-        _count(request, loaded, [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)])
-        return (_line(loaded, outcome, options.detail) for outcome in outcomes)
+    def count(outcomes: Sequence[QualityOutcome]) -> list[TextQualityResult]:
+        rated = [outcome for outcome in outcomes if not isinstance(outcome, InvalidInputError)]
+        count_scored(request, loaded, sum(num_tokens for _, num_tokens, _ in rated))
+        if against is not None:
+            count_scored(request, against, sum(num_tokens for _, _, num_tokens in rated))
+        return [result for result, _, _ in rated]
 
-    lines = with_error_line(json_lines(await start_stream(request, stream), write))
-    return ClosingStream(lines, media_type=LINES_TYPE, headers={"x-model": loaded.address})
+    if not isinstance(given, QualityRequest):
+
+        def results(outcomes: Sequence[QualityOutcome]) -> Iterator[TextQualityResult | InvalidInputError]:
+            count(outcomes)
+            for outcome in outcomes:
+                yield outcome if isinstance(outcome, InvalidInputError) else outcome[0]
+
+        batches = answer_lines(
+            body, QualityLine, lambda batch: quality(loaded, against, batch, limits, each=True)
+        )
+        return await lines_response(request, body, batches, results, model=loaded.address)
+
+    def write(outcomes: Sequence[QualityOutcome]) -> bytes:
+        against_address = None if against is None else against.address
+        return to_json(QualityReply(loaded.address, against_address, count(outcomes)))
+
+    work = quality(loaded, against, items, limits)
+    return await run_request(request, work, write, request_options(request, given, body))
 
 
-def _line(loaded: LoadedModel, outcome: SequenceScore | InvalidInputError, detail: Detail) -> bytes:
-    if isinstance(outcome, InvalidInputError):
-        return error_line(outcome)
-    return to_json(score_result(loaded, outcome, detail)) + b"\n"
+@router.endpoint(
+    "POST",
+    "/v1/next-token",
+    tag="Predict",
+    body=NextTokenRequest,
+    reply=NextTokenReply | NextWordReply,
+    media_types=(BINARY_TYPE,),
+)
+async def next_token(request: Request) -> Response:
+    """Rank the most probable next tokens, or words, after each context.
 
+    A word is put together from the tokens that spell it, in every way, and has ended where the text shows that it
+    has; for the share `unexplored_mass` of the probability no word was found.
 
-def _count(request: Request, loaded: LoadedModel, scores: Sequence[SequenceScore]) -> None:
-    tokens = sum(len(score.ids) for score in scores)
-    services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
-    add_counts(request, scored_tokens=tokens)
+    With `Accept: application/octet-stream` the answer is every log-probability instead: little-endian float32
+    [B, V], row after row; the header `x-shape` says `B,V`, and `x-model` which model it was.
+    """
+    services = services_of(request)
+    limits = services.limits
+    body = await request.body()
+    wire = parse_json(NextTokenRequest, body)
+    count, top_k = len(wire.contexts), wire.top_k
+    limits.check_count(count, parameter="context")
+    loaded = resolve_model(request, wire.model)
+    if wire.unit == "word":
+        # half of the maximum of steps, as most searches end early
+        estimate = WorkEstimate(count * max_word_steps(loaded) // 2, predicted_each=1)
+        return await run_request(
+            request,
+            rank_next_words(loaded, wire, limits),
+            lambda results: to_json(NextWordReply(loaded.address, results)),
+            request_options(request, wire, body, estimate),
+        )
+    estimate = WorkEstimate(count, min(top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN, predicted_each=1)
+    terms = request_options(request, wire, body, estimate)
+    if accepts(request, BINARY_TYPE):
+        rows = services.engine.stream(next_distributions(loaded, wire, limits), terms)
+        return await float32_response(request, loaded, rows, shape=(count, loaded.vocab_size))
+    is_small = count * top_k <= INLINE_CANDIDATES and not wire.entropy
+    return await run_request(
+        request,
+        rank_next_tokens(loaded, wire, limits),
+        lambda results: json_pieces(
+            NextTokenReply(loaded.address, []),
+            "results",
+            results,
+            partial(next_token_result, loaded),
+            entries=len(results) * top_k,
+        ),
+        terms,
+        inline=is_small and runs_inline(loaded, body),
+    )

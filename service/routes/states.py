@@ -1,5 +1,6 @@
 """POST /v1/states, and the endpoints that advance, query and free states by handle."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fastapi import Request
@@ -7,6 +8,8 @@ from starlette.responses import Response
 
 from models.language_model import is_lookup
 from service.engine.engine import RequestOptions
+from service.engine.loaded_model import LoadedModel
+from service.engine.state_store import StoredState
 from service.middleware.request_context import add_counts
 from service.routes.endpoints import BINARY_TYPE, EndpointRouter
 from service.routes.request import (
@@ -14,6 +17,7 @@ from service.routes.request import (
     HANDLE_BYTES,
     INLINE_CONTINUATIONS,
     accepts,
+    count_scored,
     json_response,
     owner_of,
     request_options,
@@ -25,20 +29,20 @@ from service.routes.request import (
     use_model,
 )
 from service.routes.streaming import float32_response
-from service.schemas.replies import AdvanceReply, FreeReply, NextReply, OpenStatesReply
-from service.schemas.states import (
+from service.schemas.replies import (
+    AdvancedState,
+    AdvanceReply,
+    FreeReply,
+    NextReply,
+    OpenedState,
+    OpenStatesReply,
+)
+from service.schemas.wire import TimedRequest, parse_json
+from service.use_cases.states import (
     AdvanceRequest,
     FreeRequest,
     NextRequest,
     OpenStatesRequest,
-    advance_reply,
-    next_reply,
-    open_reply,
-)
-from service.schemas.wire import TimedRequest, parse_json
-from service.use_cases.states import (
-    AdvanceResult,
-    OpenResult,
     OwnedStateStore,
     advance_states,
     common_version,
@@ -61,17 +65,16 @@ async def open_(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(OpenStatesRequest, body)
-    command = wire.command(services.limits)
-    loaded = resolve_model(request, command.model)
-    store = OwnedStateStore(services.states, owner_of(request))
+    services.limits.check_count(len(wire.contexts), parameter="context")
+    loaded = resolve_model(request, wire.model)
 
-    def write(opened: list[OpenResult]) -> bytes:
-        tokens = sum(result.num_tokens for result in opened)
+    def write(opened: list[OpenedState]) -> bytes:
+        tokens = sum(state.num_tokens for state in opened)
         services.metrics.prompt_tokens.labels(loaded.address).inc(tokens)
         add_counts(request, prompt_tokens=tokens)
-        return to_json(open_reply(loaded, opened))
+        return to_json(OpenStatesReply(loaded.address, opened))
 
-    work = open_states(loaded, command, store, services.limits)
+    work = open_states(loaded, wire, _store(request), services.limits)
     terms = request_options(request, wire, body)
     return await run_request(request, work, write, terms, inline=runs_inline(loaded, body))
 
@@ -86,22 +89,18 @@ async def advance(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(AdvanceRequest, body)
-    wire.check(services.limits)
-    owner = owner_of(request)
+    count = len(wire.continuations)
+    services.limits.check_count(count, parameter="continuations")
+    services.limits.check_count(len(wire.free), parameter="free")
     services.states.check_process(wire.free, parameter="free[]")
-    stored_states = services.states.find(owner, wire.handles, parameter="continuations[].state")
-    loaded = common_version(stored_states, parameter="continuations[].state")
-    use_model(request, loaded)
-    command = wire.command(stored_states)
+    handles = [continuation.state for continuation in wire.continuations]
+    loaded, before = _find(request, handles, parameter="continuations[].state")
 
-    def write(advanced: list[AdvanceResult]) -> bytes:
-        tokens = sum(len(result.ids) for result in advanced)
-        services.metrics.scored_tokens.labels(loaded.address).inc(tokens)
-        add_counts(request, scored_tokens=tokens)
-        return to_json(advance_reply(loaded, advanced))
+    def write(advanced: list[AdvancedState]) -> bytes:
+        count_scored(request, loaded, sum(state.num_tokens for state in advanced))
+        return to_json(AdvanceReply(loaded.address, advanced))
 
-    work = advance_states(loaded, command, OwnedStateStore(services.states, owner), services.limits)
-    count = len(stored_states)
+    work = advance_states(loaded, wire, before, _store(request), services.limits)
     is_small = (
         count <= INLINE_CONTINUATIONS and not wire.next_token_ids and len(body) <= INLINE_CONTINUATIONS * 256
     )
@@ -121,22 +120,27 @@ async def next_(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(NextRequest, body)
-    wire.check(services.limits)
-    stored_states = services.states.find(owner_of(request), wire.states, parameter="states[]")
-    loaded = common_version(stored_states, parameter="states[]")
-    use_model(request, loaded)
+    services.limits.check_count(len(wire.states), parameter="states")
+    loaded, stored = _find(request, wire.states, parameter="states[]")
     ids = requested_token_ids(loaded, wire.token_ids)
-    states = [stored.state for stored in stored_states]
-    terms = _states_options(request, wire, body, len(states))
-    if not accepts(request, BINARY_TYPE):
-        wire.check_reply(loaded, services.limits)
-        work = next_log_prob_matrix(loaded, states, ids)
-        return await run_request(
-            request, work, lambda log_probs: to_json(next_reply(loaded, log_probs)), terms
-        )
-    rows = services.engine.stream(next_log_prob_blocks(loaded, states, ids), terms)
+    states = [before.state for before in stored]
     width = loaded.vocab_size if ids is None else len(ids)
-    return await float32_response(request, loaded, rows, shape=(len(states), width))
+    terms = _states_options(request, wire, body, len(states))
+    if accepts(request, BINARY_TYPE):
+        rows = services.engine.stream(next_log_prob_blocks(loaded, states, ids), terms)
+        return await float32_response(request, loaded, rows, shape=(len(states), width))
+    services.limits.check_entries(
+        len(states) * width,
+        parameter="token_ids",
+        description=f"{width} tokens after {len(states)} states",
+        instead="accept application/octet-stream for more",
+    )
+    return await run_request(
+        request,
+        next_log_prob_matrix(loaded, states, ids),
+        lambda log_probs: to_json(NextReply(loaded.address, log_probs.tolist())),
+        terms,
+    )
 
 
 @router.endpoint("POST", "/v1/states/free", tag="States", body=FreeRequest, reply=FreeReply)
@@ -144,10 +148,24 @@ async def free(request: Request) -> Response:
     """Forget states; handles that lead nowhere do not matter."""
     services = services_of(request)
     wire = parse_json(FreeRequest, await request.body())
-    wire.check(services.limits)
+    services.limits.check_count(len(wire.states), parameter="states")
     services.states.check_process(wire.states, parameter="states[]")
     freed = services.states.free(owner_of(request), wire.states)
-    return json_response(to_json(FreeReply(freed)))
+    return json_response(FreeReply(freed))
+
+
+def _store(request: Request) -> OwnedStateStore:
+    return OwnedStateStore(services_of(request).states, owner_of(request))
+
+
+def _find(
+    request: Request, handles: Sequence[str], *, parameter: str
+) -> tuple[LoadedModel, list[StoredState]]:
+    """Return the states of handles and their model version, which the request's log line names."""
+    stored = services_of(request).states.find(owner_of(request), handles, parameter=parameter)
+    loaded = common_version(stored, parameter=parameter)
+    use_model(request, loaded)
+    return loaded, stored
 
 
 def _states_options(request: Request, wire: TimedRequest, body: bytes, count: int) -> RequestOptions:

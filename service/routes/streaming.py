@@ -7,9 +7,9 @@ are little-endian float32.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import Request
@@ -19,10 +19,19 @@ from starlette.types import Message, Send
 from models.arrays import FloatArray
 from models.errors import LanguageModelError
 from service.api_errors import error_body, error_json
+from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
-from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE
-from service.routes.request import ClosingStream, R, start_stream, while_connected
+from service.routes.endpoints import BINARY_TYPE, EVENTS_TYPE, LINES_TYPE
+from service.routes.request import (
+    ClosingStream,
+    R,
+    request_options,
+    services_of,
+    start_stream,
+    to_json,
+)
+from service.schemas.wire import TimedRequest
 
 HEARTBEAT_S = 10.0
 """Interval of comments sent while no event is due, since proxies cut silent connections."""
@@ -53,6 +62,23 @@ class EventStream(ClosingStream):
                 await super().stream_response(sender.send)
         finally:
             heartbeats.cancel()
+
+
+async def event_response(
+    request: Request,
+    stream: AsyncGenerator[R, None],
+    payloads: Callable[[AsyncGenerator[R, None]], AsyncGenerator[bytes, None]],
+) -> Response:
+    """Answer with server-sent events, once the first item of a stream is available or a heartbeat is due.
+
+    An early error thus has a status of its own, and no client waits for a response without heartbeats.
+
+    Args:
+        request: request, watched for a disconnect.
+        stream: the items.
+        payloads: function that makes JSON documents of them.
+    """
+    return EventStream(payloads(await start_stream(request, stream, HEARTBEAT_S)))
 
 
 async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -90,75 +116,60 @@ class _HeartbeatSender:
                 await self.send({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
 
 
-async def start_event_stream(request: Request, stream: AsyncGenerator[R, None]) -> AsyncGenerator[R, None]:
-    """Return a stream once its first item is available or a heartbeat is due.
-
-    An early error thus has a status of its own, and no client waits for a response without heartbeats.
-    """
-    first = asyncio.ensure_future(anext(stream))
-    is_started = False
-    try:
-        await while_connected(
-            request.receive, asyncio.ensure_future(asyncio.wait({first}, timeout=HEARTBEAT_S))
-        )
-        if first.done():
-            first.result()
-        is_started = True
-    finally:
-        if not is_started:
-            first.cancel()
-
-    async def from_first() -> AsyncGenerator[R, None]:
-        async with aclosing(stream):
-            try:
-                yield await first
-            finally:
-                first.cancel()
-            async for item in stream:
-                yield item
-
-    return from_first()
-
-
 T = TypeVar("T")
 _CHUNK_BYTES = 1 << 16
 
 
-async def json_lines(
-    outcomes: AsyncGenerator[Sequence[T], None], write: Callable[[Sequence[T]], Iterable[bytes]]
-) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of outcomes in chunks.
+async def lines_response(
+    request: Request,
+    body: bytes,
+    work: Work[T, None],
+    results: Callable[[T], Iterable[Any]],
+    *,
+    model: str,
+    wire: TimedRequest | None = None,
+) -> Response:
+    """Answer a body of lines with lines, as the events of bulk work come.
+
+    An error before the first event has a status of its own; a later one is the last line.
 
     Args:
-        outcomes: batches of outcomes; closed with the returned generator.
-        write: function that makes a line of each outcome.
+        request: request, watched for a disconnect.
+        body: raw body.
+        work: work whose events are outcomes of the next lines.
+        results: function that makes the results of an event, each an error, a reply, or a part of a line as bytes.
+        model: address for the header `x-model`.
+        wire: parsed options, if they may have a timeout.
     """
-    async with aclosing(outcomes):
-        async for batch in outcomes:
-            written = bytearray()
-            for line in write(batch):
-                written += line
-                if len(written) >= _CHUNK_BYTES:
-                    yield bytes(written)
-                    written.clear()
-                    await asyncio.sleep(0)  # details are long: let the event loop handle other requests
-            if written:
-                yield bytes(written)
+    terms = request_options(request, wire, body, bulk=True)
+    events = await start_stream(request, services_of(request).engine.stream(work, terms))
+    return ClosingStream(_lines(events, results), media_type=LINES_TYPE, headers={"x-model": model})
 
 
-async def with_error_line(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield chunks; an error after the status has been sent becomes the last line."""
-    async with aclosing(chunks):
+async def _lines(
+    events: AsyncGenerator[T, None], results: Callable[[T], Iterable[Any]]
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
         try:
-            async for chunk in chunks:
-                yield chunk
+            async for event in events:
+                written = bytearray()
+                for result in results(event):
+                    written += result if isinstance(result, bytes) else write_line(result)
+                    if len(written) >= _CHUNK_BYTES:
+                        yield bytes(written)
+                        written.clear()
+                        await asyncio.sleep(0)  # details are long: let the event loop handle other requests
+                if written:
+                    yield bytes(written)
         except LanguageModelError as error:
-            yield error_line(error)
+            yield write_line(error)
 
 
-def error_line(error: LanguageModelError) -> bytes:
-    """Return the line `{"error": {…}}` of an error."""
-    return error_json(error_body(error)) + b"\n"
+def write_line(result: Any) -> bytes:
+    """Return the line of a result in wire format, or `{"error": {…}}` of an error."""
+    if isinstance(result, LanguageModelError):
+        return error_json(error_body(result)) + b"\n"
+    return to_json(result) + b"\n"
 
 
 async def float32_response(

@@ -1,19 +1,13 @@
 """Schemas of POST /v1/autocomplete and /v1/autocomplete/users/{user}."""
 
-import itertools
 import re
 from collections.abc import Iterable
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
-from models.completion.user_model import (
-    PairCount,
-    UserModel,
-    UserModelLimits,
-    WordCount,
-    user_model_from_counts,
-)
+from models.completion.prefix import PrefixSplit
+from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
 from models.errors import InvalidInputError
 from service.engine.loaded_model import LoadedModel
 from service.schemas.replies import (
@@ -25,7 +19,7 @@ from service.schemas.replies import (
     UserWords,
 )
 from service.schemas.wire import TimedRequest, WireModel, schema_only, text_or_object_tag
-from service.use_cases.autocomplete import AutocompleteCommand, AutocompleteResult, CompletionOptions
+from service.use_cases.autocomplete import AutocompleteCommand, AutocompleteResult
 
 MAX_LIST = 10_000
 """Entries of a dictionary or a blocklist."""
@@ -111,37 +105,43 @@ class AutocompleteRequest(TimedRequest):
         """Convert the request to a command."""
         return AutocompleteCommand(
             text=self.text,
+            limit=self.limit,
             max_words=self.max_words,
+            min_probability=self.min_probability,
+            by_savings=self.rank == "savings",
             ignore_case=self.casing == "ignore",
             edits=self.fuzzy,
             dictionary=tuple(map(_weighted, self.dictionary)),
+            blocklist=frozenset(" ".join(entry.casefold().split()) for entry in self.blocklist),
+            user_weight=self.user_weight,
             max_steps=self.max_steps,
-            options=CompletionOptions(
-                limit=self.limit,
-                min_probability=self.min_probability,
-                by_savings=self.rank == "savings",
-                blocklist=frozenset(" ".join(entry.casefold().split()) for entry in self.blocklist),
-                user_weight=self.user_weight,
-            ),
         )
 
 
 def autocomplete_reply(loaded: LoadedModel, result: AutocompleteResult) -> AutocompleteReply:
     """Convert completions to a reply."""
+    typed = result.typed
     candidates = [
         CompletionCandidate(
             completion.text,
-            completion.suffix,
-            result.start,
+            _suffix(completion.text, typed),
+            typed.start,
             completion.probability,
             completion.num_words,
             completion.is_complete,
             completion.edits,
-            "user" if completion.of_user else "model",
+            "user" if completion.of_user > completion.of_model else "model",
         )
         for completion in result.completions
     ]
-    return AutocompleteReply(loaded.address, result.prefix, result.start, candidates, result.unexplored_mass)
+    return AutocompleteReply(loaded.address, typed.prefix, typed.start, candidates, result.unexplored_mass)
+
+
+def _suffix(text: str, typed: PrefixSplit) -> str | None:
+    """Text to append to the typed one; None if that changes."""
+    if not text.startswith(typed.prefix):
+        return None
+    return (" " if typed.space else "") + text[len(typed.prefix) :]
 
 
 def _weighted(entry: str | WeightedEntry) -> tuple[str, float]:
@@ -233,9 +233,7 @@ class ImportRequest(WireModel):
                 raise InvalidInputError(
                     f"{parameter} is {pair.text!r}, which is not among the words", parameter=parameter
                 )
-        return user_model_from_counts(
-            itertools.starmap(WordCount, words.items()), (PairCount(*pair, n) for pair, n in pairs.items())
-        )
+        return user_model_from_counts(words.items(), ((*pair, n) for pair, n in pairs.items()))
 
 
 def check_user_name(user: str) -> str:

@@ -1,6 +1,5 @@
-"""Schemas of POST /v1/check and POST /v1/quality, the latter as one JSON object or as JSON lines."""
+"""Schemas of POST /v1/check."""
 
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Self
 
@@ -15,28 +14,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from models.checking.calibration import Calibration
-from models.checking.error_model import CheckSettings, ErrorSettings, GivenSpan, GivenSuggestion
+from models.checking.error_model import CheckSettings, GivenSpan
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.language_model import LOG_ZERO, bits_per_unit, perplexity
+from models.language_model import LOG_ZERO
 from service.engine.loaded_model import LoadedModel
-from service.schemas.replies import (
-    CheckReply,
-    QualityReply,
-    SuggestedText,
-    TextIssue,
-    TextQualityResult,
-    WordSurprisal,
-)
-from service.schemas.wire import (
-    TimedRequest,
-    WireModel,
-    body_lines,
-    parse_json,
-    text_or_object_tag,
-)
+from service.schemas.replies import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
 from service.use_cases.check import CheckCommand, CheckResult
 from service.use_cases.inputs import Limits
-from service.use_cases.score import QualityItem, TextQuality
 
 DEFAULT_THRESHOLD = 0.5
 MAX_DICTIONARY = 10_000
@@ -149,7 +134,8 @@ class CheckRequest(TimedRequest):
             self._threshold(loaded, calibration),
             self.max_suggestions,
             CheckSettings(
-                errors=ErrorSettings(error_rate=self.error_rate, max_edits=self.max_edits),
+                error_rate=self.error_rate,
+                max_edits=self.max_edits,
                 dictionary={word.lower(): word for word in self.dictionary},
                 given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
             ),
@@ -177,10 +163,10 @@ def check_reply(
             word.start,
             word.end,
             word.text,
-            word.surprisal_bits,
+            surprisal_bits,
             known=word.known or word.text.lower() in dictionary,
         )
-        for word in checked.words
+        for word, surprisal_bits in checked.words
     ]
     issues = [
         TextIssue(
@@ -207,11 +193,9 @@ def check_reply(
 
 def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
-        GivenSuggestion(given)
+        (given, None)
         if isinstance(given, str)
-        else GivenSuggestion(
-            given.text, max(given.logprob, LOG_ZERO)
-        )  # lower values would cost sums their digits
+        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would cost sums their digits
         for given in span.suggestions
     )
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
@@ -226,103 +210,3 @@ def _check_disjoint(spans: list[CandidateSpan]) -> None:
                 f"{spans[first].end}; spans must not overlap",
                 parameter=f"candidates[{second}].start",
             )
-
-
-_MAX_ID_CHARACTERS = 200
-
-
-class QualityLine(WireModel):
-    """One text."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"id": "1", "text": "Return a list."}, {"id": "2", "text": "zq zq zq"}]
-        }
-    )
-
-    text: str
-    """What to score."""
-    id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
-    """Told again in the answer."""
-
-
-_Text = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
-    Discriminator(
-        text_or_object_tag,
-        custom_error_type="text",
-        custom_error_message="input should be a text, or an object with text and id",
-    ),
-]
-
-
-class QualitySettings(WireModel):
-    """Models of a request, in the query string of lines."""
-
-    model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
-    against: str | None = None
-    """A second model: `difference` says which of the two a text is more like."""
-
-
-class QualityRequest(QualitySettings, TimedRequest):
-    """Score the quality of texts, to filter corpora."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"texts": ["Return a copy of the list.", "Click here to win a prize!!!"]},
-                {"texts": [{"id": "a", "text": "Return a list."}], "model": "mixture", "against": "ngram"},
-            ]
-        }
-    )
-
-    texts: list[_Text] = Field(min_length=1)
-    """What to score; each a text, or an object with `text` and `id`."""
-
-    def items(self, limits: Limits) -> list[QualityItem]:
-        """Return the items to score.
-
-        Raises:
-            InvalidInputError: there are too many texts, or one is empty.
-        """
-        limits.check_count(len(self.texts), parameter="texts")
-        return [_quality_item(f"texts[{index}]", given) for index, given in enumerate(self.texts)]
-
-
-def quality_items(body: bytes) -> Iterator[QualityItem | InvalidInputError]:
-    """Parse lines one by one when needed; yield an error for an invalid line."""
-    for line in body_lines(body):
-        try:
-            yield _quality_item("text", parse_json(QualityLine, line))
-        except InvalidInputError as error:
-            yield error
-
-
-def quality_reply(
-    loaded: LoadedModel, against: LoadedModel | None, results: Sequence[TextQuality]
-) -> QualityReply:
-    """Return the reply for a request."""
-    against_address = None if against is None else against.address
-    return QualityReply(loaded.address, against_address, [quality_result(result) for result in results])
-
-
-def quality_result(result: TextQuality) -> TextQualityResult:
-    """Return the result of one text in wire format."""
-    score = result.score
-    return TextQualityResult(
-        result.name,
-        result.num_words,
-        score.num_oov,
-        result.bits_per_word,
-        bits_per_unit(score.logprob, score.num_bytes),
-        perplexity(score.logprob, len(score.ids)),
-        result.difference,
-    )
-
-
-def _quality_item(parameter: str, given: str | QualityLine) -> QualityItem:
-    line = QualityLine(text=given) if isinstance(given, str) else given
-    if not line.text:
-        raise InvalidInputError(f"{parameter} is empty; there is nothing to score", parameter=parameter)
-    return QualityItem(parameter, line.id, line.text)

@@ -4,25 +4,19 @@ GET /v1/models is compatible with OpenAI's, with more fields.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from models.checkpoint.manifest import FileEntry, Version
+from models.checkpoint.manifest import Version
 from models.reranking.ranking import MAX_WEIGHTS, Profile, ProfileModel
-from service.engine.loaded_model import HostedModel, UnloadingModel
-from service.engine.memory import ModelBytes
+from service.engine.loaded_model import HostedModel
 from service.engine.model_host import ModelHost
-from service.schemas.replies import ModelCard, ModelList
+from service.schemas.replies import ModelCard
 from service.schemas.wire import LengthExponent, Weight, WireModel
-
-
-def model_list(host: ModelHost) -> ModelList:
-    """List all models of the service, those not loaded included."""
-    return ModelList("list", [model_card(host, hosted) for hosted in host.models.values()])
 
 
 def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
@@ -75,12 +69,6 @@ class ModelFileList:
     object: str
     model: str
     data: list[ModelFile]
-
-
-def model_files(address: str, files: Mapping[str, FileEntry]) -> ModelFileList:
-    """Return the files in wire format."""
-    files_listed = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in sorted(files.items())]
-    return ModelFileList("list", address, files_listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +173,16 @@ def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence
     hosted = dict(host.models)
     rows = [admin_model(host, hosted.pop(version.address, None), version.address) for version in published]
     rows += [admin_model(host, model, address) for address, model in hosted.items()]
-    rows += [_unloading_model(unloading) for unloading in host.unloading]
+    rows += [
+        AdminModel(
+            id=unloading.address,
+            state="draining",
+            memory=ModelMemory(*unloading.size),
+            requests_in_flight=unloading.use.in_flight,
+            last_used=unloading.use.last_s,
+        )
+        for unloading in host.unloading
+    ]
     return AdminModels("list", rows, list(queued), MemoryUse(host.bytes_in_use, host.budget))
 
 
@@ -201,27 +198,13 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
         is_default=model.address == host.default.address,
         aliases=list(model.aliases),
         serves=host.followed_addresses(model),
-        memory=_memory(model.size),
+        memory=ModelMemory(*model.size) if model.size is not None else None,
         requests_in_flight=use.in_flight if use is not None else 0,
         last_used=use.last_s if use is not None else None,
         load_seconds=model.load_s,
         warm_up_seconds=model.warm_up_s,
         precision=model.loaded.checkpoint.precision if model.loaded is not None else None,
     )
-
-
-def _unloading_model(unloading: UnloadingModel) -> AdminModel:
-    return AdminModel(
-        id=unloading.address,
-        state="draining",
-        memory=_memory(unloading.size),
-        requests_in_flight=unloading.use.in_flight,
-        last_used=unloading.use.last_s,
-    )
-
-
-def _memory(size: ModelBytes | None) -> ModelMemory | None:
-    return None if size is None else ModelMemory(size.own, size.mapped, size.device)
 
 
 class ProfileBody(WireModel):

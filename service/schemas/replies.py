@@ -314,14 +314,9 @@ class ScoreTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceScoreResult:
+class SequenceScoreResult(ScoreTotals):
     """One sequence's score; `tokens` and `words` are filled as `detail` asks."""
 
-    logprob: float
-    num_tokens: int
-    num_oov: int
-    perplexity: float | None
-    bits_per_byte: float | None
     tokens: list[TokenScore] = field(default_factory=list)
     words: list[WordScore] = field(default_factory=list)
 

@@ -20,7 +20,6 @@ from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
 from models.reranking.ranking import MAX_POSTERIOR_SCALE, LogLinearModel, Profile, check_posterior_scale
-from service.schemas.score import DetailName, token_scores, word_scores
 from service.schemas.wire import (
     LengthExponent,
     MixtureWeight,
@@ -29,8 +28,8 @@ from service.schemas.wire import (
     TimedRequest,
     Weight,
     WireModel,
-    body_lines,
     parse_json,
+    parse_lines,
     parse_query,
     schema_only,
 )
@@ -43,7 +42,7 @@ from service.use_cases.candidate_features import (
 )
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import RankedList, RerankItem, RerankOptions, Turn
-from service.use_cases.score import Detail
+from service.use_cases.score import Detail, DetailName, token_scores, word_scores
 
 _MAX_SESSION = 2048
 """Maximum of characters of a session, which has a handle for each model."""
@@ -319,13 +318,13 @@ class RerankRequest(RerankSettings):
 
 def rerank_items(body: bytes, limits: Limits) -> Iterator[RerankItem | InvalidInputError]:
     """Parse lines one by one when needed; yield an error for an invalid line."""
-    for line in body_lines(body):
-        try:
-            given = parse_json(CandidateListIn, line)
-            limits.check_count(len(given.candidates), parameter="candidates")
-            yield given.item()
-        except InvalidInputError as error:
-            yield error
+
+    def parse(line: bytes) -> RerankItem:
+        given = parse_json(CandidateListIn, line)
+        limits.check_count(len(given.candidates), parameter="candidates")
+        return given.item()
+
+    return parse_lines(body, parse)
 
 
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:

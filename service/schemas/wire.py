@@ -5,10 +5,10 @@ from the modules that check them.
 """
 
 import codecs
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag, ValidationError
 from pydantic_core import CoreSchema
@@ -17,7 +17,6 @@ from models.checkpoint.manifest import MAX_NAME_LENGTH
 from models.decoding import parameters as decoding
 from models.errors import InvalidInputError
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
-from service.use_cases.inputs import TextOrIds
 
 
 def schema_only(**keywords: Any) -> Any:
@@ -96,12 +95,14 @@ class TimedRequest(WireModel):
     """After so many milliseconds the request is given up and answered 504; the service's own limit holds too."""
 
 
+T = TypeVar("T")
 W = TypeVar("W", bound=BaseModel)
 
 
 def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
     """Return the fields of a request that a dataclass has too, lists as tuples; null means the dataclass's default."""
-    values = {field.name: getattr(wire, field.name, None) for field in fields(kind)}
+    declared = type(wire).model_fields  # others are ignored by a request that allows them
+    values = {field.name: getattr(wire, field.name) for field in fields(kind) if field.name in declared}
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
@@ -147,13 +148,23 @@ def body_lines(body: bytes) -> Iterator[bytes]:
         start = line_end + 1
 
 
+def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
+    """Parse the lines of a body one by one when needed; yield an error for an invalid line."""
+    for line in body_lines(body):
+        try:
+            yield parse(line)
+        except InvalidInputError as error:
+            yield error
+
+
 def invalid_input(error: ValidationError) -> InvalidInputError:
     """Convert the first error of a validation."""
     if error.error_count() > _MANY_ERRORS:
         return InvalidInputError(f"{error.error_count()} values in the request body are wrong")
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        return InvalidInputError(f"not JSON in UTF-8: {_after_colon(first['msg'])}")
+        reason = first["msg"].partition(": ")[2] or first["msg"]
+        return InvalidInputError(f"not JSON in UTF-8: {reason}")
     parameter = _path(first["loc"])
     if first["type"] == "missing":
         return InvalidInputError(f"{parameter} is required", parameter=parameter)
@@ -197,10 +208,6 @@ def _truncate(value: Any) -> Any:
 
 def _constraint_text(message: str) -> str:
     return message[:1].lower() + message[1:]
-
-
-def _after_colon(message: str) -> str:
-    return message.partition(": ")[2] or message
 
 
 def _context_tag(value: Any) -> str | None:
@@ -248,15 +255,14 @@ OneOrMoreContexts = Annotated[
 """A text, texts, token ids, or lists of them."""
 
 
+TextOrIds: TypeAlias = str | Sequence[int]
+"""A text, or token ids not yet checked against a vocabulary."""
+
+
 def named_contexts(
     given: str | list[str] | list[int] | list[list[int]], *, parameter: str
 ) -> tuple[tuple[str, TextOrIds], ...]:
-    """Return each context as a command holds it, and its name in errors."""
+    """Return each context and its name in errors."""
     if isinstance(given, str) or not given or isinstance(given[0], int):
-        return ((parameter, text_or_ids(given)),)  # type: ignore[arg-type]  # a list of one kind by its type
-    return tuple((f"{parameter}[{i}]", text_or_ids(context)) for i, context in enumerate(given))  # type: ignore[arg-type]
-
-
-def text_or_ids(value: str | list[int]) -> TextOrIds:
-    """Return a text, or token ids as a tuple."""
-    return value if isinstance(value, str) else tuple(value)
+        return ((parameter, given),)  # type: ignore[return-value]  # a list of one kind by its type
+    return tuple((f"{parameter}[{i}]", context) for i, context in enumerate(given))  # type: ignore[misc]

@@ -4,7 +4,7 @@ P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + �
 each probability is joint with the typed text, and λ is 0 where the user has no words.
 
 Where spelling errors in the prefix are allowed, the mass of a word is multiplied by the probability
-of the errors of the first `PrefixCorrection` that is a prefix of the word. Words take over the case
+of the errors of the first `CorrectedPrefix` that is a prefix of the word. Words take over the case
 of the typed prefix unless they have capitals of their own.
 """
 
@@ -14,23 +14,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from models.completion.prefix import (
     EDIT_PENALTY,
     FIRST_LETTER_PENALTY,
+    LETTERS_PER_EDIT,
     CorrectedPrefix,
     PrefixSplit,
     corrected_prefixes,
     split_prefix,
 )
-from models.completion.search import CompletionSearch, CompletionSettings
+from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.completion.user_model import (
-    NextWordModels,
     ScoredPhrase,
     UserModel,
     extend_phrases,
     most_probable,
+    next_word_models,
     phrase_probability,
     previous_word,
     sentence_words,
@@ -44,194 +45,192 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
-from service.use_cases.next_token import predict_next, run_completion_searches
+from service.use_cases.next_token import predict_next
 
 
-class TypedInput(NamedTuple):
-    """Typed text to complete.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutocompleteCommand:
+    """A valid request for completions.
 
     Attributes:
-        prefix: the beginning of the current word, as typed.
-        previous: the word before it.
-        space: whether a completion starts with a space.
+        text: before the caret.
+        limit: completions at most.
+        max_words: words of a phrase at most.
+        min_probability: of each completion.
+        by_savings: whether to rank by probability times characters saved, else by probability.
         ignore_case: whether the prefix matches any case.
         edits: maximum number of errors in the prefix.
-        max_words: words of a phrase at most.
+        dictionary: words or phrases with their weights.
+        blocklist: casefolded words and phrases, one space between words.
+        user_weight: λ.
+        max_steps: rows read by the model at most.
     """
 
-    prefix: str
-    previous: str
-    space: bool
+    text: str
+    limit: int
+    max_words: int
+    min_probability: float
+    by_savings: bool
     ignore_case: bool
     edits: int
-    max_words: int
-
-
-class PrefixCorrection(NamedTuple):
-    """A possibly intended prefix, and the search for its completions.
-
-    Attributes:
-        prefix: as the model spells it.
-        edits: edits between it and the typed prefix.
-        penalty: assumed probability of the edits; 1 without any.
-        search: for words that begin with it.
-    """
-
-    prefix: str
-    edits: int
-    penalty: float
-    search: CompletionSearch
+    dictionary: tuple[tuple[str, float], ...]
+    blocklist: frozenset[str]
+    user_weight: float
+    max_steps: int
 
 
 @dataclass(slots=True)
-class CompletionMass:
-    """Probability mass of one completion.
+class RankedCompletion:
+    """A completion, and how probable the model and the user's words make it.
 
     Attributes:
+        text: from the start of the current word.
         num_words: words of the completion.
         edits: edits between its beginning and the typed prefix.
         is_complete: whether it ends with a word.
-        of_model: mass by the model.
-        of_user: mass by the user's words.
+        of_model: mass by the model; once ranked, its part of the probability given the typed text.
+        of_user: the same by the user's words.
     """
 
+    text: str
     num_words: int
     edits: int
     is_complete: bool = True
     of_model: float = 0.0
     of_user: float = 0.0
 
-    def merged_with(self, other: "CompletionMass") -> "CompletionMass":
-        """Add the mass of a completion with the same text."""
-        closer = min(self, other, key=lambda mass: mass.edits)
-        of_model, of_user = self.of_model + other.of_model, self.of_user + other.of_user
-        return replace(closer, of_model=of_model, of_user=of_user)
+    @property
+    def probability(self) -> float:
+        """Probability given the typed text."""
+        return min(1.0, self.of_model + self.of_user)
 
 
-class ScoredCompletions(NamedTuple):
-    """Masses of completions, and of the typed text.
-
-    Attributes:
-        masses: of each completion, by its text.
-        of_model: probability of the typed text by the model.
-        unexplored: part of it not covered by the words found.
-        of_user: probability of the typed text by the user's words, all of which are found.
-    """
-
-    masses: dict[str, CompletionMass]
-    of_model: float
-    unexplored: float
-    of_user: float
-
-
-class _UserCompletions(NamedTuple):
-    """The user's words that match the typed prefix, exactly or with edits.
+class AutocompleteResult(NamedTuple):
+    """Completions of a text.
 
     Attributes:
-        mass: probability that one of them comes next.
-        likeliest: the most probable words and phrases.
-        edits: edits in the beginning of each word; empty where none are allowed.
+        typed: the text in two parts, the second of which is completed.
+        completions: the best first.
+        unexplored_mass: share of the probability not covered by complete words.
     """
 
-    mass: float
-    likeliest: Sequence[str]
-    edits: Mapping[str, int]
+    typed: PrefixSplit
+    completions: list[RankedCompletion]
+    unexplored_mass: float
 
 
-def score_completions(
-    corrections: Sequence[PrefixCorrection], query: TypedInput, models: Sequence[UserModel], limit: int
-) -> ScoredCompletions:
-    """Collect the completions of finished searches and of the user's words.
+_PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch]
+"""A possibly intended prefix, and the search for words that begin with it."""
+
+
+def _model_completions(
+    searches: Sequence[_PrefixSearch], command: AutocompleteCommand
+) -> tuple[dict[str, RankedCompletion], float, float]:
+    """Collect the words of finished searches, each under the first prefix that it begins with.
 
     Args:
-        corrections: the searches, the most probable edits first; no prefix starts with an earlier one.
-        query: the typed text.
-        models: the user's words and the dictionary.
-        limit: completions of the user's words, per number of words.
+        searches: the most probable edits first; no prefix starts with an earlier one.
+        command: the request.
+
+    Returns:
+        The completions by their text, the mass of the typed text, and the part of it not covered by them.
     """
-    found = _model_completions(corrections, query)
-    words = NextWordModels(models)
-    if not words.after(query.previous):
-        return found
-    user = _user_completions(words, query, limit)
-    for text in user.likeliest:
-        if text not in found.masses:
-            edits = user.edits.get(text.partition(" ")[0], 0)
-            found.masses[text] = CompletionMass(
-                text.count(" ") + 1, edits, of_model=_model_mass(text, corrections, query)
-            )
-    for text, mass in found.masses.items():
-        text_words = text.split()
-        if mass.is_complete and text_words and (not query.edits or text_words[0] in user.edits):
-            penalty = _penalty(text_words[0], user.edits.get(text_words[0], 0), query)
-            mass.of_user = penalty * phrase_probability(words, query.previous, text_words)
-    return found._replace(of_user=user.mass)
-
-
-def _model_completions(corrections: Sequence[PrefixCorrection], query: TypedInput) -> ScoredCompletions:
-    """Collect the words of the searches, each under the first correction whose prefix it begins with."""
-    masses: dict[str, CompletionMass] = {}
-    live_masses: list[float] = []  # mass of words under no earlier correction
+    completions: dict[str, RankedCompletion] = {}
+    live_masses: list[float] = []  # mass of words under no earlier prefix
     found_masses: list[float] = []  # part of it covered by the words found
-    for index, correction in enumerate(corrections):
-        nested = [i for i in range(index) if _starts_with(corrections[i].prefix, correction.prefix, query)]
-        result = correction.search.result()
-        completions = [
+    prefixes = [prefix.text for prefix, _ in searches]
+    for index, (prefix, search) in enumerate(searches):
+        nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], command)]
+        result = search.result()
+        own = [
             item
             for item in result.completions
-            if not any(_starts_with(item.text, corrections[i].prefix, query) for i in nested)
+            if not any(_starts_with(item.text, prefixes[i], command) for i in nested)
         ]
-        complete_mass = sum(item.mass for item in completions if item.is_complete and item.num_words == 1)
+        complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
         # two searches with common words may have found different parts of them
         found_masses.append(max(complete_mass, found - sum(found_masses[i] for i in nested)))
         live_masses.append(max(found_masses[-1], result.live_mass - sum(live_masses[i] for i in nested)))
-        for item in completions:
-            mass = correction.penalty * item.mass
-            masses[item.text] = CompletionMass(item.num_words, correction.edits, item.is_complete, mass)
-    weights = [correction.penalty for correction in corrections]
+        for item in own:
+            mass = prefix.penalty * item.mass
+            completions[item.text] = RankedCompletion(
+                item.text, item.num_words, prefix.edits, item.is_complete, mass
+            )
+    weights = [prefix.penalty for prefix, _ in searches]
     live = sum(map(mul, weights, live_masses))
-    return ScoredCompletions(masses, live, max(0.0, live - sum(map(mul, weights, found_masses))), 0.0)
+    return completions, live, max(0.0, live - sum(map(mul, weights, found_masses)))
 
 
-def _user_completions(words: NextWordModels, query: TypedInput, limit: int) -> _UserCompletions:
-    """Find the user's words that match the prefix, and the most probable of them."""
+def _add_user_completions(
+    completions: dict[str, RankedCompletion],
+    searches: Sequence[_PrefixSearch],
+    command: AutocompleteCommand,
+    typed: PrefixSplit,
+    models: Sequence[UserModel],
+    limit: int,
+) -> float:
+    """Add the user's words that match the prefix, and the mass by the user's words of all completions.
+
+    Args:
+        completions: of the model, by their text; they get more.
+        searches: that found them.
+        command: the request.
+        typed: its text.
+        models: the user's words and the dictionary.
+        limit: completions added for each number of words.
+
+    Returns:
+        The mass of the typed text by the user's words.
+    """
+    words = next_word_models(models)
+    previous = previous_word(command.text[: typed.start])
+    next_words = words(previous)
+    if not next_words:
+        return 0.0
     edits: dict[str, int] = {}
-    next_words = words.after(query.previous)
-    if query.edits:
-        edits = next_words.fuzzy_matches(query.prefix, query.edits, ignore_case=query.ignore_case)
+    if command.edits:
+        edits = next_words.fuzzy_matches(typed.prefix, command.edits, ignore_case=command.ignore_case)
         rated = [
-            ScoredPhrase(word, _penalty(word, n, query) * next_words.probability(word))
+            ScoredPhrase(word, _penalty(word, n, typed) * next_words.probability(word))
             for word, n in edits.items()
         ]
-        mass = math.fsum(phrase.probability for phrase in rated)
-        likeliest = most_probable(rated, limit)
+        mass, likeliest = math.fsum(phrase.probability for phrase in rated), most_probable(rated, limit)
     else:
         mass, likeliest = next_words.words_with_prefix(
-            query.prefix, ignore_case=query.ignore_case, limit=limit
+            typed.prefix, ignore_case=command.ignore_case, limit=limit
         )
-    longer = extend_phrases(words, likeliest, query.max_words, limit)
-    return _UserCompletions(mass, [phrase.text for phrase in [*likeliest, *longer]], edits)
+    for text, _ in (*likeliest, *extend_phrases(words, likeliest, command.max_words, limit)):
+        if text not in completions:
+            of_model = _model_mass(text, searches, command)
+            num_edits = edits.get(text.partition(" ")[0], 0)
+            completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=of_model)
+    for text, completion in completions.items():
+        text_words = text.split()
+        if completion.is_complete and text_words and (not command.edits or text_words[0] in edits):
+            penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
+            completion.of_user = penalty * phrase_probability(words, previous, text_words)
+    return mass
 
 
-def _penalty(word: str, edits: int, query: TypedInput) -> float:
+def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
     """Return the assumed probability of edits in the beginning of a word, as for the model's words."""
     if not edits:
         return 1.0
-    same_letter = word[:1].casefold() == query.prefix[:1].casefold()
+    same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
     return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
 
 
-def _model_mass(word: str, corrections: Sequence[PrefixCorrection], query: TypedInput) -> float:
+def _model_mass(word: str, searches: Sequence[_PrefixSearch], command: AutocompleteCommand) -> float:
     """Compute the mass of a word by the model, whether or not its search found it; 0 for a phrase."""
-    for correction in corrections:
-        if _starts_with(word, correction.prefix, query):
-            return correction.penalty * correction.search.mass_of(word)
+    for prefix, search in searches:
+        if _starts_with(word, prefix.text, command):
+            return prefix.penalty * search.mass_of(word)
     return 0.0
 
 
-def _starts_with(text: str, prefix: str, query: TypedInput) -> bool:
-    if query.ignore_case:
+def _starts_with(text: str, prefix: str, command: AutocompleteCommand) -> bool:
+    if command.ignore_case:
         return text.casefold().startswith(prefix.casefold())
     return text.startswith(prefix)
 
@@ -265,120 +264,43 @@ _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionOptions:
-    """Selection and order of completions.
-
-    Attributes:
-        limit: completions at most.
-        min_probability: of each.
-        by_savings: whether to rank by probability times characters saved, else by probability.
-        blocklist: casefolded words and phrases, one space between words.
-        user_weight: λ.
-    """
-
-    limit: int
-    min_probability: float
-    by_savings: bool
-    blocklist: frozenset[str]
-    user_weight: float
-
-
-class RankedCompletion(NamedTuple):
-    """A completion as returned.
-
-    Attributes:
-        text: from the start of the current word.
-        suffix: text to append; None if the typed text changes.
-        probability: given the typed text.
-        num_words: words of the completion.
-        is_complete: whether it ends with a word.
-        edits: corrected characters of the prefix.
-        of_user: whether more of its probability comes from the user's words than from the model.
-    """
-
-    text: str
-    suffix: str | None
-    probability: float
-    num_words: int
-    is_complete: bool
-    edits: int
-    of_user: bool
-
-
-class CompletionRanking(NamedTuple):
-    """Completions, the best first, and the share of the probability not covered by complete words."""
-
-    offers: tuple[RankedCompletion, ...]
-    unexplored_mass: float
-
-
-def rank_completions(
-    found: ScoredCompletions, query: TypedInput, options: CompletionOptions
-) -> CompletionRanking:
-    """Select and rank the best completions."""
-    weight = options.user_weight if found.of_user else 0.0
-    live = (1 - weight) * found.of_model + weight * found.of_user
-    if not live:
-        return CompletionRanking((), 0.0)
-    offers = [
-        offer
-        for offer in _mix(found, query, weight=weight, live=live)
-        if offer.probability >= max(options.min_probability, _MIN_PROBABILITY)
-        and not _is_blocked(offer.text, options.blocklist)
-    ]
-    return CompletionRanking(
-        _best_completions(offers, query, options), (1 - weight) * found.unexplored / live
-    )
-
-
-def _mix(
-    found: ScoredCompletions, query: TypedInput, *, weight: float, live: float
+def _in_typed_case(
+    completions: Mapping[str, RankedCompletion], command: AutocompleteCommand, typed: PrefixSplit
 ) -> list[RankedCompletion]:
-    """Convert all completions, merging those with the same text after recasing."""
-    mass_by_text: dict[tuple[str, bool], CompletionMass] = {}
-    for text, mass in found.masses.items():
-        recased = match_case(query.prefix, text, corrected=mass.edits > 0) if query.ignore_case else text
-        earlier = mass_by_text.get((recased, mass.is_complete))
-        mass_by_text[recased, mass.is_complete] = mass if earlier is None else earlier.merged_with(mass)
-    offers = []
-    for (text, is_complete), mass in mass_by_text.items():
-        of_model, of_user = (1 - weight) * mass.of_model / live, weight * mass.of_user / live
-        offers.append(
-            RankedCompletion(
-                text,
-                _suffix(text, query),
-                min(1.0, of_model + of_user),
-                mass.num_words,
-                is_complete,
-                mass.edits,
-                of_user > of_model,
-            )
-        )
-    return offers
-
-
-def _suffix(text: str, query: TypedInput) -> str | None:
-    if not text.startswith(query.prefix):
-        return None
-    return (" " if query.space else "") + text[len(query.prefix) :]
+    """Adapt the case of all completions, merging those with the same text after that."""
+    merged: dict[tuple[str, bool], RankedCompletion] = {}
+    for completion in completions.values():
+        if command.ignore_case:
+            completion.text = match_case(typed.prefix, completion.text, corrected=completion.edits > 0)
+        earlier = merged.setdefault((completion.text, completion.is_complete), completion)
+        if earlier is not completion:
+            earlier.edits = min(earlier.edits, completion.edits)
+            earlier.of_model += completion.of_model
+            earlier.of_user += completion.of_user
+    return list(merged.values())
 
 
 def _best_completions(
-    offers: list[RankedCompletion], query: TypedInput, options: CompletionOptions
-) -> tuple[RankedCompletion, ...]:
+    completions: list[RankedCompletion], command: AutocompleteCommand, typed: PrefixSplit
+) -> list[RankedCompletion]:
     """Select the best; beginnings of words only if complete words do not reach the limit."""
+    offers = [
+        completion
+        for completion in completions
+        if completion.probability >= max(command.min_probability, _MIN_PROBABILITY)
+        and not _is_blocked(completion.text, command.blocklist)
+    ]
 
     def worth(offer: RankedCompletion) -> float:
-        saved = len(offer.text) - len(query.prefix)
-        return offer.probability * max(saved, 0) if options.by_savings else offer.probability
+        saved = len(offer.text) - len(typed.prefix)
+        return offer.probability * max(saved, 0) if command.by_savings else offer.probability
 
     best: list[RankedCompletion] = []
     for complete in (True, False):
         of_kind = [offer for offer in offers if offer.is_complete is complete]
-        left = options.limit - len(best)
+        left = command.limit - len(best)
         best += heapq.nsmallest(left, of_kind, key=lambda offer: (-worth(offer), offer.text))
-    return tuple(best)
+    return best
 
 
 def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
@@ -406,50 +328,8 @@ MAX_DICTIONARY_WORDS = 40_000
 _MAX_CORRECTIONS = 8
 """Candidate prefixes for a mistyped one at most, the typed one included."""
 
-_LETTERS_PER_EDIT = 2
-"""Letters of a prefix per allowed edit, as in `corrected_prefixes`."""
-
 _MAX_SPARE_COMPLETIONS = 256
 """Extra completions to search for at most, as blocked ones are not returned."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutocompleteCommand:
-    """A valid request for completions.
-
-    Attributes:
-        text: before the caret.
-        max_words: words of a phrase at most.
-        ignore_case: whether the prefix matches any case.
-        edits: maximum number of errors in the prefix.
-        dictionary: words or phrases with their weights.
-        max_steps: rows read by the model at most.
-        options: selection and order of completions.
-    """
-
-    text: str
-    max_words: int
-    ignore_case: bool
-    edits: int
-    dictionary: tuple[tuple[str, float], ...]
-    max_steps: int
-    options: CompletionOptions
-
-
-class AutocompleteResult(NamedTuple):
-    """Completions of a text.
-
-    Attributes:
-        prefix: the beginning of the current word, as typed.
-        start: its offset in the text, in code points.
-        completions: the best first.
-        unexplored_mass: share of the probability not covered by complete words.
-    """
-
-    prefix: str
-    start: int
-    completions: tuple[RankedCompletion, ...]
-    unexplored_mass: float
 
 
 def max_search_steps(loaded: LoadedModel, command: AutocompleteCommand) -> int:
@@ -495,63 +375,64 @@ def autocomplete(
     if cached is None:
         cached = yield from predict_next(loaded, typed.context, limits, parameter="text")
     limits.check_length(cached.num_tokens, parameter="text")
-    query = TypedInput(
-        typed.prefix,
-        previous_word(command.text[: typed.start]),
-        typed.space,
-        command.ignore_case or getattr(loaded.tokenizer, "lowercase", False),
-        min(command.edits, len(typed.prefix) // _LETTERS_PER_EDIT),
-        command.max_words,
+    models = yield from _personal_models(command, user)
+    limit = _search_limit(command, typed)
+    command = replace(
+        command,
+        ignore_case=command.ignore_case or getattr(loaded.tokenizer, "lowercase", False),
+        edits=min(command.edits, len(typed.prefix) // LETTERS_PER_EDIT),
     )
-    personal = yield from _personal_models(command, user)
-    corrections = _corrections(loaded, command, typed, query, cached)
-    yield from run_completion_searches(loaded, [correction.search for correction in corrections])
-    found = score_completions(corrections, query, personal, _search_limit(command, typed))
-    offers, unexplored_mass = rank_completions(found, query, command.options)
-    return AutocompleteResult(typed.prefix, typed.start, offers, unexplored_mass)
+    searches = _searches(loaded, command, typed, cached, limit)
+    yield from run_searches(loaded.model, [search for _, search in searches])
+    found, of_model, unexplored = _model_completions(searches, command)
+    of_user = _add_user_completions(found, searches, command, typed, models, limit)
+    weight = command.user_weight if of_user else 0.0
+    live = (1 - weight) * of_model + weight * of_user
+    if not live:
+        return AutocompleteResult(typed, [], 0.0)
+    completions = _in_typed_case(found, command, typed)
+    for completion in completions:
+        completion.of_model = (1 - weight) * completion.of_model / live
+        completion.of_user = weight * completion.of_user / live
+    best = _best_completions(completions, command, typed)
+    return AutocompleteResult(typed, best, (1 - weight) * unexplored / live)
 
 
-def _corrections(
-    loaded: LoadedModel,
-    command: AutocompleteCommand,
-    typed: PrefixSplit,
-    query: TypedInput,
-    entry: NextTokenEntry,
-) -> list[PrefixCorrection]:
+def _searches(
+    loaded: LoadedModel, command: AutocompleteCommand, typed: PrefixSplit, entry: NextTokenEntry, limit: int
+) -> list[_PrefixSearch]:
     """Create a search for the typed prefix, then one for each corrected prefix, the most probable edits first."""
-    variants = _prefix_variants(loaded, typed, query, entry)
+    variants = _prefix_variants(loaded, command, typed, entry)
     # half of the steps are for the typed prefix, the rest for the corrected prefixes in proportion to their weights
     spare, weights = command.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
     shares = [command.max_steps - spare if variants else command.max_steps]
     shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
-    corrections = []
-    for item, max_steps in zip((CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True):
+    searches = []
+    for prefix, max_steps in zip(
+        (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
+    ):
         settings = CompletionSettings(
-            limit=_search_limit(command, typed),
-            max_words=command.max_words,
-            max_steps=max_steps,
-            ignore_case=query.ignore_case,
+            limit=limit, max_words=command.max_words, max_steps=max_steps, ignore_case=command.ignore_case
         )
-        search = CompletionSearch(loaded.token_trie, item.spelled, settings)
+        search = CompletionSearch(loaded.token_trie, prefix.spelled, settings)
         search.update(view(entry.state), entry.log_probs)
-        prefix = item.spelled.decode(errors="replace").removeprefix(" ")
-        corrections.append(PrefixCorrection(prefix, item.edits, item.penalty, search))
-    return corrections
+        searches.append((prefix, search))
+    return searches
 
 
 def _prefix_variants(
-    loaded: LoadedModel, typed: PrefixSplit, query: TypedInput, entry: NextTokenEntry
+    loaded: LoadedModel, command: AutocompleteCommand, typed: PrefixSplit, entry: NextTokenEntry
 ) -> list[CorrectedPrefix]:
     """Find corrected prefixes, the most probable edits first; none starts with the typed or an earlier one."""
-    if not query.edits:
+    if not command.edits:
         return []
     found = corrected_prefixes(
         loaded.token_trie,
         typed.spelled,
         entry.log_probs[0],
-        query.edits,
+        command.edits,
         limit=_MAX_CORRECTIONS - 1,
-        ignore_case=query.ignore_case,
+        ignore_case=command.ignore_case,
     )
     variants: list[CorrectedPrefix] = []
     for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
@@ -563,10 +444,8 @@ def _prefix_variants(
 def _search_limit(command: AutocompleteCommand, typed: PrefixSplit) -> int:
     """Return the number of completions to search for: some may be blocked, and some merge after recasing."""
     prefix = typed.prefix.casefold()
-    blocked = sum(entry.startswith(prefix) for entry in command.options.blocklist)
-    return (
-        command.options.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MAX_SPARE_COMPLETIONS)
-    )
+    blocked = sum(entry.startswith(prefix) for entry in command.blocklist)
+    return command.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MAX_SPARE_COMPLETIONS)
 
 
 def _personal_models(command: AutocompleteCommand, user: UserModel | None) -> Work[Any, list[UserModel]]:

@@ -4,8 +4,8 @@ A checker is built once per loaded model and kept as long as the model.
 """
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, count
 from math import log
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from models.calls import CallGenerator, Read, run_call
 from models.checking.checker import Checker, Issue, find_issues
 from models.checking.error_model import CheckSettings
 from models.checking.rescoring import RescoredBatch
-from models.checking.sentences import Sentence
+from models.checking.sentences import Sentence, Word
 from models.errors import ContextLengthError, InvalidInputError
 from models.language_model import LanguageModel, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
@@ -44,14 +44,6 @@ def has_checker(loaded: LoadedModel) -> bool:
     return loaded.model in _checkers
 
 
-class _Line(NamedTuple):
-    """A line of a text, its number from 1 on, and its offset in the text, in code points."""
-
-    text: str
-    number: int
-    offset: int
-
-
 @dataclass(frozen=True, slots=True)
 class CheckCommand:
     """A valid request for a check.
@@ -69,28 +61,18 @@ class CheckCommand:
     options: CheckSettings
 
 
-class CheckedWord(NamedTuple):
-    """A word of the text: its span, in code points, and its surprisal given the text before it."""
-
-    start: int
-    end: int
-    text: str
-    surprisal_bits: float
-    known: bool
-
-
 class CheckResult(NamedTuple):
     """Result of a check.
 
     Attributes:
-        words: in order.
+        words: in order, each with its surprisal in bits given the text before it.
         issues: in order, without overlaps.
         surprisal_bits: of all tokens, `</s>` after each line included.
         bits_per_word: mean per white-space word; an end of line counts as a word. None without any end of line.
         num_tokens: scored tokens.
     """
 
-    words: list[CheckedWord]
+    words: list[tuple[Word, float]]
     issues: list[Issue]
     surprisal_bits: float
     bits_per_word: float | None
@@ -115,23 +97,23 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
         instead="send it in parts",
     )
     tokens = loaded.tokenizer.vocabulary.tokens
-    words: list[CheckedWord] = []
+    words: list[tuple[Word, float]] = []
     issues: list[Issue] = []
     log_prob, num_ends = 0.0, 0
     direct = is_lookup(loaded.model)
     begin = None if direct else lambda rows: view(loaded.model.initial_state(rows))
     for work in checker.rescore_all(loaded.model, sentences, command.options, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
-        words += _words(rescored)
+        words += zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True)
         issues += find_issues(
             rescored, tokens, threshold=command.threshold, max_suggestions=command.max_suggestions
         )
         log_prob, num_ends = log_prob + rescored.log_prob, num_ends + rescored.num_ends
         yield None
     bits = -log_prob / log(2)
-    count = count_words(command.text) + num_ends
+    num_words = count_words(command.text) + num_ends
     num_tokens = sum(len(sentence.ids) for sentence in sentences) + num_ends
-    return CheckResult(words, issues, bits, bits / count if num_ends else None, num_tokens)
+    return CheckResult(words, issues, bits, bits / num_words if num_ends else None, num_tokens)
 
 
 def _check_end(command: CheckCommand) -> None:
@@ -154,40 +136,29 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
             parameter="text",
         )
 
-    def read(line: _Line) -> list[Sentence]:
-        try:
-            return _line_sentences(loaded, line, limits)
-        except ContextLengthError as error:
-            raise ContextLengthError(f"line {line.number} of {error}", parameter="text") from None
+    texts = text.split("\n")
+    offsets = accumulate((len(line) + 1 for line in texts), initial=0)
+    lines = [line for line in zip(count(1), offsets, texts, strict=False) if line[2]]
 
-    by_line = yield from map_in_steps(_lines(text), read, size=lambda line: len(line.text))
+    def read(line: tuple[int, int, str]) -> list[Sentence]:
+        number, offset, line_text = line
+        try:
+            return _line_sentences(loaded, line_text, offset, limits)
+        except ContextLengthError as error:
+            raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
+
+    by_line = yield from map_in_steps(lines, read, size=lambda line: len(line[2]))
     return [sentence for sentences in by_line for sentence in sentences]
 
 
-def _line_sentences(loaded: LoadedModel, line: _Line, limits: Limits) -> list[Sentence]:
+def _line_sentences(loaded: LoadedModel, line: str, offset: int, limits: Limits) -> list[Sentence]:
     """Split a line into sentences; refuse it if it is too long."""
-    limits.check_characters(line.text, parameter="text")
-    if len(line.text) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
-        limits.check_length(len(loaded.tokenizer.encode(line.text)), parameter="text")
-    sentences = list(checker_of(loaded).sentences(line.text, line.offset))
+    limits.check_characters(line, parameter="text")
+    if len(line) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
+        limits.check_length(len(loaded.tokenizer.encode(line)), parameter="text")
+    sentences = list(checker_of(loaded).sentences(line, offset))
     limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
     return sentences
-
-
-def _lines(text: str) -> Iterator[_Line]:
-    offset = 0
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line:
-            yield _Line(line, number, offset)
-        offset += len(line) + 1
-
-
-def _words(rescored: RescoredBatch) -> list[CheckedWord]:
-    bits = (-rescored.word_log_probs / log(2)).tolist()
-    return [
-        CheckedWord(word.start, word.end, word.text, surprisal, word.known)
-        for word, surprisal in zip(rescored.words, bits, strict=True)
-    ]
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:

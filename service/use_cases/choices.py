@@ -83,71 +83,6 @@ class Continuation:
         return sum(log_probs) / len(log_probs) if log_probs else 0.0
 
 
-class ContinuationBuilder:
-    """Builder of one continuation, token by token.
-
-    Args:
-        loaded: the model.
-        parameters: of the request.
-        choice: number of the continuation.
-        prompt: number of its prompt.
-        continues: whether text precedes it.
-    """
-
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        parameters: DecodingParameters,
-        *,
-        choice: int,
-        prompt: int,
-        continues: bool,
-    ) -> None:
-        self.continuation = Continuation(choice, prompt)
-        self._max_tokens = parameters.max_tokens
-        self._stops = StopStrings(parameters.stop)
-        self._detokenizer = Detokenizer(loaded.tokenizer, continues=continues)
-
-    def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
-        """Add tokens; return the text made final by them.
-
-        Args:
-            tokens: ids [T]; T is 1 if there are stop strings.
-            logprobs: the model's own of each [T].
-            tops: the most probable tokens at the position of each [T]; empty if not requested.
-        """
-        continuation = self.continuation
-        continuation.token_ids += tokens
-        continuation.logprobs += logprobs
-        continuation.tops += tops
-        text = self._stops.push(self._detokenizer.push(*tokens))
-        continuation.text += text
-        return text
-
-    @property
-    def full(self) -> bool:
-        """Return whether generation must stop: at a stop string, or at `max_tokens` tokens."""
-        return self._stops.stopped or len(self.continuation.token_ids) == self._max_tokens
-
-    def end(self) -> Continuation:
-        """Finish at a stop string, at `max_tokens`, or because no token was possible."""
-        continuation = self.continuation
-        if not self._stops.stopped:
-            continuation.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
-            continuation.text += continuation.rest
-        if self._stops.stopped or len(continuation.token_ids) < self._max_tokens:
-            continuation.finish_reason = STOP
-        continuation.score = continuation.mean_logprob
-        return continuation
-
-    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:
-        """Finish at `</s>`."""
-        self.continuation.eos_logprob, self.continuation.eos_top = finite_logprob(logprob), top
-        self.end()
-        self.continuation.finish_reason = STOP
-        return self.continuation
-
-
 T = TypeVar("T")
 
 
@@ -193,24 +128,81 @@ class DecodeTask:
             yield items[first : first + size]
 
 
+class ContinuationBuilder:
+    """Builder of one continuation, token by token.
+
+    Args:
+        task: settings of decoding.
+        prompt: the prompt that is continued.
+        choice: number of the continuation.
+    """
+
+    def __init__(self, task: DecodeTask, prompt: Prompt, choice: int) -> None:
+        self.continuation = Continuation(choice, prompt.number)
+        self._max_tokens = task.parameters.max_tokens
+        self._stops = StopStrings(task.parameters.stop)
+        self._detokenizer = Detokenizer(task.loaded.tokenizer, continues=prompt.continues)
+
+    def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
+        """Add tokens; return the text made final by them.
+
+        Args:
+            tokens: ids [T]; T is 1 if there are stop strings.
+            logprobs: the model's own of each [T].
+            tops: the most probable tokens at the position of each [T]; empty if not requested.
+        """
+        continuation = self.continuation
+        continuation.token_ids += tokens
+        continuation.logprobs += logprobs
+        continuation.tops += tops
+        text = self._stops.push(self._detokenizer.push(*tokens))
+        continuation.text += text
+        return text
+
+    @property
+    def full(self) -> bool:
+        """Return whether generation must stop: at a stop string, or at `max_tokens` tokens."""
+        return self._stops.stopped or len(self.continuation.token_ids) == self._max_tokens
+
+    def end(self) -> Continuation:
+        """Finish at a stop string, at `max_tokens`, or because no token was possible."""
+        continuation = self.continuation
+        if not self._stops.stopped:
+            continuation.rest = self._stops.push(self._detokenizer.flush()) + self._stops.flush()
+            continuation.text += continuation.rest
+        if self._stops.stopped or len(continuation.token_ids) < self._max_tokens:
+            continuation.finish_reason = STOP
+        continuation.score = continuation.mean_logprob
+        return continuation
+
+    def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:
+        """Finish at `</s>`."""
+        self.continuation.eos_logprob, self.continuation.eos_top = finite_logprob(logprob), top
+        self.end()
+        self.continuation.finish_reason = STOP
+        return self.continuation
+
+
+def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
+    """Return the distinct among prompts, and for each prompt the index of the one that equals it."""
+    index_of: dict[tuple[bool, bytes], int] = {}
+    indices = [index_of.setdefault((prompt.bos, prompt.ids.tobytes()), len(index_of)) for prompt in prompts]
+    return list(dict(zip(indices, prompts, strict=True)).values()), indices
+
+
 def prefill_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, Any]:
     """Read the prompts of R rows, equal prompts once; a use case.
 
     Returns:
         The state after each row's prompt [R].
     """
-    row_of_prompt: dict[tuple[bool, bytes], int] = {}
-    distinct: list[Prompt] = []
-    for prompt in sorted(prompts, key=lambda prompt: prompt.bos):
-        key = (prompt.bos, prompt.ids.tobytes())
-        if key not in row_of_prompt:
-            row_of_prompt[key] = len(distinct)
-            distinct.append(prompt)
-    rows = [row_of_prompt[prompt.bos, prompt.ids.tobytes()] for prompt in prompts]
+    distinct, rows = distinct_prompts(prompts)
+    order = sorted(range(len(distinct)), key=lambda index: distinct[index].bos)
     states = []
     for bos in (False, True):
-        contexts = [prompt.ids for prompt in distinct if prompt.bos == bos]
+        contexts = [distinct[index].ids for index in order if distinct[index].bos == bos]
         if contexts:
             states.append((yield from prefill(task.loaded, contexts, bos=bos)))
     state = states[0] if len(states) == 1 else concatenate_states(states)
-    return materialize(state if rows == list(range(len(distinct))) else state.select(np.array(rows)))
+    selected = np.argsort(order)[rows]
+    return materialize(state if selected.tolist() == list(range(len(distinct))) else state.select(selected))

@@ -4,73 +4,236 @@ A text is read after `<s>`, which is not shown. Token ids are used exactly as gi
 is `<s>` the model starts there, else from its empty state. Hence the ids of `/tokenize` give the
 same result as the text.
 
-Distributions of all positions of a long prompt would fill the memory, as each has V numbers: states
-are collected until their distributions fill a block of bounded size; only the most probable tokens
-of a block are kept.
-
 A token's name is the text it adds, its space included, so that joined names give the text apart
 from the space that a tokenizer puts before the first word. A byte of a character is named `<0xE2>`;
 names are unique within a vocabulary.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple
 
-import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from models.arrays import FloatArray, TokenIds
-from models.calls import consume, next_log_probs, score
 from models.decoding.parameters import DecodingParameters
-from models.decoding.top_k import top_tokens_of_rows
-from models.errors import InvalidInputError
-from models.language_model import LanguageModel, TopTokens, finite_logprob, pad_sequences
+from models.errors import InvalidInputError, UnsupportedParameterError
+from models.language_model import TopTokens, finite_logprob
 from models.reranking.candidates import map_in_steps
 from models.tokenizers import Detokenizer
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS
-from service.engine.batching import StateView, concatenate_states
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.use_cases.choices import LENGTH, Continuation, TokenEvent
-from service.use_cases.constants import BLOCK_ENTRIES, PROMPT_TOKENS_PER_STEP
-from service.use_cases.generate import continue_prompts
-from service.use_cases.inputs import (
-    MAX_CHARACTERS_PER_TOKEN,
-    Limits,
+from service.schemas.wire import (
+    Biases,
+    NonNegative,
+    NumChoices,
+    OneOrMoreContexts,
+    Penalty,
+    Probability,
+    RepetitionPenalty,
+    Share,
+    Stops,
+    Temperature,
     TextOrIds,
-    check_reads_forward,
-    encode_within,
+    TimedRequest,
+    named_contexts,
+    schema_only,
 )
-from service.use_cases.prefill import chunks_by_length
+from service.use_cases.choices import LENGTH, Continuation, Prompt, TokenEvent
+from service.use_cases.constants import PROMPT_TOKENS_PER_STEP
+from service.use_cases.generate import continue_prompts, decoding_parameters
+from service.use_cases.inputs import MAX_CHARACTERS_PER_TOKEN, Limits, check_reads_forward, encode_within
+from service.use_cases.sequence_scoring import score_prompt_tokens
+
+DEFAULT_MAX_TOKENS = 16
+MAX_LOGPROBS = 20
+OBJECT_TYPE = "text_completion"
+_SEEDS = 1 << 64
 
 
-@dataclass(slots=True)
-class TokenEntries:
-    """Tokens of a text, in four lists of one length.
+@dataclass(frozen=True, slots=True)
+class CompletionLogprobs:
+    """Tokens of a choice, in four lists of one length; null where nothing stands before a token.
 
-    Attributes:
-        names: name of each token.
-        logprobs: the model's own, natural and finite; None for a token without a context.
-        tops: by name, the most probable tokens at its position and the token itself; None likewise.
-        offsets: start of each token, in characters of the text.
+    `top_logprobs` are by name, and the token itself is always among them; `text_offset` counts characters of
+    the choice's text.
     """
 
-    names: list[str] = field(default_factory=list)
-    logprobs: list[float | None] = field(default_factory=list)
-    tops: list[dict[str, float] | None] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __add__(self, after: "TokenEntries") -> "TokenEntries":
-        """Concatenate two lists of entries."""
-        return TokenEntries(
-            self.names + after.names,
-            self.logprobs + after.logprobs,
-            self.tops + after.tops,
-            self.offsets + after.offsets,
+    def __add__(self, after: "CompletionLogprobs") -> "CompletionLogprobs":
+        """Concatenate the tokens of two texts."""
+        return CompletionLogprobs(
+            self.tokens + after.tokens,
+            self.token_logprobs + after.token_logprobs,
+            self.top_logprobs + after.top_logprobs,
+            self.text_offset + after.text_offset,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionChoice:
+    """A choice, number prompt · n + j, or in a stream the next part of one; `finish_reason` is null until the last."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: CompletionLogprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionUsage:
+    """Tokens of all prompts as they were given or tokenised, and of all choices, `</s>` included."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionReply:
+    """All choices, or one event of a stream, whose `usage` is null until the last."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage | None
+
+
+class StreamOptions(BaseModel):
+    """Options of a stream."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, use_attribute_docstrings=True)
+
+    include_usage: bool | None = None
+    """Whether a last event before `[DONE]` has the usage and no choice."""
+
+
+class CompletionRequest(TimedRequest):
+    """Continue texts, as OpenAI's clients ask; null is the same as leaving out, other fields are ignored."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {"prompt": "Return the", "max_tokens": 2, "temperature": 0, "echo": True, "logprobs": 1},
+                {"prompt": ["Return the", "Raise an"], "max_tokens": 3, "seed": 1, "stream": True},
+            ]
+        },
+    )
+
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    prompt: OneOrMoreContexts | None = None
+    """A text, texts, token ids, or lists of them. A text is read after `<s>`; ids exactly as they are: begin them
+    with that of `<s>` to have it there."""
+    best_of: NumChoices | None = None
+    """Of how many continuations of each prompt the `n` with the highest mean log-probability are returned."""
+    echo: bool | None = None
+    """Whether a choice begins with its prompt."""
+    frequency_penalty: Penalty | None = None
+    """From -2 to 2: subtracted from a token's score for each time it was generated."""
+    ignore_eos: bool | None = None
+    """Go on where `</s>` would end a choice."""
+    logit_bias: Biases | None = None
+    """By token id, from -100 to 100: added to a token's score."""
+    logprobs: Annotated[int, schema_only(minimum=0, maximum=MAX_LOGPROBS)] | None = None
+    """For each token its log-probability and those of so many most probable tokens, from 0 to 20."""
+    max_tokens: NonNegative | None = None
+    """At most so many tokens a choice, 16 if it is left out; 0 with `echo`, to have prompts scored."""
+    min_p: Probability | None = None
+    """Draw among tokens that have at least this share of the greatest probability."""
+    min_tokens: NonNegative | None = None
+    """At least so many tokens before `</s>`."""
+    n: NumChoices | None = None
+    """How many choices for each prompt."""
+    presence_penalty: Penalty | None = None
+    """From -2 to 2: subtracted from the scores of tokens that were generated."""
+    repetition_penalty: RepetitionPenalty | None = None
+    """Above 1: makes tokens seen in the prompt or generated less probable."""
+    return_tokens_as_token_ids: bool | None = None
+    """Whether tokens are called `token_id:7` in log-probabilities."""
+    seed: Annotated[int, schema_only(minimum=-_SEEDS // 2, maximum=_SEEDS - 1)] | None = None
+    """The same seed gives the same choices."""
+    stop: Stops | None = None
+    """A choice ends before the first of these."""
+    stream: bool | None = None
+    """Whether to send tokens as server-sent events."""
+    stream_options: StreamOptions | None = None
+    """Only with `stream`."""
+    suffix: Annotated[str, schema_only(maxLength=0)] | None = None
+    """Not served."""
+    temperature: Temperature | None = None
+    """1 if it is left out; 0 takes the most probable token."""
+    top_k: Annotated[int, schema_only(minimum=-1)] | None = None
+    """Draw among the k most probable tokens; 0 or -1 for all."""
+    top_p: Share | None = None
+    """Draw among the fewest tokens that together have this probability."""
+    user: str | None = None
+    """Ignored."""
+
+    @cached_property
+    def prompts(self) -> tuple[tuple[str, TextOrIds], ...]:
+        """Each prompt with its name in the request, for messages."""
+        return named_contexts("" if self.prompt is None else self.prompt, parameter="prompt")
+
+    @property
+    def num_choices(self) -> int:
+        """Number of choices for each prompt."""
+        return 1 if self.n is None else self.n
+
+    def parameters(self, limits: Limits) -> DecodingParameters | None:
+        """Return the decoding parameters; None to only echo the prompts.
+
+        Raises:
+            InvalidInputError: a value is outside its limits.
+            UnsupportedParameterError: a valid value is not supported.
+        """
+        limits.check_count(len(self.prompts), parameter="prompt")
+        if self.suffix:
+            raise UnsupportedParameterError(
+                "suffix is given; these models continue a text and cannot fill a gap in it",
+                parameter="suffix",
+            )
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise InvalidInputError(
+                f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LOGPROBS}", parameter="logprobs"
+            )
+        if self.stream_options is not None and not self.stream:
+            raise InvalidInputError("stream_options are given without stream", parameter="stream_options")
+        most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
+        rows = len(self.prompts) * most
+        if rows > limits.max_texts:
+            raise InvalidInputError(
+                f"{len(self.prompts)} prompts with {most} choices each make {rows}; at most "
+                f"{limits.max_texts} are accepted in one request",
+                parameter="n" if self.best_of is None else "best_of",
+            )
+        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        if max_tokens == 0 and not self.echo:
+            raise InvalidInputError(
+                "max_tokens is 0; that is accepted with echo only", parameter="max_tokens"
+            )
+        if self.seed is not None and not -_SEEDS // 2 <= self.seed < _SEEDS:
+            raise InvalidInputError(
+                f"seed is {self.seed}; it must be from -2^63 to 2^64 - 1", parameter="seed"
+            )
+        parameters = decoding_parameters(
+            self,
+            limits,
+            stream=bool(self.stream),
+            max_tokens=max_tokens or 1,  # with 0 the other fields are still checked
+            top_k=None if self.top_k in {-1, 0} else self.top_k,
+            seed=None if self.seed is None else self.seed % _SEEDS,
+        )
+        return parameters if max_tokens else None
 
 
 class EntryBuilder:
@@ -92,7 +255,7 @@ class EntryBuilder:
         self._as_ids = as_ids
 
     def add(
-        self, entries: TokenEntries, token: int, logprob: float | None, top: TopTokens | None = None
+        self, entries: CompletionLogprobs, token: int, logprob: float | None, top: TopTokens | None = None
     ) -> None:
         """Append the next token.
 
@@ -103,16 +266,18 @@ class EntryBuilder:
             top: the most probable tokens at its position.
         """
         name = self.name(token)
-        entries.names.append(name)
-        entries.offsets.append(self._offset)
+        entries.tokens.append(name)
+        entries.text_offset.append(self._offset)
         self._offset += len(self._detokenizer.push(token))
         if logprob is None:
-            entries.logprobs.append(None)
-            entries.tops.append(None)
+            entries.token_logprobs.append(None)
+            entries.top_logprobs.append(None)
             return
         logprob = finite_logprob(logprob)
-        entries.logprobs.append(logprob)
-        entries.tops.append(self._by_name(top) | {name: logprob})  # the same number in both
+        tops = () if top is None else zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
+        by_name = {self.name(other): finite_logprob(other_logprob) for other, other_logprob in tops}
+        entries.token_logprobs.append(logprob)
+        entries.top_logprobs.append(by_name | {name: logprob})  # the same number in both
 
     def name(self, token: int) -> str:
         """Return the name of a token."""
@@ -124,90 +289,43 @@ class EntryBuilder:
         added = f" {surface}"
         return added if self._loaded.tokenizer.token_bytes[token] == added.encode() else surface
 
-    def _by_name(self, top: TopTokens | None) -> dict[str, float]:
-        if top is None:
-            return {}
-        pairs = zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
-        return {self.name(token): finite_logprob(logprob) for token, logprob in pairs}
 
-
-def generated_entries(
-    builder: EntryBuilder,
-    token_ids: Iterable[int],
-    logprobs: Iterable[float],
-    tops: Sequence[TopTokens],
-) -> TokenEntries:
-    """Build the entries of generated tokens; `tops` is empty if not requested."""
-    entries = TokenEntries()
-    for index, (token, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
-        builder.add(entries, token, logprob, tops[index] if tops else None)
-    return entries
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionCommand:
-    """A valid request for completions.
-
-    Attributes:
-        prompts: each with its name in the request, for messages.
-        parameters: decoding parameters; None to only echo the prompts.
-        n: choices per prompt.
-        echo: whether a choice begins with its prompt.
-        logprobs: number of most probable tokens to report at each position; None for no log-probabilities
-            at all.
-        as_ids: whether token names are `token_id:7`.
-        model: address; None for the default.
-    """
-
-    prompts: tuple[tuple[str, TextOrIds], ...]
-    parameters: DecodingParameters | None
-    n: int
-    echo: bool
-    logprobs: int | None
-    as_ids: bool
-    model: str | None
+def no_entries() -> CompletionLogprobs:
+    """Return the entries of no tokens, to be extended."""
+    return CompletionLogprobs([], [], [], [])
 
 
 class ChoiceChunk(NamedTuple):
     """A choice, or as an event the next part of it.
 
     Attributes:
-        choice: its number, prompt by prompt.
-        text: added text.
-        entries: entries of its tokens, if log-probabilities are requested.
-        finish_reason: `stop` or `length`; None if the choice continues.
+        choice: the part in wire format.
         num_generated: tokens generated for it, including `</s>`.
     """
 
-    choice: int
-    text: str
-    entries: TokenEntries | None
-    finish_reason: str | None
+    choice: CompletionChoice
     num_generated: int
 
 
-@dataclass(slots=True)
-class EncodedPrompt:
+class EncodedPrompt(NamedTuple):
     """A prompt, tokenised or with checked ids.
 
     Attributes:
         text: the text to echo.
-        ids: the ids to show [T], possibly none.
-        after_bos: whether the model reads `<s>` before them.
-        continues: whether text precedes the continuation, whose first space is then kept.
+        tokens: the ids to show, with `<s>` before them unless they are used exactly as given.
         entries: of its tokens, once they are scored.
     """
 
     text: str
-    ids: TokenIds
-    after_bos: bool
-    continues: bool
-    entries: TokenEntries = field(default_factory=TokenEntries)
+    tokens: Prompt
+    entries: CompletionLogprobs
 
-    @property
-    def starts_with_bos(self) -> bool:
-        """Return whether the first id is `<s>`, given by the caller as the start."""
-        return not self.after_bos and len(self.ids) > 0 and self.ids[0] == BOS
+    def to_continue(self) -> Prompt:
+        """Return what the model reads: a first id that is `<s>`, given by the caller, is the start."""
+        tokens = self.tokens
+        if tokens.bos or not len(tokens.ids) or tokens.ids[0] != BOS:
+            return tokens
+        return tokens._replace(ids=tokens.ids[1:], bos=True)
 
 
 class ChunkBuilder:
@@ -215,362 +333,223 @@ class ChunkBuilder:
 
     Args:
         loaded: the model.
-        command: the request.
+        request: the request.
         prompts: its prompts.
     """
 
     def __init__(
-        self, loaded: LoadedModel, command: CompletionCommand, prompts: Sequence[EncodedPrompt]
+        self, loaded: LoadedModel, request: CompletionRequest, prompts: Sequence[EncodedPrompt]
     ) -> None:
         self._loaded = loaded
-        self._command = command
+        self._request = request
         self._prompts = prompts
         self._builders: dict[int, EntryBuilder] = {}
 
     def echo(self, choice: int, finish_reason: str | None) -> ChoiceChunk:
         """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
-        return ChoiceChunk(choice, prompt.text, self._if_requested(prompt.entries), finish_reason, 0)
+        entries = None if self._request.logprobs is None else prompt.entries
+        return ChoiceChunk(CompletionChoice(choice, prompt.text, finish_reason, entries), 0)
 
     def token(self, event: TokenEvent) -> ChoiceChunk:
         """Build the part of one token."""
-        return ChoiceChunk(event.choice, event.text, self._entries_of(event), None, 1)
+        return ChoiceChunk(CompletionChoice(event.choice, event.text, None, self._event_entries(event)), 1)
 
     def last(self, event: TokenEvent | None, done: Continuation) -> ChoiceChunk:
         """Build the last part of a choice: its last token, if not sent yet, and its end."""
-        entries = self._entries_of(event) if event is not None else self._if_requested(TokenEntries())
-        if entries is not None:
-            self._add_end(entries, done)
-        text = (event.text if event is not None else "") + done.rest
+        if event is None:
+            entries, text = self._entries(done.choice, [], [], [], done), done.rest
+        else:
+            entries, text = self._event_entries(event, done), event.text + done.rest
         count = (event is not None) + done.ended_by_eos
-        return ChoiceChunk(done.choice, text, entries, done.finish_reason, count)
+        return ChoiceChunk(CompletionChoice(done.choice, text, done.finish_reason, entries), count)
 
-    def complete_choice(self, done: Continuation) -> ChoiceChunk:
+    def complete_choice(self, done: Continuation) -> CompletionChoice:
         """Build a complete choice, with its prompt if requested."""
-        prompt = self._prompt_of(done.choice)
-        text, entries = done.text, None
-        if self._command.logprobs is not None:
-            builder = self._builder_of(done.choice)
-            entries = generated_entries(builder, done.token_ids, done.logprobs, done.tops)
-            self._add_end(entries, done)
-        if self._command.echo:
+        text = done.text
+        entries = self._entries(done.choice, done.token_ids, done.logprobs, done.tops, done)
+        if self._request.echo:
+            prompt = self._prompt_of(done.choice)
             text = prompt.text + text
-            entries = prompt.entries + entries if entries is not None else None
-        return ChoiceChunk(done.choice, text, entries, done.finish_reason, num_generated(done))
+            entries = None if entries is None else prompt.entries + entries
+        return CompletionChoice(done.choice, text, done.finish_reason, entries)
 
     def _prompt_of(self, choice: int) -> EncodedPrompt:
-        return self._prompts[choice // self._command.n]
+        return self._prompts[choice // self._request.num_choices]
 
-    def _if_requested(self, entries: TokenEntries) -> TokenEntries | None:
-        return entries if self._command.logprobs is not None else None
+    def _event_entries(
+        self, event: TokenEvent, done: Continuation | None = None
+    ) -> CompletionLogprobs | None:
+        tops = [] if event.top is None else [event.top]
+        return self._entries(event.choice, [event.token_id], [event.logprob], tops, done)
 
-    def _entries_of(self, event: TokenEvent) -> TokenEntries | None:
-        if self._command.logprobs is None:
+    def _entries(
+        self,
+        choice: int,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        tops: Sequence[TopTokens],
+        done: Continuation | None,
+    ) -> CompletionLogprobs | None:
+        """Build the entries of tokens, and of a final `</s>`, which was predicted like any other token."""
+        if self._request.logprobs is None:
             return None
-        tops = [event.top] if event.top is not None else []
-        return generated_entries(self._builder_of(event.choice), [event.token_id], [event.logprob], tops)
-
-    def _add_end(self, entries: TokenEntries, done: Continuation) -> None:
-        """Add the entry of the `</s>` at the end of a choice: it was predicted like any other token."""
-        if done.eos_logprob is not None:
-            self._builder_of(done.choice).add(entries, EOS, done.eos_logprob, done.eos_top)
+        builder, entries = self._builder_of(choice), no_entries()
+        for index, (token, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
+            builder.add(entries, token, logprob, tops[index] if tops else None)
+        if done is not None and done.eos_logprob is not None:
+            builder.add(entries, EOS, done.eos_logprob, done.eos_top)
+        return entries
 
     def _builder_of(self, choice: int) -> EntryBuilder:
         builder = self._builders.get(choice)
         if builder is None:
             prompt = self._prompt_of(choice)
-            offset = len(prompt.text) if self._command.echo else 0
             builder = self._builders[choice] = EntryBuilder(
-                self._loaded, continues=prompt.continues, offset=offset, as_ids=self._command.as_ids
+                self._loaded,
+                continues=prompt.tokens.continues,
+                offset=len(prompt.text) if self._request.echo else 0,
+                as_ids=bool(self._request.return_tokens_as_token_ids),
             )
         return builder
-
-
-def num_generated(done: Continuation) -> int:
-    """Count the tokens generated for a choice, `</s>` included."""
-    return len(done.token_ids) + done.ended_by_eos
-
-
-class PromptTokens(NamedTuple):
-    """Tokens of a prompt to score.
-
-    Attributes:
-        ids: [T], at least one.
-        after_bos: whether the model reads `<s>` before them, else it starts from its empty state.
-    """
-
-    ids: TokenIds
-    after_bos: bool
-
-
-class PromptScores(NamedTuple):
-    """Scores of a prompt's tokens.
-
-    Attributes:
-        log_probs: natural-log probability of each token given those before it [T]; the first value is meaningless.
-        tops: the most probable tokens at each position [T, k], k possibly 0; likewise.
-    """
-
-    log_probs: FloatArray
-    tops: TopTokens
-
-    def at(self, index: int) -> TopTokens:
-        """Return the most probable tokens at one position."""
-        return TopTokens(self.tops.ids[index], self.tops.log_probs[index])
-
-
-def score_prompt_tokens(
-    model: LanguageModel[Any], prompts: Sequence[PromptTokens], *, top: int
-) -> Work[Any, list[PromptScores]]:
-    """Score all tokens of prompts except the first of each; a use case.
-
-    Args:
-        model: any.
-        prompts: equal prompts are read once.
-        top: number of most probable tokens to find at each position; 0 scores each sequence in one call.
-    """
-    row_of_prompt: dict[tuple[bytes, bool], int] = {}
-    distinct: list[PromptTokens] = []
-    rows = []
-    for prompt in prompts:
-        row = row_of_prompt.setdefault((prompt.ids.tobytes(), prompt.after_bos), len(distinct))
-        if row == len(distinct):
-            distinct.append(prompt)
-        rows.append(row)
-    scores_of_row: dict[int, PromptScores] = {}
-    read = _score_with_top if top else _score_plain
-    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
-        scores = yield from read(model, [distinct[row] for row in chunk], top)
-        scores_of_row.update(zip(chunk.tolist(), scores, strict=True))
-    return [scores_of_row[row] for row in rows]
-
-
-def _score_plain(
-    model: LanguageModel[Any], prompts: Sequence[PromptTokens], _top: int
-) -> Work[Any, list[PromptScores]]:
-    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
-    log_probs = yield from score(model, _initial_states(model, prompts), tokens, lengths)
-    none = np.zeros((tokens.shape[1], 0))
-    return [
-        PromptScores(
-            row[:length], TopTokens(none[:length].astype(np.int64), none[:length].astype(np.float32))
-        )
-        for row, length in zip(log_probs, lengths.tolist(), strict=True)
-    ]
-
-
-def _score_with_top(
-    model: LanguageModel[Any], prompts: Sequence[PromptTokens], top: int
-) -> Work[Any, list[PromptScores]]:
-    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
-    size = len(model.vocabulary)
-    scores = _PromptTopScores(tokens, min(top, size))
-    pending: list[tuple[Any, TokenIds]] = []
-    capacity = limit = max(BLOCK_ENTRIES // size, 1)
-    rows = np.arange(len(prompts))
-    state: Any = _initial_states(model, prompts)
-    for position in range(1, tokens.shape[1]):
-        unfinished = lengths[rows] > position
-        if not unfinished.all():
-            rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
-        state = yield from consume(
-            model, state, tokens[rows, position - 1 : position], np.ones(len(rows), np.int64)
-        )
-        pending.append((state, rows + position * len(prompts)))
-        capacity -= len(rows)
-        if capacity <= 0:
-            yield from _score_pending(model, pending, scores, limit)
-            capacity = limit
-    yield from _score_pending(model, pending, scores, limit)
-    return scores.answers(lengths)
-
-
-def _score_pending(
-    model: LanguageModel[Any], pending: list[tuple[Any, TokenIds]], scores: "_PromptTopScores", limit: int
-) -> Work[Any, None]:
-    """Compute the distributions of pending states, one block at a time."""
-    if not pending:
-        return
-    states = concatenate_states([state for state, _ in pending])
-    slots = np.concatenate([slot for _, slot in pending])  # column · B + row [N]
-    pending.clear()
-    for first in range(0, len(slots), limit):
-        block = np.arange(first, min(first + limit, len(slots)))
-        log_probs = yield from next_log_probs(model, states.select(block))
-        scores.keep(slots[block], log_probs)
-
-
-class _PromptTopScores:
-    """Log-probabilities and most probable tokens at the positions of tokens [B, T]."""
-
-    def __init__(self, tokens: TokenIds, top: int) -> None:
-        self._tokens = tokens
-        self._log_probs = np.zeros(tokens.shape, dtype=np.float32)
-        self._top_ids = np.zeros((*tokens.shape, top), dtype=np.int32)
-        self._tops = np.zeros((*tokens.shape, top), dtype=np.float32)
-
-    def keep(self, slots: TokenIds, log_probs: FloatArray) -> None:
-        """Store the results of distributions [N, V]; slots [N] number positions as column · B + row."""
-        column, row = np.divmod(slots, len(self._tokens))
-        all_rows = np.arange(len(slots))
-        self._log_probs[row, column] = log_probs[all_rows, self._tokens[row, column]]
-        best = top_tokens_of_rows(log_probs, self._tops.shape[2])
-        self._top_ids[row, column] = best.ids
-        self._tops[row, column] = best.log_probs
-
-    def answers(self, lengths: TokenIds) -> list[PromptScores]:
-        """Return the scores of each row."""
-        return [
-            PromptScores(
-                self._log_probs[row, :length],
-                TopTokens(self._top_ids[row, :length].astype(np.int64), self._tops[row, :length]),
-            )
-            for row, length in enumerate(lengths.tolist())
-        ]
-
-
-def _initial_states(model: LanguageModel[Any], prompts: Sequence[PromptTokens]) -> StateView:
-    """Build the state before each prompt."""
-    both = concatenate_states([model.initial_state(1), model.empty_state(1)])
-    return both.select(np.array([0 if prompt.after_bos else 1 for prompt in prompts], dtype=np.int64))
 
 
 class CompletionResult(NamedTuple):
     """Result of a request.
 
     Attributes:
-        parts: the choices in order; empty if streamed.
-        num_prompt_tokens: total over the prompts, as given or tokenised.
-        num_generated: total over the choices, `</s>` included.
+        choices: the choices in order; empty if streamed.
+        usage: totals over the prompts, and over the choices, `</s>` included.
         finish_reasons: of the choices, in order.
     """
 
-    parts: list[ChoiceChunk]
-    num_prompt_tokens: int
-    num_generated: int
+    choices: list[CompletionChoice]
+    usage: CompletionUsage
     finish_reasons: list[str]
 
 
 def complete_prompts(
-    loaded: LoadedModel, command: CompletionCommand, limits: Limits, *, stream: bool = False
+    loaded: LoadedModel, request: CompletionRequest, parameters: DecodingParameters | None, limits: Limits
 ) -> Work[ChoiceChunk, CompletionResult]:
-    """Echo, score and continue the prompts of a request.
+    """Echo, score and continue the prompts of a request; with `stream` its choices are events, part by part.
 
     Args:
         loaded: the model.
-        command: the request.
+        request: the request.
+        parameters: its decoding parameters; None to only echo the prompts.
         limits: of one request.
-        stream: whether to yield the choices as events, part by part.
 
     Raises:
         InvalidInputError: a prompt has a wrong id or too many tokens, or the reply would be too long.
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
-    prompts = yield from _prepare(loaded, command, limits)
-    _check_entries(prompts, command, limits)
-    if command.echo and command.logprobs is not None:
-        yield from _score_prompts(loaded, prompts, command)
-    choices = ChunkBuilder(loaded, command, prompts)
-    num_prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
-    if command.parameters is None:
-        echoes = [choices.echo(choice, LENGTH) for choice in range(len(prompts) * command.n)]
-        if stream:
+    prompts = yield from _encode_prompts(loaded, request, limits)
+    _check_entries(prompts, request, parameters, limits)
+    if request.echo and request.logprobs is not None:
+        yield from _score_prompts(loaded, prompts, request)
+    builder = ChunkBuilder(loaded, request, prompts)
+    num_prompt_tokens = sum(len(prompt.tokens.ids) for prompt in prompts)
+    num_choices = len(prompts) * request.num_choices
+    if parameters is None:
+        echoes = [builder.echo(choice, LENGTH) for choice in range(num_choices)]
+        if request.stream:
             yield from echoes
-        return CompletionResult([] if stream else echoes, num_prompt_tokens, 0, [LENGTH] * len(echoes))
-    if stream and command.echo:
-        for choice in range(len(prompts) * command.n):
-            yield choices.echo(choice, None)
+        usage = CompletionUsage(num_prompt_tokens, 0, num_prompt_tokens)
+        choices = [] if request.stream else [chunk.choice for chunk in echoes]
+        return CompletionResult(choices, usage, [LENGTH] * num_choices)
+    if request.stream and request.echo:
+        for choice in range(num_choices):
+            yield builder.echo(choice, None)
     continuing: Work[Any, list[Continuation]] = continue_prompts(
         loaded,
-        [prompt.ids[1:] if prompt.starts_with_bos else prompt.ids for prompt in prompts],
-        command.parameters,
-        continues=[prompt.continues for prompt in prompts],
-        bos=[prompt.after_bos or prompt.starts_with_bos for prompt in prompts],
+        [prompt.to_continue() for prompt in prompts],
+        parameters,
         limits=limits,
-        top=command.logprobs or None,
-        stream=stream,
+        top=request.logprobs,
+        stream=bool(request.stream),
     )
-    if stream:
-        done = yield from _stream_chunks(continuing, choices)
+    choices = []
+    if request.stream:
+        done = yield from _stream_chunks(continuing, builder)
     else:
         done = yield from continuing
-    parts: list[ChoiceChunk] = []
-    for item in [] if stream else done:
-        if parts:
-            yield None
-        parts.append(choices.complete_choice(item))
-    generated = sum(num_generated(item) for item in done)
-    return CompletionResult(parts, num_prompt_tokens, generated, [item.finish_reason for item in done])
+        for item in done:
+            if choices:
+                yield None
+            choices.append(builder.complete_choice(item))
+    generated = sum(len(item.token_ids) + item.ended_by_eos for item in done)
+    usage = CompletionUsage(num_prompt_tokens, generated, num_prompt_tokens + generated)
+    return CompletionResult(choices, usage, [item.finish_reason for item in done])
 
 
-def _prepare(
-    loaded: LoadedModel, command: CompletionCommand, limits: Limits
+def _encode_prompts(
+    loaded: LoadedModel, request: CompletionRequest, limits: Limits
 ) -> Work[Any, list[EncodedPrompt]]:
-    def prepare(named: tuple[str, TextOrIds]) -> EncodedPrompt:
-        parameter, given = named
+    def encode(index: int) -> EncodedPrompt:
+        parameter, given = request.prompts[index]
         ids = encode_within(loaded, given, limits, parameter=parameter)
         if isinstance(given, str):
-            return EncodedPrompt(
-                given, ids, after_bos=True, continues=len(ids) > 0 and not given[-1].isspace()
-            )
+            continues = len(ids) > 0 and not given[-1].isspace()
+            return EncodedPrompt(given, Prompt(index, ids, bos=True, continues=continues), no_entries())
         if not len(ids):
             raise InvalidInputError(
                 f'{parameter} is an empty list; "" or [{BOS}] is the start of a sentence', parameter=parameter
             )
         text = loaded.tokenizer.decode(ids.tolist())
         spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-PROMPT_TOKENS_PER_STEP:].tolist())
-        return EncodedPrompt(text, ids, after_bos=False, continues=spells)
+        return EncodedPrompt(text, Prompt(index, ids, bos=False, continues=spells), no_entries())
 
-    return (yield from map_in_steps(command.prompts, prepare, size=lambda named: len(named[1])))
-
-
-def _check_entries(prompts: Sequence[EncodedPrompt], command: CompletionCommand, limits: Limits) -> None:
-    """Refuse a reply with too many entries."""
-    if command.echo and command.n > 1:
-        _check_echoes(prompts, command.n, limits)
-    if command.logprobs is None:
-        return
-    tokens = sum(len(prompt.ids) for prompt in prompts) if command.echo else 0
-    if command.parameters is not None:
-        tokens += len(prompts) * command.parameters.max_tokens
-    limits.check_entries(
-        tokens * command.n * max(command.logprobs, 1),
-        parameter="logprobs",
-        description=f"logprobs is {command.logprobs} for {tokens * command.n} tokens",
-        instead="ask for fewer prompts at once",
-    )
+    prompts = request.prompts
+    return (yield from map_in_steps(range(len(prompts)), encode, size=lambda index: len(prompts[index][1])))
 
 
-def _check_echoes(prompts: Sequence[EncodedPrompt], n: int, limits: Limits) -> None:
-    """Refuse to repeat too many characters of prompts: each choice echoes its prompt."""
+def _check_entries(
+    prompts: Sequence[EncodedPrompt],
+    request: CompletionRequest,
+    parameters: DecodingParameters | None,
+    limits: Limits,
+) -> None:
+    """Refuse a reply with too many entries, or one that repeats too many characters of prompts."""
+    n = request.num_choices
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
-    if characters > limit:
+    if request.echo and n > 1 and characters > limit:
         raise InvalidInputError(
             f"n is {n}, so that with echo the choices repeat {characters} characters of prompts; at most {limit} are "
             "repeated in one reply",
             parameter="n",
         )
+    if request.logprobs is None:
+        return
+    tokens = sum(len(prompt.tokens.ids) for prompt in prompts) if request.echo else 0
+    if parameters is not None:
+        tokens += len(prompts) * parameters.max_tokens
+    limits.check_entries(
+        tokens * n * max(request.logprobs, 1),
+        parameter="logprobs",
+        description=f"logprobs is {request.logprobs} for {tokens * n} tokens",
+        instead="ask for fewer prompts at once",
+    )
 
 
 def _score_prompts(
-    loaded: LoadedModel, prompts: Sequence[EncodedPrompt], command: CompletionCommand
+    loaded: LoadedModel, prompts: Sequence[EncodedPrompt], request: CompletionRequest
 ) -> Work[Any, None]:
     """Score the tokens of prompts and fill in their entries."""
-    nonempty = [prompt for prompt in prompts if len(prompt.ids)]
+    nonempty = [prompt for prompt in prompts if len(prompt.tokens.ids)]
     scores = yield from score_prompt_tokens(
-        loaded.model,
-        [PromptTokens(prompt.ids, prompt.after_bos) for prompt in nonempty],
-        top=command.logprobs or 0,
+        loaded.model, [prompt.tokens for prompt in nonempty], top=request.logprobs or 0
     )
-    for prompt, scored in zip(nonempty, scores, strict=True):
-        builder = EntryBuilder(loaded, continues=False, as_ids=command.as_ids)
-        logprobs = scored.log_probs.tolist()
-        for index, token in enumerate(prompt.ids.tolist()):
+    as_ids = bool(request.return_tokens_as_token_ids)
+    for prompt, (log_probs, tops) in zip(nonempty, scores, strict=True):
+        builder = EntryBuilder(loaded, continues=False, as_ids=as_ids)
+        logprobs = log_probs.tolist()
+        for index, token in enumerate(prompt.tokens.ids.tolist()):
             if index % PROMPT_TOKENS_PER_STEP == PROMPT_TOKENS_PER_STEP - 1:
                 yield None
-            builder.add(prompt.entries, token, logprobs[index] if index else None, scored.at(index))
+            top = TopTokens(tops.ids[index], tops.log_probs[index])
+            builder.add(prompt.entries, token, logprobs[index] if index else None, top)
 
 
 def _stream_chunks(

@@ -4,18 +4,18 @@ Imports compiled kernels, which would delay the start of the service.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from models.calls import next_log_probs, step
+from models.calls import Predict, Step
 from models.decoding.batch import SequenceBatch, row_seed
 from models.decoding.beam_search import BeamSearch, FinishedBeam
 from models.decoding.rules import compile_rules
 from models.decoding.stopping import StopBytes
 from models.decoding.top_k import top_tokens_of_rows
 from models.vocabulary import EOS
-from service.engine.decode import DecodeState, Generated, decode
+from service.engine.decode import Decode, DecodeState, Generated
 from service.engine.job import Work
 from service.use_cases.choices import (
     Continuation,
@@ -27,13 +27,6 @@ from service.use_cases.choices import (
 )
 
 
-class _Row(NamedTuple):
-    """The j-th continuation of a prompt."""
-
-    prompt: Prompt
-    sample: int
-
-
 def sample_prompts(
     task: DecodeTask, prompts: Sequence[Prompt]
 ) -> Work[TokenEvent | Continuation, list[Continuation]]:
@@ -42,7 +35,7 @@ def sample_prompts(
     Returns:
         All continuations, in order of prompts.
     """
-    rows = [_Row(prompt, sample) for prompt in prompts for sample in range(task.parameters.num_samples)]
+    rows = [(prompt, sample) for prompt in prompts for sample in range(task.parameters.num_samples)]
     done: list[Continuation] = []
     for part in task.parts(rows, 1):
         done += yield from _sample_rows(task, part)
@@ -50,19 +43,22 @@ def sample_prompts(
 
 
 def _sample_rows(
-    task: DecodeTask, rows: Sequence[_Row]
+    task: DecodeTask, rows: Sequence[tuple[Prompt, int]]
 ) -> Work[TokenEvent | Continuation, list[Continuation]]:
-    """Sample R rows together, dropping finished rows."""
+    """Sample R rows together, each the j-th continuation of a prompt, dropping finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
-    builders = [_builder(task, row) for row in rows]
+    per_prompt = task.parameters.num_samples
+    builders = [
+        ContinuationBuilder(task, prompt, prompt.number * per_prompt + sample) for prompt, sample in rows
+    ]
     done = [builder.continuation for builder in builders]
-    state = yield from prefill_prompts(task, [row.prompt for row in rows])
+    state = yield from prefill_prompts(task, [prompt for prompt, _ in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
     # streams and stop strings need the text after every token; otherwise all tokens are generated in one block
     block = 1 if task.stream or task.parameters.stop else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
-        generated: Generated = yield from decode(model, decoding, block, top=task.top, last=last)
+        generated = yield from Decode(model, decoding, block, task.top, last)
         yield from _extend(task, builders, generated)
         unended = [item for item, tokens in zip(builders, generated.tokens, strict=True) if tokens[-1] != EOS]
         live = [row for row, builder in enumerate(unended) if not builder.full]
@@ -97,23 +93,13 @@ def _extend(
             yield ended
 
 
-def _batch(task: DecodeTask, rows: Sequence[_Row]) -> SequenceBatch:
+def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatch:
     """Create the batch of rows, nothing generated yet; rows of a prompt share its rules."""
     parameters = task.parameters
-    prompts = {row.prompt.number: row.prompt for row in rows}
+    prompts = {prompt.number: prompt for prompt, _ in rows}
     rules = {number: compile_rules(parameters, prompt.ids, task.banned) for number, prompt in prompts.items()}
-    seeds = [row_seed(parameters.seed or 0, row.prompt.number, row.sample) for row in rows]
-    return SequenceBatch.of([rules[row.prompt.number] for row in rows], seeds)
-
-
-def _builder(task: DecodeTask, row: _Row) -> ContinuationBuilder:
-    return ContinuationBuilder(
-        task.loaded,
-        task.parameters,
-        choice=row.prompt.number * task.parameters.num_samples + row.sample,
-        prompt=row.prompt.number,
-        continues=row.prompt.continues,
-    )
+    seeds = [row_seed(parameters.seed or 0, prompt.number, sample) for prompt, sample in rows]
+    return SequenceBatch.of([rules[prompt.number] for prompt, _ in rows], seeds)
 
 
 def beam_search(
@@ -140,9 +126,16 @@ def _run_beams(
     """Step the beams of all prompts together until all searches end."""
     parameters, model = task.parameters, task.loaded.model
     state = yield from prefill_prompts(task, prompts)
-    log_probs = yield from next_log_probs(model, state)
+    log_probs = yield from Predict(model, state)
     batch = SequenceBatch.of([compile_rules(parameters, prompt.ids, task.banned) for prompt in prompts])
-    searches = [BeamSearch(parameters, row, _stops(task, prompt)) for row, prompt in enumerate(prompts)]
+    tokenizer = task.loaded.tokenizer
+    searches = []
+    for row, prompt in enumerate(prompts):
+        stops = None
+        if parameters.stop:
+            strip_space = tokenizer.leading_space and not prompt.continues
+            stops = StopBytes(parameters.stop, tokenizer.token_bytes, strip_space=strip_space)
+        searches.append(BeamSearch(parameters, row, stops))
     while True:
         tops = top_tokens_of_rows(log_probs, task.top) if task.top else None
         rows = batch.rows()
@@ -159,15 +152,7 @@ def _run_beams(
         batch = batch.select(before).append(
             tokens, np.array([link.info.logprob for link in links], np.float32)
         )
-        state, log_probs = yield from step(model, state.select(before), tokens)
-
-
-def _stops(task: DecodeTask, prompt: Prompt) -> StopBytes | None:
-    tokenizer, stops = task.loaded.tokenizer, task.parameters.stop
-    if not stops:
-        return None
-    strip_space = tokenizer.leading_space and not prompt.continues
-    return StopBytes(stops, tokenizer.token_bytes, strip_space=strip_space)
+        state, log_probs = yield from Step(model, state.select(before), tokens)
 
 
 def _build_continuation(
@@ -175,13 +160,7 @@ def _build_continuation(
 ) -> Work[TokenEvent | Continuation, Continuation]:
     """Build a continuation from a finished beam; yield its events if streaming."""
     choice = prompt.number * task.parameters.n + rank
-    builder = ContinuationBuilder(
-        task.loaded,
-        task.parameters,
-        choice=choice,
-        prompt=prompt.number,
-        continues=prompt.continues,
-    )
+    builder = ContinuationBuilder(task, prompt, choice)
     for _, token, (logprob, top) in finished.nodes():
         text = builder.push([token], [logprob], [] if top is None else [top])
         if task.stream:

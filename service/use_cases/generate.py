@@ -1,4 +1,4 @@
-"""Continuation of prompts: the core of /v1/generate and /v1/completions.
+"""Continuation of prompts: POST /v1/generate, and what it shares with /v1/completions.
 
 The rows of all prompts are stepped together. Choice `prompt * n + j` is the j-th continuation of a
 prompt; it depends on its prompt, the parameters and the seed only.
@@ -6,29 +6,196 @@ prompt; it depends on its prompt, the parameters and the seed only.
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
 
-from models.arrays import TokenIds
-from models.decoding.parameters import BEAM, DecodingParameters
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParameters
 from models.decoding.rules import BannedSequences
 from models.decoding.stopping import spellings
 from models.errors import InvalidInputError
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import Choice, GenerateReply, Usage
+from service.schemas.wire import (
+    BadWords,
+    Biases,
+    DiversityPenalty,
+    LengthPenalty,
+    NonNegative,
+    NumBeams,
+    NumChoices,
+    OneContext,
+    Penalty,
+    Positive,
+    Probability,
+    RepetitionPenalty,
+    Seed,
+    Share,
+    Stops,
+    Temperature,
+    TimedRequest,
+    schema_only,
+    shared_fields,
+)
 from service.use_cases.choices import Continuation, DecodeTask, Prompt, TokenEvent
-from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, encode_within
+from service.use_cases.inputs import Limits, check_reads_forward, encode_within
+from service.use_cases.next_token import token_candidates
+
+MAX_ALTERNATIVES = 20
+FlagOrCount = Annotated[
+    Annotated[bool, Tag("<flag>")] | Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES), Tag("<count>")],
+    Discriminator(
+        lambda value: {bool: "<flag>", int: "<count>"}.get(type(value)),
+        custom_error_type="flag_or_count",
+        custom_error_message=f"input should be true, false or a number from 0 to {MAX_ALTERNATIVES}",
+    ),
+]
+"""True, false, or how many."""
+
+
+class GenerateRequest(TimedRequest):
+    """Continue a text."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "prompt": "Return the",
+                    "max_tokens": 24,
+                    "temperature": 0.7,
+                    "top_p": 0.9,
+                    "seed": 2,
+                    "stop": ["."],
+                },
+                {"prompt": "Return the", "strategy": "beam", "num_beams": 8, "n": 2, "max_tokens": 12},
+                {"prompt": "Return the", "max_tokens": 3, "seed": 2, "stream": True},
+            ]
+        }
+    )
+
+    prompt: OneContext = ""
+    """A text or token ids; empty for the start of a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    strategy: Annotated[str, schema_only(enum=STRATEGIES)] = SAMPLE
+    """`greedy` takes the most probable token, `sample` draws one, `beam` searches for the most probable whole."""
+    max_tokens: Positive = 64
+    """At most so many tokens."""
+    min_tokens: NonNegative = 0
+    """The end of the sentence comes after at least so many tokens."""
+    ignore_eos: bool = False
+    """Go on past the ends of sentences, up to `max_tokens`."""
+    temperature: Temperature = 1.0
+    """0 means greedy."""
+    top_k: Positive | None = None
+    """Draw among the k most probable tokens."""
+    typical_p: Share = 1.0
+    """Of those, draw among the fewest with this probability whose surprisal is nearest to the entropy."""
+    top_p: Share = 1.0
+    """Of those, draw among the fewest most probable ones that together have this probability."""
+    min_p: Probability = 0.0
+    """Of those, draw among the ones with at least this share of the greatest probability."""
+    repetition_penalty: RepetitionPenalty = 1.0
+    """The probability of a token of the prompt or the continuation is raised to this power."""
+    presence_penalty: Penalty = 0.0
+    """Subtracted from the log-probability of a token that was generated."""
+    frequency_penalty: Penalty = 0.0
+    """Subtracted as often as it was."""
+    logit_bias: Biases = Field(default_factory=dict)
+    """Token ids, as strings, and what is added to their log-probabilities, -100 to 100."""
+    bad_words: BadWords = Field(default_factory=list)
+    """Texts that are not to be generated."""
+    n: NumChoices = 1
+    """How many continuations."""
+    best_of: NumChoices | None = None
+    """How many to draw; the `n` with the highest mean log-probability are returned."""
+    num_beams: NumBeams | None = None
+    """With `beam`: continuations kept while searching; 4, or `n`, if it is left out."""
+    length_penalty: LengthPenalty = 1.0
+    """With `beam`: continuations are ranked by log-probability / length ** length_penalty."""
+    early_stopping: bool = False
+    """With `beam`: end once `num_beams` continuations are finished, though others could still be better."""
+    num_beam_groups: NumBeams = 1
+    """With `beam`: search in so many groups, each avoiding the tokens of those before it."""
+    diversity_penalty: DiversityPenalty = 0.0
+    """With groups: by how much a token is avoided for each beam that took it."""
+    seed: Seed | None = None
+    """The same seed gives the same text."""
+    stop: Stops = Field(default_factory=list)
+    """The text ends before the first of these."""
+    logprobs: FlagOrCount = False
+    """Whether to report the model's own log-probability of each token; a number k adds the k most probable ones."""
+    stream: bool = False
+    """Whether to send tokens as server-sent events."""
+
+    @property
+    def num_alternatives(self) -> int | None:
+        """Number of most probable tokens to report at each position; None to report no log-probabilities."""
+        if isinstance(self.logprobs, bool):
+            return 0 if self.logprobs else None
+        return self.logprobs
+
+    def parameters(self, limits: Limits) -> DecodingParameters:
+        """Return the decoding parameters.
+
+        Raises:
+            InvalidInputError: a value is outside its limits.
+        """
+        return decoding_parameters(self, limits, stream=self.stream)
+
+
+def decoding_parameters(
+    request: TimedRequest, limits: Limits, *, stream: bool, **converted: Any
+) -> DecodingParameters:
+    """Return the decoding parameters of a request, whose fields that are null have their defaults.
+
+    Args:
+        request: with `max_tokens`, `logit_bias` and `stop`, and other fields of the parameters.
+        limits: of one request.
+        stream: whether the choices are streamed.
+        converted: values instead of those of the request.
+
+    Raises:
+        InvalidInputError: a value is outside its limits, or the parameters do not allow streaming.
+    """
+    given = shared_fields(request, DecodingParameters) | converted
+    if given["max_tokens"] > limits.max_new_tokens:
+        raise InvalidInputError(
+            f"max_tokens is {given['max_tokens']}; this service generates at most {limits.max_new_tokens}",
+            parameter="max_tokens",
+        )
+    given["logit_bias"] = _read_biases(given.get("logit_bias", {}))
+    stop = given.get("stop", ())
+    given["stop"] = (stop,) if isinstance(stop, str) else stop
+    parameters = DecodingParameters(**given)
+    if stream and parameters.num_samples > parameters.n:
+        raise InvalidInputError(
+            f"best_of is {parameters.best_of} and n is {parameters.n}: which are the best is known at the end, so "
+            "they cannot be streamed",
+            parameter="best_of",
+        )
+    return parameters
+
+
+def _read_biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    """Parse biases by token id from a JSON object."""
+    for name in given:
+        if not (name.isascii() and name.isdigit() and len(name) <= 10):
+            raise InvalidInputError(
+                f"logit_bias has the key {name[:20]!r}; keys must be token ids", parameter="logit_bias"
+            )
+    return tuple((int(name), bias) for name, bias in given.items())
 
 
 def continue_prompts(
     loaded: LoadedModel,
-    prompts: Sequence[TokenIds],
+    prompts: Sequence[Prompt],
     parameters: DecodingParameters,
     *,
-    continues: Sequence[bool],
     limits: Limits,
-    bos: Sequence[bool] | None = None,
     top: int | None = None,
     stream: bool = False,
 ) -> Work[TokenEvent | Continuation, list[Continuation]]:
@@ -36,11 +203,9 @@ def continue_prompts(
 
     Args:
         loaded: the model.
-        prompts: checked ids [T] of each, without `<s>`; possibly none.
+        prompts: prompts to continue.
         parameters: decoding parameters.
-        continues: for each prompt, whether text precedes its continuation, whose first space is then kept.
         limits: of one request.
-        bos: for each prompt, whether the model starts after `<s>`, else from its empty state; all do if left out.
         top: number of most probable tokens to report at each position; none if 0 or left out.
         stream: whether to yield events: a `TokenEvent` per token, and each `Continuation` at its end. Beam search
             yields all events of a choice at the end, when its text is final.
@@ -50,14 +215,16 @@ def continue_prompts(
         give fewer if fewer than n distinct ones exist.
 
     Raises:
-        InvalidInputError: an id of `logit_bias` is outside the vocabulary, a limit is exceeded, or the
-            parameters do not allow streaming.
+        InvalidInputError: an id of `logit_bias` is outside the vocabulary, or a limit is exceeded.
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
-    _check_biases(loaded, parameters)
-    if stream:
-        check_streams(parameters)
+    for token_id, _ in parameters.logit_bias:
+        if not 0 <= token_id < loaded.vocab_size:
+            raise InvalidInputError(
+                f"logit_bias has the token {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
+                parameter=f"logit_bias.{token_id}",
+            )
     choices = len(prompts) * parameters.n
     limits.check_entries(
         choices * parameters.max_tokens * max(1, top or 0),
@@ -66,55 +233,23 @@ def continue_prompts(
         + (f" with {top} alternatives a token" if top else ""),
         instead="ask in several requests",
     )
-    banned = yield from _banned_sequences(loaded, parameters)
+    banned = None
+    if parameters.bad_words:
+        found = yield from map_in_steps(
+            parameters.bad_words,
+            lambda text: spellings(loaded.tokenizer, text),
+            size=lambda text: 16 * len(text),
+        )
+        banned = BannedSequences(ids for sequences in found for ids in sequences)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
-    starts = [True] * len(prompts) if bos is None else bos
-    given = [
-        Prompt(number, ids, after_bos, continued)
-        for number, (ids, after_bos, continued) in enumerate(zip(prompts, starts, continues, strict=True))
-    ]
     task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), stream)
     # imported here so that the start of the service does not wait for compiled code; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
     if parameters.strategy == BEAM:
-        return (yield from beam_search(task, given))
-    return _best((yield from sample_prompts(task, given)), parameters)
-
-
-def check_streams(parameters: DecodingParameters) -> None:
-    """Refuse to stream choices selected among more continuations.
-
-    Raises:
-        InvalidInputError: `best_of` is above `n`.
-    """
-    if parameters.num_samples > parameters.n:
-        raise InvalidInputError(
-            f"best_of is {parameters.best_of} and n is {parameters.n}: which are the best is known at the end, so "
-            "they cannot be streamed",
-            parameter="best_of",
-        )
-
-
-def _check_biases(loaded: LoadedModel, parameters: DecodingParameters) -> None:
-    for token_id, _ in parameters.logit_bias:
-        if not 0 <= token_id < loaded.vocab_size:
-            raise InvalidInputError(
-                f"logit_bias has the token {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
-                parameter=f"logit_bias.{token_id}",
-            )
-
-
-def _banned_sequences(
-    loaded: LoadedModel, parameters: DecodingParameters
-) -> Work[TokenEvent | Continuation, BannedSequences | None]:
-    if not parameters.bad_words:
-        return None
-    found = yield from map_in_steps(
-        parameters.bad_words, lambda text: spellings(loaded.tokenizer, text), size=lambda text: 16 * len(text)
-    )
-    return BannedSequences(ids for sequences in found for ids in sequences)
+        return (yield from beam_search(task, prompts))
+    return _best((yield from sample_prompts(task, prompts)), parameters)
 
 
 def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[Continuation]:
@@ -130,63 +265,75 @@ def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[C
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateCommand:
-    """A valid request for continuations.
-
-    Attributes:
-        prompt: text or ids to continue; empty for the start of a sentence.
-        parameters: decoding parameters.
-        model: address; None for the default.
-        top: number of most probable tokens to report with each token; None to omit even its own
-            log-probability.
-        stream: whether to yield events.
-    """
-
-    prompt: TextOrIds
-    parameters: DecodingParameters
-    model: str | None
-    top: int | None = None
-    stream: bool = False
-
-
 class GenerateResult(NamedTuple):
     """The continuations of a prompt.
 
     Attributes:
-        num_prompt_tokens: tokens of the prompt.
+        usage: numbers of tokens, without `</s>`.
         choices: its continuations.
     """
 
-    num_prompt_tokens: int
+    usage: Usage
     choices: list[Continuation]
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens of all continuations, without `</s>`."""
-        return sum(len(choice.token_ids) for choice in self.choices)
 
 
 def generate(
-    loaded: LoadedModel, command: GenerateCommand, limits: Limits
+    loaded: LoadedModel, request: GenerateRequest, parameters: DecodingParameters, limits: Limits
 ) -> Work[TokenEvent | Continuation, GenerateResult]:
     """Continue a prompt `n` times.
 
     `<unk>` is never chosen. The same seed gives the same text, whatever other requests are served.
 
+    Args:
+        loaded: the model.
+        request: the request.
+        parameters: its decoding parameters.
+        limits: of one request.
+
     Raises:
         InvalidInputError: the prompt has a wrong id or too many tokens, or a parameter is not for this model.
         UnsupportedParameterError: the model reads from right to left.
     """
-    ids = encode_within(loaded, command.prompt, limits, parameter="prompt")
-    continues = len(ids) > 0 and not (isinstance(command.prompt, str) and command.prompt[-1].isspace())
+    ids = encode_within(loaded, request.prompt, limits, parameter="prompt")
+    continues = len(ids) > 0 and not (isinstance(request.prompt, str) and request.prompt[-1].isspace())
     choices = yield from continue_prompts(
         loaded,
-        [ids],
-        command.parameters,
-        continues=[continues],
+        [Prompt(0, ids, bos=True, continues=continues)],
+        parameters,
         limits=limits,
-        top=command.top,
-        stream=command.stream,
+        top=request.num_alternatives,
+        stream=request.stream,
     )
-    return GenerateResult(len(ids), choices)
+    num_tokens = sum(len(choice.token_ids) for choice in choices)
+    return GenerateResult(Usage(len(ids), num_tokens, len(ids) + num_tokens), choices)
+
+
+def generate_reply(loaded: LoadedModel, result: GenerateResult, *, alternatives: int | None) -> GenerateReply:
+    """Return the reply with all continuations; see `num_alternatives` of the request."""
+    choices = [choice_reply(loaded, one, alternatives=alternatives, whole=True) for one in result.choices]
+    return GenerateReply(loaded.address, choices, result.usage)
+
+
+def choice_reply(
+    loaded: LoadedModel,
+    part: TokenEvent | Continuation,
+    *,
+    alternatives: int | None,
+    whole: bool = False,
+) -> Choice:
+    """Return a choice in wire format: the whole, or the next piece of it, which is a token or its end."""
+    if isinstance(part, TokenEvent):
+        tops = [] if part.top is None else [part.top]
+        pieces = part.text, [part.token_id], [part.logprob], tops
+    else:
+        pieces = (part.text, part.token_ids, part.logprobs, part.tops) if whole else (part.rest, [], [], [])
+    text, token_ids, logprobs, tops = pieces
+    return Choice(
+        part.choice,
+        text,
+        token_ids,
+        None if alternatives is None else logprobs,
+        [token_candidates(loaded, top) for top in tops] if alternatives else None,
+        part.score if isinstance(part, Continuation) else None,
+        part.finish_reason if isinstance(part, Continuation) else None,
+    )

@@ -6,7 +6,7 @@ see everything in text order, `</s>` last.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from models.errors import ContextLengthError, InvalidInputError, UnsupportedPara
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.wire import TextOrIds
 
 MAX_CHARACTERS_PER_TOKEN = 16
 """Characters accepted per token of the token limit; longer texts are refused without tokenising."""
@@ -100,10 +101,6 @@ class Limits:
                 "in one sequence",
                 parameter=parameter,
             )
-
-
-TextOrIds: TypeAlias = str | tuple[int, ...]
-"""A text, or token ids not yet checked against a vocabulary."""
 
 
 class EncodedText(NamedTuple):
@@ -213,19 +210,6 @@ def check_reads_forward(loaded: LoadedModel) -> None:
             f"model {loaded.address} reads from right to left; it scores and re-ranks, but cannot tell what comes next",
             parameter="model",
         )
-
-
-def to_model_order(loaded: LoadedModel, sequence: EncodedText, *, parameter: str) -> EncodedText:
-    """Convert a sequence to the reading order of the model.
-
-    Raises:
-        UnsupportedParameterError: the model reads backward, and there is a context.
-    """
-    if not loaded.reads_backward:
-        return sequence
-    if len(sequence.context):
-        raise no_context_error(loaded, parameter=parameter)
-    return sequence._replace(text=np.ascontiguousarray(sequence.text[::-1]))
 
 
 def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:

@@ -4,60 +4,68 @@ Words are found by a search over all their tokenisations.
 """
 
 import math
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
-from models.arrays import FloatArray, TokenIds
-from models.calls import next_log_probs, step, top_k
+from models.arrays import FloatArray
+from models.calls import Predict, Rank
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings, next_step_batch
+from models.completion.search import CompletionSearch, CompletionSettings, run_searches
 from models.decoding.top_k import top_tokens
 from models.errors import InvalidInputError, UnsupportedParameterError
-from models.language_model import LOG_ZERO, TopKPredictor, TopTokens, entropy_bits, supports
+from models.language_model import LOG_ZERO, TopKPredictor, TopTokens, entropy_bits, finite_logprob, supports
 from service.engine.batching import materialize, view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.schemas.replies import NextTokenResult, NextWordResult, TokenCandidate, WordCandidate
+from service.schemas.wire import OneOrMoreContexts, TextOrIds, TimedRequest, named_contexts
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
-from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, encode, encode_each
+from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
 from service.use_cases.prefill import context_groups, prefill
 
 
-@dataclass(frozen=True, slots=True)
-class NextTokenCommand:
-    """A valid request for next tokens.
+class NextTokenRequest(TimedRequest):
+    """Predict the next tokens or words after one or more contexts."""
 
-    Attributes:
-        contexts: each with its name in the request, for messages.
-        top_k: at least 1; checked against the vocabulary once the model is known.
-        entropy: whether to report the entropy.
-        model: address; None for the default.
-    """
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"context": "Return the", "top_k": 3},
+                {"context": ["Return the", "Raise an"], "top_k": 2, "entropy": False},
+                {"context": "Return the", "top_k": 3, "unit": "word"},
+            ]
+        }
+    )
 
-    contexts: tuple[tuple[str, TextOrIds], ...]
-    top_k: int
-    entropy: bool
-    model: str | None
+    context: OneOrMoreContexts
+    """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    top_k: int = Field(default=10, ge=1)
+    """How many candidates to rank; at most the vocabulary's size, or 100 words."""
+    entropy: bool = True
+    """Whether to report each whole distribution's entropy; without it an n-gram model need not compute the whole."""
+    unit: Literal["token", "word"] = "token"
+    """What to rank. Words are put together from tokens, exactly; their contexts must be texts, and have no entropy."""
+
+    @cached_property
+    def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
+        """Each context with its name in the request, for messages."""
+        return named_contexts(self.context, parameter="context")
 
 
-class NextTokens(NamedTuple):
-    """Next tokens after one context.
-
-    Attributes:
-        top: the most probable tokens.
-        entropy_bits: entropy of the full distribution; None if not requested.
-    """
-
-    top: TopTokens
-    entropy_bits: float | None
+RankedTokens: TypeAlias = tuple[TopTokens, float | None]
+"""The most probable tokens after a context, and the entropy of the full distribution if it is requested."""
 
 
 def rank_next_tokens(
-    loaded: LoadedModel, command: NextTokenCommand, limits: Limits
-) -> Work[Any, list[NextTokens]]:
+    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
+) -> Work[Any, list[RankedTokens]]:
     """Rank the most probable next tokens after each context.
 
     Raises:
@@ -65,40 +73,36 @@ def rank_next_tokens(
         UnsupportedParameterError: the model reads from right to left.
     """
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
-    if command.top_k > largest:
+    if request.top_k > largest:
         bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
-        raise InvalidInputError(f"top_k is {command.top_k}; {bound} {largest} tokens", parameter="top_k")
-    check_top_k(command, limits, instead="accept application/octet-stream for whole distributions")
-    contexts = yield from _encode_contexts(loaded, command, limits)
-    ranked: list[NextTokens] = []
+        raise InvalidInputError(f"top_k is {request.top_k}; {bound} {largest} tokens", parameter="top_k")
+    _check_entries(request, limits, "accept application/octet-stream for whole distributions")
+    check_reads_forward(loaded)
+    contexts = yield from encode_each(loaded, request.contexts, limits)
+    ranked: list[RankedTokens] = []
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
-        ranked += yield from _rank(loaded, state, command)
+        ranked += yield from _rank(loaded, state, request)
     return ranked
 
 
-def check_top_k(command: NextTokenCommand, limits: Limits, *, instead: str) -> None:
-    """Refuse to rank more candidates than a reply may have.
+def next_token_result(loaded: LoadedModel, ranked: RankedTokens) -> NextTokenResult:
+    """Return the next tokens of one context in wire format."""
+    top, entropy = ranked
+    return NextTokenResult(token_candidates(loaded, top), entropy)
 
-    Args:
-        command: the request.
-        limits: of one request.
-        instead: the alternative for this many, for the message.
 
-    Raises:
-        InvalidInputError: there are too many.
-    """
-    count = len(command.contexts)
-    limits.check_entries(
-        count * command.top_k,
-        parameter="top_k",
-        description=f"top_k is {command.top_k} for {count} contexts",
-        instead=instead,
-    )
+def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenCandidate]:
+    """Return the most probable tokens of one position in wire format."""
+    texts = loaded.token_texts
+    return [
+        TokenCandidate(i, texts[i], finite_logprob(logprob))
+        for i, logprob in zip(top.ids.tolist(), top.log_probs.tolist(), strict=True)
+    ]
 
 
 def next_distributions(
-    loaded: LoadedModel, command: NextTokenCommand, limits: Limits
+    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
     """Compute the full distribution after each context, as events of blocks of rows [b, V], in order.
 
@@ -106,36 +110,36 @@ def next_distributions(
         InvalidInputError: a context is wrong.
         UnsupportedParameterError: the model reads from right to left.
     """
-    contexts = yield from _encode_contexts(loaded, command, limits)
+    check_reads_forward(loaded)
+    contexts = yield from encode_each(loaded, request.contexts, limits)
     for group in context_groups([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         for rows in _row_blocks(state, loaded.vocab_size):
-            log_probs = yield from next_log_probs(loaded.model, rows)
+            log_probs = yield from Predict(loaded.model, rows)
             yield np.maximum(log_probs, np.float32(LOG_ZERO))
 
 
-def _encode_contexts(
-    loaded: LoadedModel, command: NextTokenCommand, limits: Limits
-) -> Work[Any, list[TokenIds]]:
-    check_reads_forward(loaded)
-    return (yield from encode_each(loaded, command.contexts, limits))
+def _check_entries(request: NextTokenRequest, limits: Limits, instead: str) -> None:
+    count, top_k = len(request.contexts), request.top_k
+    description = f"top_k is {top_k} for {count} contexts"
+    limits.check_entries(count * top_k, parameter="top_k", description=description, instead=instead)
 
 
-def _rank(loaded: LoadedModel, state: Any, command: NextTokenCommand) -> Work[Any, list[NextTokens]]:
+def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[Any, list[RankedTokens]]:
     """Rank the most probable tokens after each row of a state."""
-    ranked: list[NextTokens] = []
-    if not command.entropy and supports(loaded.model, TopKPredictor):
-        for rows in _row_blocks(state, command.top_k):
-            ids, log_probs = yield from top_k(loaded.model, rows, command.top_k)
-            ranked += [NextTokens(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
+    ranked: list[RankedTokens] = []
+    if not request.entropy and supports(loaded.model, TopKPredictor):
+        for rows in _row_blocks(state, request.top_k):
+            ids, log_probs = yield from Rank(loaded.model, rows, request.top_k)
+            ranked += [(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
         if ranked:  # before all blocks but the first, so that a single distribution is not delayed
             yield None
-        log_probs = yield from next_log_probs(loaded.model, rows)
-        entropies = entropy_bits(log_probs).tolist() if command.entropy else [None] * len(log_probs)
+        log_probs = yield from Predict(loaded.model, rows)
+        entropies = entropy_bits(log_probs).tolist() if request.entropy else [None] * len(log_probs)
         ranked += [
-            NextTokens(top_tokens(row, command.top_k), entropy)
+            (top_tokens(row, request.top_k), entropy)
             for row, entropy in zip(log_probs, entropies, strict=True)
         ]
     return ranked
@@ -165,46 +169,15 @@ def predict_next(
         entry = NextTokenEntry(len(ids))
         if len(ids) <= limits.max_tokens_per_sequence:
             state = yield from prefill(loaded, [ids], bos=True)
-            log_probs = yield from next_log_probs(loaded.model, state)
+            log_probs = yield from Predict(loaded.model, state)
             entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
         if loaded.next_token_cache is not None:
             loaded.next_token_cache.put(context, entry)
     return entry
 
 
-def run_completion_searches(loaded: LoadedModel, searches: Sequence[CompletionSearch]) -> Work[Any, None]:
-    """Run searches to their ends, their model steps batched."""
-    while (batch := next_step_batch(searches)) is not None:
-        batch.update(*(yield from step(loaded.model, batch.state, batch.tokens)))
-
-
 MAX_NEXT_WORDS = 100
 """Maximum number of words to rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class NextWord:
-    """A candidate for the next word.
-
-    Attributes:
-        text: the word.
-        logprob: natural-log probability that the text continues with this word and the word ends there.
-    """
-
-    text: str
-    logprob: float
-
-
-class NextWords(NamedTuple):
-    """Next words after one context.
-
-    Attributes:
-        words: the most probable first.
-        unexplored_mass: share of the probability of all words not covered by the search.
-    """
-
-    words: tuple[NextWord, ...]
-    unexplored_mass: float
 
 
 def max_word_steps(loaded: LoadedModel) -> int:
@@ -213,8 +186,8 @@ def max_word_steps(loaded: LoadedModel) -> int:
 
 
 def rank_next_words(
-    loaded: LoadedModel, command: NextTokenCommand, limits: Limits
-) -> Work[Any, list[NextWords]]:
+    loaded: LoadedModel, request: NextTokenRequest, limits: Limits
+) -> Work[Any, list[NextWordResult]]:
     """Rank the most probable next words after each context.
 
     Raises:
@@ -223,39 +196,32 @@ def rank_next_words(
         InvalidInputError: a context is wrong, or the reply would be too long.
     """
     check_reads_forward(loaded)
-    if command.top_k > MAX_NEXT_WORDS:
+    if request.top_k > MAX_NEXT_WORDS:
         raise UnsupportedParameterError(
-            f"top_k is {command.top_k}; at most {MAX_NEXT_WORDS} words are ranked", parameter="top_k"
+            f"top_k is {request.top_k}; at most {MAX_NEXT_WORDS} words are ranked", parameter="top_k"
         )
-    check_top_k(command, limits, instead="ask in several requests")
-    ranked: list[NextWords] = []
-    for parameter, context in command.contexts:
+    _check_entries(request, limits, "ask in several requests")
+    ranked: list[NextWordResult] = []
+    for parameter, context in request.contexts:
         if ranked:  # a cached context makes no model call to let other requests run
             yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(
                 f"{parameter} is token ids; with unit 'word' it must be a text", parameter=parameter
             )
-        ranked.append(
-            (yield from _rank_words_after(loaded, context, command.top_k, limits, parameter=parameter))
+        limits.check_characters(context, parameter=parameter)
+        typed = split_prefix(
+            loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
         )
+        entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
+        limits.check_length(entry.num_tokens, parameter=parameter)
+        settings = CompletionSettings(limit=request.top_k, max_steps=MAX_SEARCH_STEPS)
+        search = CompletionSearch(loaded.token_trie, typed.spelled, settings)
+        search.update(view(entry.state), entry.log_probs)
+        yield from run_searches(loaded.model, [search])
+        found = search.result()
+        words = [
+            WordCandidate(word.text, math.log(word.mass)) for word in found.completions if word.is_complete
+        ]
+        ranked.append(NextWordResult(words[: request.top_k], found.unexplored_mass))
     return ranked
-
-
-def _rank_words_after(
-    loaded: LoadedModel, context: str, count: int, limits: Limits, *, parameter: str
-) -> Work[Any, NextWords]:
-    limits.check_characters(context, parameter=parameter)
-    typed = split_prefix(
-        loaded.tokenizer, f"{context} " if context and not context[-1].isspace() else context
-    )
-    entry = yield from predict_next(loaded, typed.context, limits, parameter=parameter)
-    limits.check_length(entry.num_tokens, parameter=parameter)
-    search = CompletionSearch(
-        loaded.token_trie, typed.spelled, CompletionSettings(limit=count, max_steps=MAX_SEARCH_STEPS)
-    )
-    search.update(view(entry.state), entry.log_probs)
-    yield from run_completion_searches(loaded, [search])
-    found = search.result()
-    words = (NextWord(word.text, math.log(word.mass)) for word in found.completions if word.is_complete)
-    return NextWords(tuple(words)[:count], found.unexplored_mass)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.calls import consume
-from models.language_model import LanguageModel, pad_sequences
+from models.calls import Read
+from models.language_model import STATE, LanguageModel, pad_sequences
 from models.vocabulary import BOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.constants import SHORT_READ_TOKENS
@@ -61,14 +61,15 @@ def _prefill_cached(
     # a network reads two rows of a few tokens as fast as one, so both states come from one call
     if count < word and len(ids) - count <= SHORT_READ_TOKENS:
         tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
-        after = yield from consume(model, state.select(np.zeros(2, np.int64)), tokens, lengths)
+        after = (yield from Read(model, state.select(np.zeros(2, np.int64)), tokens, lengths, STATE)).state
         cache.put(ids[:word], after.select(np.zeros(1, np.int64)))
         state = materialize(after.select(np.ones(1, np.int64)))
         cache.put(ids, state)
         return state
     for end in (word, len(ids)):
         if end > count:
-            state = yield from consume(model, state, ids[None, count:end], np.array([end - count]))
+            result = yield from Read(model, state, ids[None, count:end], np.array([end - count]), STATE)
+            state = result.state
             cache.put(ids[:end], state)
             count = end
     return state
@@ -92,7 +93,7 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
         tokens, lengths = pad_sequences([contexts[i] for i in rows])
         state = begin(len(rows))
         if tokens.shape[1]:
-            state = yield from consume(model, state, tokens, lengths)
+            state = (yield from Read(model, state, tokens, lengths, STATE)).state
         states.append(state)
         orders.append(rows)
     if len(contexts) == 1:
@@ -112,13 +113,21 @@ def context_groups(lengths: Sequence[int]) -> Iterator[slice]:
         yield slice(first, len(lengths))
 
 
+def padded_runs(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[slice]:
+    """Split sequences into runs of neighbours of at most so many padded tokens, or one sequence."""
+    first = widest = 0
+    for last, length in enumerate(lengths.tolist()):
+        wider = max(widest, length)
+        if last > first and (last + 1 - first) * wider > max_tokens:
+            yield slice(first, last)
+            first, wider = last, length
+        widest = wider
+    if len(lengths):
+        yield slice(first, len(lengths))
+
+
 def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     """Split indices by length into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
-    first = 0
-    for last in range(len(order)):
-        if (last + 1 - first) * lengths[order[last]] > MAX_CALL_TOKENS and last > first:
-            yield order[first:last]
-            first = last
-    if len(order):
-        yield order[first:]
+    for run in padded_runs(lengths[order], MAX_CALL_TOKENS):
+        yield order[run]

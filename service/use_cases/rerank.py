@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds
-from models.calls import consume
+from models.calls import Read
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
-from models.language_model import pad_sequences
+from models.language_model import STATE, pad_sequences
 from models.reranking import features as reranking_features
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
@@ -206,7 +206,7 @@ def _read_commits(
         tokens, lengths = pad_sequences([texts[row] for row in rows])
         if tokens.size:
             state = concatenate_states([previous[row].state for row in rows])
-            after = yield from consume(loaded.model, state, tokens, lengths)
+            after = (yield from Read(loaded.model, state, tokens, lengths, STATE)).state
             for index, row in enumerate(rows):
                 states[row] = materialize(after.select(np.array([index])))  # it must own its memory
             yield None

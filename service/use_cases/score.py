@@ -3,29 +3,49 @@
 Streams of lines are scored in batches; an invalid line fails alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
 from models.errors import InvalidInputError
-from models.language_model import bits_per_unit, count_words
+from models.language_model import bits_per_unit, count_words, finite_logprob, perplexity
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import (
+    ScoreReply,
+    ScoreTotals,
+    SequenceScoreResult,
+    TextQualityResult,
+    TokenScore,
+    WordScore,
+)
+from service.schemas.wire import (
+    OneContext,
+    TextOrIds,
+    TimedRequest,
+    TokenId,
+    WireModel,
+    parse_json,
+    parse_lines,
+    text_or_object_tag,
+)
 from service.use_cases.constants import LINES_PER_BATCH
 from service.use_cases.inputs import (
     ContextInterner,
     EncodedText,
     Limits,
-    TextOrIds,
     encode_after,
-    to_model_order,
+    no_context_error,
     to_text_order,
 )
 from service.use_cases.sequence_scoring import score_sequence_list
@@ -39,21 +59,21 @@ class Detail(StrEnum):
     WORD = "word"
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreOptions:
-    """Scoring options of all sequences of a request.
+DetailName = Annotated[Detail, Field(strict=False)]
+"""Level of detail of a reply, in JSON by name."""
 
-    Attributes:
-        model: address; None for the default.
-        bos: whether `<s>` precedes each.
-        eos: whether to score `</s>` after each too.
-        detail: level of detail of the report.
-    """
 
-    model: str | None
-    bos: bool
-    eos: bool
-    detail: Detail
+class ScoreSettings(WireModel):
+    """Settings of scoring, in the query string of lines."""
+
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    bos: bool = True
+    """Whether `<s>` stands before the context."""
+    eos: bool = True
+    """Whether `</s>` after each is scored too."""
+    detail: DetailName = Detail.NONE
+    """How finely to report: `none`, `token` or `word`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +84,104 @@ class ScoreItem:
         parameter: its name in the request, for messages.
         given: the text or ids to score; not empty.
         context: the text or ids before it; may be empty.
+        name: the caller's name for it, if any.
+
+    Raises:
+        InvalidInputError: there is nothing to score.
     """
 
     parameter: str
     given: TextOrIds
-    context: TextOrIds
+    context: TextOrIds = ""
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.given:
+            raise InvalidInputError(
+                f"{self.parameter} is empty; there is nothing to score", parameter=self.parameter
+            )
+
+
+class ScoreRequest(ScoreSettings, TimedRequest):
+    """Score texts, each given the same context."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"texts": ["Return the value."], "detail": "word"},
+                {"context": "Return the", "texts": [" value.", " moon."]},
+            ]
+        }
+    )
+
+    texts: list[str] | None = Field(default=None, min_length=1)
+    """What to score; or else `token_ids`."""
+    token_ids: list[list[TokenId]] | None = Field(default=None, min_length=1)
+    """What to score, as token ids; or else `texts`."""
+    context: OneContext = ""
+    """What stands before each; tokenised together with it, and not scored."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.texts is None) == (self.token_ids is None):
+            raise PydanticCustomError("one_of", "give either texts or token_ids")
+        return self
+
+    def items(self, limits: Limits) -> list[ScoreItem]:
+        """Return the items to score.
+
+        Raises:
+            InvalidInputError: there are too many sequences, or one is empty.
+        """
+        name = "token_ids" if self.texts is None else "texts"
+        given: Sequence[TextOrIds] = self.texts or self.token_ids or []
+        limits.check_count(len(given), parameter=name)
+        return [ScoreItem(f"{name}[{i}]", value, self.context) for i, value in enumerate(given)]
+
+
+class ScoreLine(WireModel):
+    """One line of a stream: one sequence."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"text": "Return a list."}, {"context": "Return the", "text": " value."}]
+        }
+    )
+
+    text: str | None = None
+    """What to score; or else `token_ids`."""
+    token_ids: list[TokenId] | None = None
+    """What to score, as token ids; or else `text`."""
+    context: OneContext = ""
+    """What stands before it; tokenised together with it, and not scored."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.text is None) == (self.token_ids is None):
+            raise PydanticCustomError("one_of", "give either text or token_ids")
+        return self
+
+    def item(self) -> ScoreItem:
+        """Return the sequence.
+
+        Raises:
+            InvalidInputError: it is empty.
+        """
+        name = "token_ids" if self.text is None else "text"
+        return ScoreItem(name, self.text or self.token_ids or "", self.context)
 
 
 class SequenceScore(NamedTuple):
     """Score of one sequence.
 
     Attributes:
+        item: the sequence.
         ids: the scored tokens [T], `</s>` included if requested.
         log_probs: of each token [T].
         num_bytes: size of the scored text in UTF-8.
     """
 
+    item: ScoreItem
     ids: TokenIds
     log_probs: FloatArray
     num_bytes: int
@@ -95,68 +197,63 @@ class SequenceScore(NamedTuple):
         return int(np.count_nonzero(self.ids == UNK))
 
 
+ScoreOutcome: TypeAlias = SequenceScore | InvalidInputError
+"""Score of a line; an error for an invalid one."""
+
+
 def score(
-    loaded: LoadedModel, items: Iterable[ScoreItem], options: ScoreOptions, limits: Limits
-) -> Work[Any, list[SequenceScore]]:
+    loaded: LoadedModel,
+    items: Sequence[ScoreItem | InvalidInputError],
+    settings: ScoreSettings,
+    limits: Limits,
+    *,
+    each: bool = False,
+) -> Work[Any, list[ScoreOutcome]]:
     """Score each sequence given its context.
+
+    Args:
+        loaded: the model.
+        items: sequences, or errors of lines that could not be parsed.
+        settings: settings of scoring.
+        limits: of one request.
+        each: whether the outcome of an invalid sequence is its error, and does not stop the rest.
 
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has a wrong id.
     """
     contexts = ContextInterner()
 
-    def prepare(item: ScoreItem) -> _Prepared:
-        return _prepare(loaded, item, options, limits, contexts)
+    def prepare(item: ScoreItem | InvalidInputError) -> EncodedText | InvalidInputError:
+        if isinstance(item, InvalidInputError):
+            return item
+        try:
+            return _prepare(loaded, item, settings, limits, contexts)
+        except InvalidInputError as error:
+            if not each:
+                raise
+            return error
 
-    prepared = yield from map_in_steps(items, prepare, size=_size)
-    if options.detail is not Detail.NONE:
+    outcomes = yield from map_in_steps(items, prepare, size=_size)
+    sequences = [outcome for outcome in outcomes if isinstance(outcome, EncodedText)]
+    if not each and settings.detail is not Detail.NONE:
         limits.check_entries(
-            sum(len(item.sequence.text) for item in prepared),
+            sum(len(sequence.text) for sequence in sequences),
             parameter="detail",
-            description=f"detail is {options.detail.value!r} for {len(prepared)} sequences",
+            description=f"detail is {settings.detail.value!r} for {len(sequences)} sequences",
             instead="send lines, application/x-ndjson, for more",
         )
-    return (yield from _score(loaded, prepared, options))
-
-
-def score_lines(
-    loaded: LoadedModel,
-    lines: Iterable[ScoreItem | InvalidInputError],
-    options: ScoreOptions,
-    limits: Limits,
-) -> Work[list[SequenceScore | InvalidInputError], None]:
-    """Score a stream of sequences; an invalid one does not stop the rest.
-
-    Yields:
-        Events: outcomes of the next lines, in order; an error for an invalid line.
-    """
-    pending = iter(lines)
-    while batch := list(islice(pending, LINES_PER_BATCH)):
-        contexts = ContextInterner()
-
-        def attempt(
-            line: ScoreItem | InvalidInputError, contexts: ContextInterner = contexts
-        ) -> _Prepared | InvalidInputError:
-            try:
-                return (
-                    line
-                    if isinstance(line, InvalidInputError)
-                    else _prepare(loaded, line, options, limits, contexts)
-                )
-            except InvalidInputError as error:
-                return error
-
-        outcomes = yield from map_in_steps(batch, attempt, size=_size)
-        prepared = [outcome for outcome in outcomes if isinstance(outcome, _Prepared)]
-        scores = iter((yield from _score(loaded, prepared, options)))
-        yield [next(scores) if isinstance(outcome, _Prepared) else outcome for outcome in outcomes]
-
-
-class _Prepared(NamedTuple):
-    """A sequence ready for scoring, and the size of its text in bytes."""
-
-    sequence: EncodedText
-    num_bytes: int
+    scored = iter((yield from score_sequence_list(loaded, sequences, bos=settings.bos)))
+    scores: list[ScoreOutcome] = []
+    for item, outcome in zip(items, outcomes, strict=True):
+        if isinstance(item, InvalidInputError):
+            scores.append(item)
+        elif isinstance(outcome, InvalidInputError):
+            scores.append(outcome)
+        else:
+            ids = to_text_order(loaded, outcome.text, ends=settings.eos)
+            log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
+            scores.append(SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, outcome.text)))
+    return scores
 
 
 def _size(item: ScoreItem | InvalidInputError) -> int:
@@ -164,165 +261,234 @@ def _size(item: ScoreItem | InvalidInputError) -> int:
 
 
 def _prepare(
-    loaded: LoadedModel, item: ScoreItem, options: ScoreOptions, limits: Limits, contexts: ContextInterner
-) -> _Prepared:
+    loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits, contexts: ContextInterner
+) -> EncodedText:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
-    sequence = encode_after(loaded, item.context, item.given, parameter=item.parameter)
-    context, text = to_model_order(loaded, sequence, parameter=item.parameter)
-    if options.eos:
+    context, text = encode_after(loaded, item.context, item.given, parameter=item.parameter)
+    if loaded.reads_backward:
+        if len(context):
+            raise no_context_error(loaded, parameter=item.parameter)
+        text = np.ascontiguousarray(text[::-1])
+    if settings.eos:
         text = np.append(text, EOS)
     if not len(text):
         raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
     limits.check_length(len(context) + len(text), parameter=item.parameter)
-    sequence = contexts.intern(EncodedText(context, text))
-    return _Prepared(sequence, _num_bytes(loaded, item, sequence))
+    return contexts.intern(EncodedText(context, text))
 
 
-def _score(
-    loaded: LoadedModel, prepared: list[_Prepared], options: ScoreOptions
-) -> Work[Any, list[SequenceScore]]:
-    scores = yield from score_sequence_list(loaded, [item.sequence for item in prepared], bos=options.bos)
-    return [
-        SequenceScore(
-            to_text_order(loaded, sequence.text, ends=options.eos),
-            to_text_order(loaded, log_probs, ends=options.eos),
-            num_bytes,
-        )
-        for (sequence, num_bytes), log_probs in zip(prepared, scores, strict=True)
-    ]
-
-
-def _num_bytes(loaded: LoadedModel, item: ScoreItem, sequence: EncodedText) -> int:
+def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:
     if isinstance(item.given, str):
         return len(item.given.encode())
     spelled = loaded.tokenizer.token_bytes
-    size = sum(len(spelled[token]) for token in sequence.text)
+    size = sum(len(spelled[token]) for token in ids)
     first = spelled[item.given[0]]
     own_space = loaded.tokenizer.leading_space and not item.context and first.startswith(b" ")
     return size - own_space
 
 
-_QUALITY_OPTIONS = ScoreOptions(model=None, bos=True, eos=True, detail=Detail.NONE)
+def score_totals(loaded: LoadedModel, scores: Sequence[SequenceScore]) -> ScoreReply:
+    """Return a reply with the totals of scores, and no results."""
+    totals = _totals(
+        sum(score.logprob for score in scores),
+        sum(len(score.ids) for score in scores),
+        sum(score.num_oov for score in scores),
+        sum(score.num_bytes for score in scores),
+    )
+    return ScoreReply(loaded.address, [], ScoreTotals(*totals))
 
 
-@dataclass(frozen=True, slots=True)
-class QualityItem:
-    """A text to assess.
+def score_result(loaded: LoadedModel, score: SequenceScore, detail: Detail) -> SequenceScoreResult:
+    """Return the score of one sequence in wire format."""
+    return SequenceScoreResult(
+        *_totals(score.logprob, len(score.ids), score.num_oov, score.num_bytes),
+        token_scores(loaded, score.ids, score.log_probs) if detail is Detail.TOKEN else [],
+        word_scores(loaded, score.ids, score.log_probs) if detail is Detail.WORD else [],
+    )
 
-    Attributes:
-        parameter: its name in the request, for messages.
-        name: the caller's name for it, if any.
-        text: not empty.
-    """
 
-    parameter: str
-    name: str | None
+def _totals(
+    logprob: float, num_tokens: int, num_oov: int, num_bytes: int
+) -> tuple[float, int, int, float | None, float | None]:
+    return (
+        finite_logprob(logprob),
+        num_tokens,
+        num_oov,
+        perplexity(logprob, num_tokens),
+        bits_per_unit(logprob, num_bytes),
+    )
+
+
+def token_scores(
+    loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]
+) -> list[TokenScore]:
+    """Return scored tokens [T] in wire format."""
+    texts = loaded.token_texts
+    return [
+        TokenScore(i, texts[i], finite_logprob(logprob))
+        for i, logprob in zip(given.tolist(), log_probs.tolist(), strict=True)
+    ]
+
+
+def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[WordScore]:
+    """Join scored tokens [T] into words, which begin at tokens with leading white space; `</s>` is one by itself."""
+    token_bytes = loaded.tokenizer.token_bytes
+    ids = given.tolist()
+    starts = [k for k, i in enumerate(ids) if k == 0 or i == EOS or token_bytes[i][:1].isspace()]
+    words = []
+    for first, last in zip(starts, [*starts[1:], len(ids)], strict=True):
+        part = ids[first:last]
+        text = b"".join(token_bytes[i] for i in part).decode("utf-8", errors="replace").strip()
+        logprob = float(log_probs[first:last].sum(dtype=float))
+        name = loaded.token_texts[EOS] if part[0] == EOS else text
+        words.append(WordScore(name, finite_logprob(logprob), len(part), UNK in part))
+    return words
+
+
+_MAX_ID_CHARACTERS = 200
+
+
+class QualityLine(WireModel):
+    """One text."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"id": "1", "text": "Return a list."}, {"id": "2", "text": "zq zq zq"}]
+        }
+    )
+
     text: str
+    """What to score."""
+    id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
+    """Told again in the answer."""
 
-    def score_item(self) -> ScoreItem:
-        """Convert to an item to score, without a context."""
-        return ScoreItem(self.parameter, self.text, "")
+    def item(self, parameter: str = "text") -> ScoreItem:
+        """Return the text, with its name in the request.
 
-
-class TextQuality(NamedTuple):
-    """Quality of a text.
-
-    Attributes:
-        name: the caller's name for it.
-        num_words: words between white space.
-        score: score by the model.
-        against: score by the model of comparison; None without one.
-    """
-
-    name: str | None
-    num_words: int
-    score: SequenceScore
-    against: SequenceScore | None
-
-    @property
-    def bits_per_word(self) -> float | None:
-        """−log2 of the probability per word, the end of the text counted as a word."""
-        return bits_per_unit(self.score.logprob, self.num_words + 1)
-
-    @property
-    def difference(self) -> float | None:
-        """Bits per word minus those of the model of comparison: lower means closer to the first model's data."""
-        base = None if self.against is None else bits_per_unit(self.against.logprob, self.num_words + 1)
-        bits = self.bits_per_word
-        return None if bits is None or base is None else bits - base
+        Raises:
+            InvalidInputError: it is empty.
+        """
+        return ScoreItem(parameter, self.text, name=self.id)
 
 
-QualityOutcome = TextQuality | InvalidInputError
-"""Outcome of a line; an error for an invalid one."""
+_Text = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[QualityLine, Tag("<object>")],
+    Discriminator(
+        text_or_object_tag,
+        custom_error_type="text",
+        custom_error_message="input should be a text, or an object with text and id",
+    ),
+]
+
+
+class QualitySettings(WireModel):
+    """Models of a request, in the query string of lines."""
+
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    against: str | None = None
+    """A second model: `difference` says which of the two a text is more like."""
+
+
+class QualityRequest(QualitySettings, TimedRequest):
+    """Score the quality of texts, to filter corpora."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"texts": ["Return a copy of the list.", "Click here to win a prize!!!"]},
+                {"texts": [{"id": "a", "text": "Return a list."}], "model": "mixture", "against": "ngram"},
+            ]
+        }
+    )
+
+    texts: list[_Text] = Field(min_length=1)
+    """What to score; each a text, or an object with `text` and `id`."""
+
+    def items(self, limits: Limits) -> list[ScoreItem]:
+        """Return the items to score.
+
+        Raises:
+            InvalidInputError: there are too many texts, or one is empty.
+        """
+        limits.check_count(len(self.texts), parameter="texts")
+        return [
+            ScoreItem(f"texts[{index}]", given) if isinstance(given, str) else given.item(f"texts[{index}]")
+            for index, given in enumerate(self.texts)
+        ]
+
+
+QualityOutcome: TypeAlias = tuple[TextQualityResult, int, int] | InvalidInputError
+"""Quality of a text, with the numbers of tokens scored by the two models; an error for an invalid one."""
 
 
 def quality(
-    loaded: LoadedModel, against: LoadedModel | None, items: Sequence[QualityItem], limits: Limits
-) -> Work[Any, list[TextQuality]]:
+    loaded: LoadedModel,
+    against: LoadedModel | None,
+    items: Sequence[ScoreItem | InvalidInputError],
+    limits: Limits,
+    *,
+    each: bool = False,
+) -> Work[Any, list[QualityOutcome]]:
     """Score texts with one model or two; a use case.
+
+    Args:
+        loaded: the model.
+        against: the model of comparison, if any.
+        items: texts, or errors of lines that could not be parsed.
+        limits: of one request.
+        each: whether the outcome of an invalid text is its error, and does not stop the rest.
 
     Raises:
         InvalidInputError: a text has nothing to score, or is too long.
     """
-    scored = [item.score_item() for item in items]
-    own = yield from score(loaded, scored, _QUALITY_OPTIONS, limits)
-    compared: Sequence[SequenceScore | None] = [None] * len(own)
+    settings = ScoreSettings()
+    own = yield from score(loaded, items, settings, limits, each=each)
+    compared: Sequence[ScoreOutcome | None] = [None] * len(own)
     if against is not None:
-        compared = yield from score(against, scored, _QUALITY_OPTIONS, limits)
-    return [
-        TextQuality(item.name, count_words(item.text), first, second)
-        for item, first, second in zip(items, own, compared, strict=True)
-    ]
+        compared = yield from score(against, items, settings, limits, each=each)
+    return [_quality_outcome(first, second) for first, second in zip(own, compared, strict=True)]
 
 
-def quality_lines(
-    loaded: LoadedModel,
-    against: LoadedModel | None,
-    lines: Iterator[QualityItem | InvalidInputError],
-    limits: Limits,
-) -> Work[list[QualityOutcome], None]:
-    """Assess a stream of texts; an invalid one does not stop the rest.
-
-    Yields:
-        Events: outcomes of the next lines, in order; an error for an invalid line.
-    """
-    while batch := list(islice(lines, LINES_PER_BATCH)):
-        scored = [line.score_item() if isinstance(line, QualityItem) else line for line in batch]
-        own = yield from _score_batch(loaded, scored, limits)
-        compared: Sequence[SequenceScore | InvalidInputError | None] = [None] * len(own)
-        if against is not None:
-            compared = yield from _score_batch(against, scored, limits)
-        yield [_outcome(line, a, b) for line, a, b in zip(batch, own, compared, strict=True)]
-
-
-def _outcome(
-    line: QualityItem | InvalidInputError,
-    own: SequenceScore | InvalidInputError,
-    against: SequenceScore | InvalidInputError | None,
-) -> QualityOutcome:
-    if isinstance(line, InvalidInputError):
-        return line
-    if isinstance(own, InvalidInputError):
-        return own
+def _quality_outcome(score: ScoreOutcome, against: ScoreOutcome | None) -> QualityOutcome:
+    if isinstance(score, InvalidInputError):
+        return score
     if isinstance(against, InvalidInputError):
         return against
-    return TextQuality(line.name, count_words(line.text), own, against)
+    num_words = count_words(str(score.item.given))
+    logprob = score.logprob
+    bits = bits_per_unit(logprob, num_words + 1)
+    base = None if against is None else bits_per_unit(against.logprob, num_words + 1)
+    result = TextQualityResult(
+        score.item.name,
+        num_words,
+        score.num_oov,
+        bits,
+        bits_per_unit(logprob, score.num_bytes),
+        perplexity(logprob, len(score.ids)),
+        None if bits is None or base is None else bits - base,
+    )
+    return result, len(score.ids), 0 if against is None else len(against.ids)
 
 
-def _score_batch(
-    loaded: LoadedModel, items: Iterable[ScoreItem | InvalidInputError], limits: Limits
-) -> Work[Any, list[SequenceScore | InvalidInputError]]:
-    """Collect the events of `score_lines` for one model; pass its model calls on."""
-    work = score_lines(loaded, items, _QUALITY_OPTIONS, limits)
-    outcomes: list[SequenceScore | InvalidInputError] = []
-    answer: Any = None
-    while True:
-        try:
-            event = work.send(answer)
-        except StopIteration:
-            return outcomes
-        if isinstance(event, list):
-            outcomes += event
-            answer = None
-        else:
-            answer = yield event
+R = TypeVar("R")
+
+
+def answer_lines(
+    body: bytes,
+    kind: type[ScoreLine] | type[QualityLine],
+    answer: Callable[[list[ScoreItem | InvalidInputError]], Work[Any, list[R]]],
+) -> Work[list[R], None]:
+    """Parse lines when they are needed, and answer them, a bounded number at a time.
+
+    Args:
+        body: lines.
+        kind: model of each.
+        answer: use case of a batch of sequences, and of errors of invalid lines.
+
+    Yields:
+        Events: outcomes of the next lines, in order.
+    """
+    pending = parse_lines(body, lambda line: parse_json(kind, line).item())
+    while batch := list(islice(pending, LINES_PER_BATCH)):
+        yield (yield from answer(batch))

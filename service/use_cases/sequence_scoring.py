@@ -10,17 +10,23 @@ Lookup models score without padding.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import consume, score, score_choices, score_ragged
+from models.calls import Predict, Read, ScoreChoices, ScoreRagged
+from models.decoding.top_k import top_tokens_of_rows
 from models.language_model import (
+    SCORES,
+    STATE,
     LanguageModel,
     RaggedScorer,
+    TopTokens,
+    Want,
     is_lookup,
+    pad_sequences,
     supports,
 )
 from models.vocabulary import EOS
@@ -29,7 +35,9 @@ from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.use_cases.candidate_texts import RaggedTexts
+from service.use_cases.choices import Prompt, distinct_prompts
 from service.use_cases.constants import (
+    BLOCK_ENTRIES,
     LEVEL_COST,
     MAX_LOOKUP_TOKENS,
     MAX_TREE_ROWS,
@@ -37,7 +45,7 @@ from service.use_cases.constants import (
     PREFIX_COST,
 )
 from service.use_cases.inputs import EncodedText
-from service.use_cases.prefill import chunks_by_length, context_groups, prefill
+from service.use_cases.prefill import chunks_by_length, context_groups, padded_runs, prefill
 
 Indices = npt.NDArray[np.int64]
 
@@ -74,9 +82,9 @@ def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work
     context, text = sequence
     states = yield from prefill(loaded, [context], bos=bos)
     if supports(loaded.model, RaggedScorer) and len(text) <= MAX_LOOKUP_TOKENS:
-        return (yield from score_ragged(loaded.model, states, text, np.array([0, len(text)])))
-    scores = yield from score(loaded.model, states, text[None], np.array([len(text)]))
-    return cast("FloatArray", scores[0])
+        return (yield from ScoreRagged(loaded.model, states, text, np.array([0, len(text)])))
+    result = yield from Read(loaded.model, states, text[None], np.array([len(text)]), SCORES)
+    return cast("FloatArray", result.log_probs[0])
 
 
 class TreeLevel(NamedTuple):
@@ -223,9 +231,9 @@ def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: 
     for first in range(0, len(rows), MAX_TREE_ROWS):
         block = slice(first, first + MAX_TREE_ROWS)
         read = tokens[block, None]
-        parts.append(
-            (yield from consume(model, state.select(rows[block]), read, np.ones(len(read), np.int64)))
-        )
+        before = state.select(rows[block])
+        result = yield from Read(model, before, read, np.ones(len(read), np.int64), STATE)
+        parts.append(result.state)
     return parts[0] if len(parts) == 1 else concatenate_states(parts)
 
 
@@ -244,7 +252,7 @@ def _score_pending(
     firsts = np.cumsum([0, *(len(part.state) for part in batch)])  # first row of each part
     state = batch[0].state if len(batch) == 1 else concatenate_states([part.state for part in batch])
     rows = np.concatenate([part.rows + first for part, first in zip(batch, firsts, strict=False)])
-    log_probs = yield from score_choices(model, state, rows, np.concatenate([part.tokens for part in batch]))
+    log_probs = yield from ScoreChoices(model, state, rows, np.concatenate([part.tokens for part in batch]))
     begin = 0
     for part in batch:
         texts = np.flatnonzero(part.choices >= 0)
@@ -350,7 +358,7 @@ def _score_by_lookup(
         offsets = texts.offsets[begin : end + 1]
         cut = slice(int(offsets[0]), int(offsets[-1]))
         state = states.select(numbers[begin - first : end - first])
-        out[cut] = yield from score_ragged(loaded.model, state, texts.ids[cut], offsets - offsets[0])
+        out[cut] = yield from ScoreRagged(loaded.model, state, texts.ids[cut], offsets - offsets[0])
         begin = end
 
 
@@ -365,7 +373,7 @@ def _score_by_reading(
     normalised: bool,
 ) -> Work[Any, None]:
     """Score texts side by side, in chunks of bounded size."""
-    for chunk in _padded_chunks((texts.offsets[1:] - texts.offsets[:-1])[rows]):
+    for chunk in padded_runs((texts.offsets[1:] - texts.offsets[:-1])[rows], MAX_TREE_TOKENS):
         tokens, lengths, positions = _pad_rows(texts, rows[chunk])
         if not positions.size:  # empty texts without an end
             continue
@@ -395,22 +403,11 @@ def _score_padded(
     for chunk in chunks_by_length(lengths):
         width = int(lengths[chunk].max())
         before = state.select(contexts[chunk])
-        scored = yield from score(model, before, tokens[chunk, :width], lengths[chunk], normalised=normalised)
-        scores[chunk, :width] = scored
+        result = yield from Read(
+            model, before, tokens[chunk, :width], lengths[chunk], Want(scores=True, normalised=normalised)
+        )
+        scores[chunk, :width] = result.log_probs
     return scores
-
-
-def _padded_chunks(lengths: Indices) -> list[slice]:
-    """Split into runs of neighbours of at most `MAX_TREE_TOKENS` padded tokens, or one text."""
-    runs, first, widest = [], 0, 0
-    for last, length in enumerate(lengths.tolist()):
-        wider = max(widest, length)
-        if last > first and (last + 1 - first) * wider > MAX_TREE_TOKENS:
-            runs.append(slice(first, last))
-            first, wider = last, length
-        widest = wider
-    runs.append(slice(first, len(lengths)))
-    return runs
 
 
 def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, Indices]:
@@ -421,3 +418,88 @@ def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, In
     positions = np.where(steps < lengths[:, None], starts[:, None] + steps, -1)
     tokens = np.where(positions >= 0, texts.ids[np.maximum(positions, 0)], EOS)
     return tokens, lengths, positions
+
+
+PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
+"""The natural-log probability of each token of a prompt given those before it [T], and the most probable tokens at
+each position [T, k], k possibly 0; the first values are meaningless."""
+
+
+def score_prompt_tokens(
+    model: LanguageModel[Any], prompts: Sequence[Prompt], *, top: int
+) -> Work[Any, list[PromptScores]]:
+    """Score all tokens of prompts except the first of each; a use case.
+
+    Args:
+        model: any.
+        prompts: nonempty; equal prompts are read once.
+        top: number of most probable tokens to find at each position; 0 scores each sequence in one call.
+    """
+    distinct, rows = distinct_prompts(prompts)
+    scores_of_row: dict[int, PromptScores] = {}
+    for chunk in chunks_by_length(np.array([len(prompt.ids) for prompt in distinct], dtype=np.int64)):
+        scores = yield from _score_chunk(model, [distinct[row] for row in chunk], top)
+        scores_of_row.update(zip(chunk.tolist(), scores, strict=True))
+    return [scores_of_row[row] for row in rows]
+
+
+def _score_chunk(
+    model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
+) -> Work[Any, list[PromptScores]]:
+    """Score the tokens of prompts [B, T], with the most probable ones at each position if there are to be any."""
+    tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
+    both = concatenate_states([model.initial_state(1), model.empty_state(1)])
+    state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
+    top_shape = (*tokens.shape, min(top, len(model.vocabulary)))
+    tops = TopTokens(np.zeros(top_shape, dtype=np.int64), np.zeros(top_shape, dtype=np.float32))
+    if top:
+        log_probs = np.zeros(tokens.shape, dtype=np.float32)
+        yield from _score_with_top(model, state, tokens, lengths, log_probs, tops)
+    else:
+        result = yield from Read(model, state, tokens, lengths, SCORES)
+        log_probs = result.log_probs
+    return [
+        (log_probs[row, :length], TopTokens(tops.ids[row, :length], tops.log_probs[row, :length]))
+        for row, length in enumerate(lengths.tolist())
+    ]
+
+
+def _score_with_top(
+    model: LanguageModel[Any],
+    state: Any,
+    tokens: TokenIds,
+    lengths: TokenIds,
+    log_probs: FloatArray,
+    tops: TopTokens,
+) -> Work[Any, None]:
+    """Fill in the log-probabilities of tokens [B, T] and the most probable ones [B, T, k].
+
+    Distributions of all positions of a long prompt would fill the memory, as each has V numbers: states
+    are collected until their distributions fill a block of bounded size; only the most probable tokens
+    of a block are kept.
+    """
+    pending: list[tuple[Any, TokenIds, int]] = []
+    limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)
+    rows, num_pending = np.arange(len(tokens)), 0
+    for position in range(1, tokens.shape[1]):
+        unfinished = lengths[rows] > position
+        if not unfinished.all():
+            rows, state = rows[unfinished], state.select(np.flatnonzero(unfinished))
+        read = tokens[rows, position - 1 : position]
+        state = (yield from Read(model, state, read, np.ones(len(rows), np.int64), STATE)).state
+        pending.append((state, rows, position))
+        num_pending += len(rows)
+        if num_pending < limit and position + 1 < tokens.shape[1]:
+            continue
+        states = concatenate_states([state for state, _, _ in pending])
+        row = np.concatenate([part for _, part, _ in pending])  # [N]
+        column = np.repeat([at for _, _, at in pending], [len(part) for _, part, _ in pending])
+        pending, num_pending = [], 0
+        for first in range(0, len(row), limit):
+            block = np.arange(first, min(first + limit, len(row)))
+            row_of, column_of = row[block], column[block]
+            distributions = yield from Predict(model, states.select(block))
+            log_probs[row_of, column_of] = distributions[np.arange(len(block)), tokens[row_of, column_of]]
+            best = top_tokens_of_rows(distributions, tops.ids.shape[2])
+            tops.ids[row_of, column_of] = best.ids
+            tops.log_probs[row_of, column_of] = best.log_probs

@@ -6,48 +6,57 @@ less than scoring each.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Annotated, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from models.arrays import FloatArray, TokenIds
-from models.calls import consume, next_log_probs, read, score
+from models.calls import Predict, Read
 from models.errors import InvalidInputError
-from models.language_model import LOG_ZERO, LanguageModel, is_lookup, pad_sequences
+from models.language_model import (
+    LOG_ZERO,
+    SCORES,
+    STATE,
+    LanguageModel,
+    Want,
+    finite_logprob,
+    is_lookup,
+    pad_sequences,
+)
 from models.reranking.candidates import map_in_steps
 from models.vocabulary import EOS, UNK
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StateStore, StoredState
+from service.schemas.replies import AdvancedState, OpenedState
+from service.schemas.wire import (
+    OneOrMoreContexts,
+    TextOrIds,
+    TimedRequest,
+    TokenId,
+    WireModel,
+    named_contexts,
+)
 from service.use_cases.constants import (
     MAX_CALL_TOKENS,
     MAX_STATE_ENTRIES,
     MIN_SHARED_CONTINUATIONS,
     SPARSE_RATIO,
 )
-from service.use_cases.inputs import Limits, TextOrIds, check_reads_forward, encode_each
+from service.use_cases.inputs import Limits, check_reads_forward, encode_each
 from service.use_cases.prefill import chunks_by_length, context_groups, prefill
 
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
 
-class ContinuedStates(NamedTuple):
-    """Results of N continuations.
-
-    Attributes:
-        log_probs: natural-log probabilities of the tokens of each [T].
-        states: states of one row after each; empty if not requested.
-    """
-
-    log_probs: list[FloatArray]
-    states: list[Any]
-
-
 def continue_states(
     loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], *, keep: bool
-) -> Work[Any, ContinuedStates]:
+) -> Work[Any, tuple[list[FloatArray], list[Any]]]:
     """Read texts [T] after states, in chunks of similar length; a use case.
 
     Args:
@@ -55,6 +64,10 @@ def continue_states(
         previous: the state before each text, possibly repeated.
         texts: token ids; an empty text is a fork.
         keep: whether to return the states after the texts.
+
+    Returns:
+        The natural-log probabilities of the tokens of each text [T], and the states of one row after each; no states
+        if they are not to be kept.
     """
     row_of_state: dict[int, int] = {}
     rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
@@ -73,7 +86,7 @@ def continue_states(
             log_probs[i] = scored[row, : widths[row]]
             if keep:
                 states[i] = after.select(np.array([row]))
-    return ContinuedStates(log_probs, states)
+    return log_probs, states
 
 
 def next_log_prob_blocks(
@@ -89,8 +102,8 @@ def next_log_prob_blocks(
     Yields:
         Events: natural-log probabilities of a block of rows [n, K], in order, none below `LOG_ZERO`.
     """
-    for rows in _row_ranges(loaded, len(states), ids):
-        yield (yield from _next_log_probs(loaded, concatenate_states([states[i] for i in rows]), ids))
+    for block in _row_blocks(loaded, states, ids):
+        yield (yield from _next_log_probs(loaded, block, ids))
 
 
 def next_log_prob_matrix(
@@ -98,9 +111,9 @@ def next_log_prob_matrix(
 ) -> Work[Any, FloatArray]:
     """Collect the blocks of `next_log_prob_blocks` in one array [N, K]."""
     blocks = [np.zeros((0, loaded.vocab_size if ids is None else len(ids)), dtype=np.float32)]
-    for rows in _row_ranges(loaded, len(states), ids):
-        block = yield from _next_log_probs(loaded, concatenate_states([states[i] for i in rows]), ids)
-        blocks.append(block)
+    for block in _row_blocks(loaded, states, ids):
+        log_probs = yield from _next_log_probs(loaded, block, ids)
+        blocks.append(log_probs)
     return np.concatenate(blocks)
 
 
@@ -109,10 +122,10 @@ def _next_log_probs(loaded: LoadedModel, state: Any, ids: TokenIds | None) -> Wo
         count = len(state)
         repeated = state.select(np.repeat(np.arange(count), len(ids)))
         tokens = np.tile(ids, count)[:, None]
-        scored = yield from score(loaded.model, repeated, tokens, np.ones(len(tokens), dtype=np.int64))
-        log_probs: FloatArray = scored.reshape(count, len(ids))
+        scored = yield from Read(loaded.model, repeated, tokens, np.ones(len(tokens), np.int64), SCORES)
+        log_probs = scored.log_probs.reshape(count, len(ids))
     else:
-        log_probs = yield from next_log_probs(loaded.model, state)
+        log_probs = yield from Predict(loaded.model, state)
         if ids is not None:
             log_probs = log_probs[:, ids]
     return np.maximum(log_probs, np.float32(LOG_ZERO))
@@ -122,16 +135,14 @@ def _is_sparse(loaded: LoadedModel, ids: TokenIds) -> bool:
     return is_lookup(loaded.model) and len(ids) * SPARSE_RATIO <= loaded.vocab_size
 
 
-def _row_ranges(loaded: LoadedModel, count: int, ids: TokenIds | None) -> Iterator[range]:
-    """Split rows 0 … count − 1 into ranges of bounded work."""
+def _row_blocks(loaded: LoadedModel, states: Sequence[Any], ids: TokenIds | None) -> Iterator[Any]:
+    """Join states of one row each into blocks of bounded work."""
+    size = MAX_STATE_ENTRIES // loaded.vocab_size
     if ids is not None and _is_sparse(loaded, ids):
-        return _ranges(count, max(1, MAX_CALL_TOKENS // len(ids)))
-    return _ranges(count, max(1, MAX_STATE_ENTRIES // loaded.vocab_size))
-
-
-def _ranges(count: int, size: int) -> Iterator[range]:
-    for first in range(0, count, size):
-        yield range(first, min(first + size, count))
+        size = MAX_CALL_TOKENS // len(ids)
+    size = max(1, size)
+    for first in range(0, len(states), size):
+        yield concatenate_states(states[first : first + size])
 
 
 def _score_and_advance(
@@ -145,45 +156,28 @@ def _score_and_advance(
 ) -> Work[Any, tuple[FloatArray, Any]]:
     """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
     used, row_of_used = np.unique(rows, return_inverse=True)
-    single = tokens.shape[1] == 1 and not keep  # scoring would needlessly advance the state
-    if not is_lookup(model) and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
-        return (
-            yield from _score_by_distributions(
-                model, distinct.select(used), row_of_used, tokens=tokens, lengths=lengths, keep=keep
-            )
-        )
-    state = distinct.select(rows)
-    if keep:
-        scored, _, state = yield from read(model, state, tokens, lengths)
-    else:
-        scored = yield from score(model, state, tokens, lengths)
-    return scored, state
-
-
-def _score_by_distributions(
-    model: LanguageModel[Any],
-    before: Any,
-    rows: npt.NDArray[np.int64],
-    *,
-    tokens: TokenIds,
-    lengths: TokenIds,
-    keep: bool,
-) -> Work[Any, tuple[FloatArray, Any]]:
-    """Score and advance as above, with first tokens looked up in the distribution of the state before."""
+    num_tokens = tokens.shape[1]
+    want = Want(scores=True, state=keep)
+    single = num_tokens == 1 and not keep  # scoring would needlessly advance the state
+    if is_lookup(model) or not (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
+        result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
+        return result.log_probs, result.state
+    # first tokens are looked up in the distribution of the state before
     scores = np.zeros(tokens.shape, dtype=np.float32)
-    for block in _ranges(len(before), max(1, MAX_STATE_ENTRIES // len(model.vocabulary))):
-        log_probs = yield from next_log_probs(model, before.select(np.arange(block.start, block.stop)))
-        indices = np.flatnonzero((rows >= block.start) & (rows < block.stop))
-        scores[indices, 0] = log_probs[rows[indices] - block.start, tokens[indices, 0]]
-    state = before.select(rows)
-    if not keep and tokens.shape[1] == 1:
-        return scores, state
-    state = yield from consume(model, state, tokens[:, :1], np.ones(len(tokens), dtype=np.int64))
-    if tokens.shape[1] > 1:
-        if keep:
-            scores[:, 1:], _, state = yield from read(model, state, tokens[:, 1:], lengths - 1)
-        else:
-            scores[:, 1:] = yield from score(model, state, tokens[:, 1:], lengths - 1)
+    before = distinct.select(used)
+    size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary))
+    for first in range(0, len(before), size):
+        end = min(first + size, len(before))
+        log_probs = yield from Predict(model, before.select(np.arange(first, end)))
+        indices = np.flatnonzero((row_of_used >= first) & (row_of_used < end))
+        scores[indices, 0] = log_probs[row_of_used[indices] - first, tokens[indices, 0]]
+    state = before.select(row_of_used)
+    if not single:
+        result = yield from Read(model, state, tokens[:, :1], np.ones(len(tokens), np.int64), STATE)
+        state = result.state
+    if num_tokens > 1:
+        result = yield from Read(model, state, tokens[:, 1:], lengths - 1, want)
+        scores[:, 1:], state = result.log_probs, result.state
     return scores, state
 
 
@@ -200,98 +194,111 @@ class OwnedStateStore:
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCommand:
-    """A valid request to open states.
+Handle = Annotated[str, Field(min_length=1, max_length=200)]
+"""Handle of a state, opaque to clients."""
 
-    Attributes:
-        contexts: each with its name in the request, for messages; possibly empty.
-        bos: whether `<s>` precedes them.
-        model: address; None for the default.
-    """
-
-    contexts: tuple[tuple[str, TextOrIds], ...]
-    bos: bool
-    model: str | None
+_STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
+"""Handle in the examples: the reply to the example of opening a state, and part of the other requests."""
 
 
-class OpenResult(NamedTuple):
-    """A state after a context.
+class OpenStatesRequest(TimedRequest):
+    """Keep the state of a model after one or more contexts."""
 
-    Attributes:
-        handle: identifier of the state.
-        num_tokens: tokens read so far, without `<s>`.
-    """
+    model_config = ConfigDict(json_schema_extra={"examples": [{"context": "Return the"}]})
 
-    handle: str
-    num_tokens: int
+    context: OneOrMoreContexts = ""
+    """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    bos: bool = True
+    """Whether `<s>` stands before each."""
 
-
-@dataclass(frozen=True, slots=True)
-class StateContinuation:
-    """A continuation of a state.
-
-    Attributes:
-        parameter: its name in the request, for messages.
-        before: the state.
-        given: words or ids; empty for a fork.
-        eos: whether to score `</s>` after it too.
-        keep: whether to keep the state after it.
-    """
-
-    parameter: str
-    before: StoredState
-    given: TextOrIds
-    eos: bool
-    keep: bool
+    @cached_property
+    def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
+        """Each context with its name in the request, for messages."""
+        return named_contexts(self.context, parameter="context")
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceCommand:
-    """A valid request to continue states of one version.
+class ContinuationIn(WireModel):
+    """A continuation of a state; with neither text nor ids it is a fork."""
 
-    Attributes:
-        continuations: at least one.
-        next_token_ids: tokens to score after each continuation.
-        free: handles to free once the request is answered.
-    """
+    state: Handle
+    """The state before it, which stays as it is."""
+    text: str | None = None
+    """Words, tokenised as they are after a space; or else `token_ids`."""
+    token_ids: list[TokenId] | None = None
+    """Token ids, which may be parts of words; or else `text`."""
+    eos: bool = False
+    """Whether `</s>` after it is scored too; the new state stands before it."""
+    keep: bool = True
+    """Whether the state after it is kept; without, it is scored only."""
 
-    continuations: tuple[StateContinuation, ...]
-    next_token_ids: tuple[int, ...]
-    free: tuple[str, ...]
-
-
-class AdvanceResult(NamedTuple):
-    """Result of a continuation.
-
-    Attributes:
-        handle: identifier of the state after it, before any `</s>`; None if not kept.
-        ids: its tokens [T].
-        log_probs: log-probability of each token [T].
-        eos_log_prob: log-probability of `</s>` after them; None if not requested.
-        next_log_probs: log-probabilities of the requested next tokens.
-    """
-
-    handle: str | None
-    ids: TokenIds
-    log_probs: FloatArray
-    eos_log_prob: float | None
-    next_log_probs: FloatArray
+    @model_validator(mode="after")
+    def _not_both(self) -> Self:
+        if self.text is not None and self.token_ids is not None:
+            raise PydanticCustomError("one_of", "give either text or token_ids, or neither")
+        return self
 
     @property
-    def logprob(self) -> float:
-        """Sum of the log-probabilities of all tokens, in double precision."""
-        return float(self.log_probs.sum(dtype=np.float64))
+    def given(self) -> TextOrIds:
+        """Words or ids; empty for a fork."""
+        return self.text or self.token_ids or ""
 
-    @property
-    def num_oov(self) -> int:
-        """Number of `<unk>` tokens."""
-        return int(np.count_nonzero(self.ids == UNK))
+    def parameter(self, index: int) -> str:
+        """Return its name in the request, for messages."""
+        return f"continuations[{index}].{'token_ids' if self.text is None else 'text'}"
+
+
+class AdvanceRequest(TimedRequest):
+    """Continue states: score what follows each, and keep the states after it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "continuations": [
+                        {"state": _STATE, "text": "value"},
+                        {"state": _STATE, "text": "moon", "eos": True, "keep": False},
+                    ],
+                    "next_token_ids": [2],
+                }
+            ]
+        }
+    )
+
+    continuations: list[ContinuationIn] = Field(min_length=1)
+    """Of states of one version of one model; a state may be continued in several ways."""
+    next_token_ids: list[TokenId] = Field(default_factory=list)
+    """Tokens whose log-probabilities, if they came next, are told after each continuation."""
+    free: list[Handle] = Field(default_factory=list)
+    """States that are not needed any more once this is answered."""
+
+
+class NextRequest(TimedRequest):
+    """Predict the next tokens after each of some states."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"states": [_STATE], "token_ids": [2, 259, 311]}]}
+    )
+
+    states: list[Handle] = Field(min_length=1)
+    """Of one version of one model."""
+    token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    """The tokens that are asked about; all if they are left out."""
+
+
+class FreeRequest(WireModel):
+    """Forget states."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"states": [_STATE]}]})
+
+    states: list[Handle] = Field(min_length=1)
+    """Handles; those that lead nowhere do not matter."""
 
 
 def open_states(
-    loaded: LoadedModel, command: OpenCommand, state_store: OwnedStateStore, limits: Limits
-) -> Work[Any, list[OpenResult]]:
+    loaded: LoadedModel, request: OpenStatesRequest, state_store: OwnedStateStore, limits: Limits
+) -> Work[Any, list[OpenedState]]:
     """Keep the state after each context.
 
     Raises:
@@ -300,14 +307,14 @@ def open_states(
         StatesFullError: the store has no capacity for the states; none is kept.
     """
     check_reads_forward(loaded)
-    state_store.store.check_capacity(len(command.contexts))
-    contexts = yield from encode_each(loaded, command.contexts, limits)
+    state_store.store.check_capacity(len(request.contexts))
+    contexts = yield from encode_each(loaded, request.contexts, limits)
     handles: list[str] = []
     complete = False
     try:
         for group in context_groups([len(ids) for ids in contexts]):
             group_contexts = contexts[group]
-            state = yield from prefill(loaded, group_contexts, bos=command.bos)
+            state = yield from prefill(loaded, group_contexts, bos=request.bos)
             rows = [state.select(np.array([row])) for row in range(len(group_contexts))]
             stored = yield from _stored_states(loaded, rows, group_contexts)
             handles += state_store.store.keep(state_store.owner, stored)
@@ -315,32 +322,48 @@ def open_states(
     finally:
         if not complete:
             state_store.store.free(state_store.owner, handles)
-    return [OpenResult(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
+    return [OpenedState(handle, len(ids)) for handle, ids in zip(handles, contexts, strict=True)]
 
 
 def advance_states(
-    loaded: LoadedModel, command: AdvanceCommand, state_store: OwnedStateStore, limits: Limits
-) -> Work[Any, list[AdvanceResult]]:
+    loaded: LoadedModel,
+    request: AdvanceRequest,
+    before: Sequence[StoredState],
+    state_store: OwnedStateStore,
+    limits: Limits,
+) -> Work[Any, list[AdvancedState]]:
     """Score continuations of states and keep the states after them; the states before stay unchanged.
+
+    Args:
+        loaded: the model version of all states.
+        request: the request.
+        before: the state before each continuation.
+        state_store: the owner's states.
+        limits: of one request.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or the reply would be too long.
         ContextLengthError: a continuation is too long.
         StatesFullError: the store has no capacity for the states; none is kept.
     """
-    given = command.continuations
-    next_ids = loaded.check_ids(command.next_token_ids, parameter="next_token_ids")
+    given = request.continuations
+    next_ids = loaded.check_ids(request.next_token_ids, parameter="next_token_ids")
     to_keep = [i for i, item in enumerate(given) if item.keep]
     if to_keep:
-        state_store.store.check_capacity(len(to_keep), sum(given[i].before.num_bytes for i in to_keep))
+        state_store.store.check_capacity(len(to_keep), sum(before[i].num_bytes for i in to_keep))
 
-    def prepare(item: StateContinuation) -> TokenIds:
-        limits.check_characters(item.given, parameter=item.parameter)
-        ids = _ids(loaded, item)
-        limits.check_length(len(ids), parameter=item.parameter)
+    def prepare(index: int) -> TokenIds:
+        text, parameter = given[index].given, given[index].parameter(index)
+        limits.check_characters(text, parameter=parameter)
+        ids = (
+            ids_after(before[index], text)
+            if isinstance(text, str)
+            else loaded.check_ids(text, parameter=parameter)
+        )
+        limits.check_length(len(ids), parameter=parameter)
         return ids
 
-    texts = yield from map_in_steps(given, prepare, size=lambda item: len(item.given))
+    texts = yield from map_in_steps(range(len(given)), prepare, size=lambda index: len(given[index].given))
     limits.check_entries(
         sum(map(len, texts)) + len(given) * len(next_ids),
         parameter="next_token_ids" if len(next_ids) else "continuations",
@@ -350,27 +373,32 @@ def advance_states(
     )
     ends = [i for i, item in enumerate(given) if item.eos]
     keep = bool(to_keep or ends or len(next_ids))
-    log_probs, states = yield from continue_states(loaded, [item.before for item in given], texts, keep=keep)
+    log_probs, states = yield from continue_states(loaded, before, texts, keep=keep)
     queried = list(range(len(given))) if len(next_ids) else ends
     queried_ids = np.append(next_ids, EOS)
     rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
-    next_rows = dict(zip(queried, rows, strict=True))
+    next_rows = dict(zip(queried, rows.tolist(), strict=True))
     handles: list[str | None] = [None] * len(given)
     if to_keep:
-        previous = [given[i].before for i in to_keep]
         stored = yield from _stored_states(
-            loaded, [states[i] for i in to_keep], [texts[i] for i in to_keep], previous
+            loaded,
+            [states[i] for i in to_keep],
+            [texts[i] for i in to_keep],
+            [before[i] for i in to_keep],
         )
         for i, handle in zip(to_keep, state_store.store.keep(state_store.owner, stored), strict=True):
             handles[i] = handle
-    state_store.store.free(state_store.owner, command.free)
+    state_store.store.free(state_store.owner, request.free)
     return [
-        AdvanceResult(
+        AdvancedState(
             handles[i],
-            texts[i],
-            log_probs[i],
-            float(next_rows[i][-1]) if item.eos else None,
-            next_rows[i][:-1] if i in next_rows else _NO_LOG_PROBS,
+            finite_logprob(float(log_probs[i].sum(dtype=np.float64))),
+            len(texts[i]),
+            int(np.count_nonzero(texts[i] == UNK)),
+            texts[i].tolist(),
+            np.maximum(log_probs[i], np.float32(LOG_ZERO)).tolist(),
+            finite_logprob(next_rows[i][-1]) if item.eos else None,
+            next_rows[i][:-1] if i in next_rows else [],
         )
         for i, item in enumerate(given)
     ]
@@ -428,12 +456,6 @@ def ids_after(before: StoredState, text: str) -> TokenIds:
         if spelled and not spelled[-1:].isspace():
             text = " " + text
     return np.asarray(tokenizer.encode(text), dtype=np.int64)
-
-
-def _ids(loaded: LoadedModel, item: StateContinuation) -> TokenIds:
-    if isinstance(item.given, str):
-        return ids_after(item.before, item.given)
-    return loaded.check_ids(item.given, parameter=item.parameter)
 
 
 def _stored_states(

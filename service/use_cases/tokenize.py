@@ -1,63 +1,137 @@
-"""Tokenisation and detokenisation, for clients that count or compare tokens."""
+"""Tokenisation and detokenisation, for clients that count or compare tokens.
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+Requests and replies have the field names of OpenAI and vLLM.
+"""
 
-from models.vocabulary import BOS, CONTROL_TOKENS
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ConfigDict
+
+from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.wire import TokenId, WireModel
 from service.use_cases.completions import EntryBuilder
 from service.use_cases.inputs import Limits
 
 
-class TokenizedText(NamedTuple):
-    """Tokens of a text.
+class TokenizeRequest(WireModel):
+    """Tell a text's tokens; other fields are ignored."""
 
-    Attributes:
-        ids: of each.
-        names: of each.
-    """
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"prompt": "Return the value."}]}
+    )
 
-    ids: list[int]
-    names: list[str]
+    prompt: str
+    """The text; `<s>`, `</s>` or `<unk>` alone is that control token."""
+    add_special_tokens: bool | None = None
+    """Whether `<s>` is put first; it is unless this is false. These ids mean to /v1/completions what the text does."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
 
 
-def tokenize(loaded: LoadedModel, text: str, limits: Limits, *, special: bool) -> Work[Any, TokenizedText]:
+class DetokenizeRequest(WireModel):
+    """Tell the text that tokens spell; other fields are ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"examples": [{"tokens": [303, 260, 311, 259]}]}
+    )
+
+    tokens: list[TokenId]
+    """Token ids."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeReply:
+    """A text's tokens; `max_model_len` is how many the service reads of one text at most."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DetokenizeReply:
+    """The text that tokens spell."""
+
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """A model's tokenizer: its kind, its control tokens and how many tokens there are."""
+
+    model: str
+    tokenizer_class: str
+    fingerprint: str
+    vocab_size: int
+    max_model_len: int
+    bos_token: str
+    eos_token: str
+    unk_token: str
+    bos_token_id: int
+    eos_token_id: int
+    unk_token_id: int
+    add_bos_token: bool
+    add_eos_token: bool
+
+
+def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> Work[Any, TokenizeReply]:
     """Tokenise a text.
 
     A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless the vocabulary has an ordinary
     token of that spelling: clients look up the ids of control tokens this way. Inside a longer text such
     spellings are ordinary text.
 
-    Args:
-        loaded: the model.
-        text: any.
-        limits: of one request.
-        special: whether to prepend `<s>`.
-
     Raises:
         ContextLengthError: the text is too long.
     """
+    text = request.prompt
     limits.check_characters(text, parameter="prompt")
     if text in CONTROL_TOKENS and text not in loaded.model.vocabulary:
         ids = [CONTROL_TOKENS.index(text)]
     else:
         ids = list(loaded.tokenizer.encode(text))
     yield None
-    if special and ids[:1] != [BOS]:
+    if request.add_special_tokens is not False and ids[:1] != [BOS]:
         ids.insert(0, BOS)
     limits.check_length(len(ids), parameter="prompt")
     builder = EntryBuilder(loaded, continues=False)
-    return TokenizedText(ids, [builder.name(token) for token in ids])
+    names = [builder.name(token) for token in ids]
+    return TokenizeReply(len(ids), limits.max_tokens_per_sequence, ids, names)
 
 
-def detokenize(loaded: LoadedModel, ids: Sequence[int], limits: Limits) -> Work[Any, str]:
+def detokenize(loaded: LoadedModel, request: DetokenizeRequest, limits: Limits) -> Work[Any, DetokenizeReply]:
     """Decode ids to text; control tokens give none.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or there are too many.
     """
-    limits.check_length(len(ids), parameter="tokens")
-    checked = loaded.check_ids(ids, parameter="tokens")
+    limits.check_length(len(request.tokens), parameter="tokens")
+    checked = loaded.check_ids(request.tokens, parameter="tokens")
     yield None
-    return loaded.tokenizer.decode(checked.tolist())
+    return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))
+
+
+def tokenizer_info(loaded: LoadedModel, limits: Limits) -> Work[Any, TokenizerInfo]:
+    """Describe a model's tokenizer."""
+    yield None
+    return TokenizerInfo(
+        model=loaded.address,
+        tokenizer_class=loaded.tokenizer.kind,
+        fingerprint=loaded.tokenizer.fingerprint,
+        vocab_size=loaded.vocab_size,
+        max_model_len=limits.max_tokens_per_sequence,
+        bos_token=CONTROL_TOKENS[BOS],
+        eos_token=CONTROL_TOKENS[EOS],
+        unk_token=CONTROL_TOKENS[UNK],
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        unk_token_id=UNK,
+        add_bos_token=True,
+        add_eos_token=False,
+    )

@@ -1,31 +1,29 @@
 """Requests to all workers: merged metrics, and model changes applied to every worker.
 
 A worker that does not answer is left out; when restarted, it loads the models that its peers serve.
-Changes are serialised by a file lock across processes, since two opposite changes could otherwise
-end differently in different workers. Plain ASGI, behind the authentication.
+Changes are serialised by a file lock across processes. Plain ASGI, behind the authentication.
 """
 
 import asyncio
-import fcntl
 import json
-import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import structlog
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from service.engine.metrics import Metrics
+from service.http_client import ExchangeError
 from service.workers.peers import (
     METRICS_PATH,
     REFRESH_PATH,
     Peer,
-    PeerConnectionError,
     PeerResponse,
     encode_scope,
     is_from_peer,
@@ -60,71 +58,30 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
     return b"".join(line for name in heads for line in (*heads[name], *samples[name]))
 
 
-def pool_metrics(*, answering: int, restarts: Sequence[int]) -> bytes:
-    """Return the metrics of the pool.
+@dataclass(frozen=True, slots=True)
+class PoolMetrics(Collector):
+    """Metrics of the pool.
 
-    Args:
+    Attributes:
         answering: number of workers whose metrics were received.
         restarts: number of restarts of each worker.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_PoolCollector(answering, restarts))
-    return generate_latest(registry)
 
+    answering: int
+    restarts: Sequence[int]
 
-class _PoolCollector(Collector):
-    def __init__(self, answering: int, restarts: Sequence[int]) -> None:
-        self._answering, self._restarts = answering, restarts
-
+    @override
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the pool."""
-        yield GaugeMetricFamily("gramophone_workers", "worker processes there are to be", len(self._restarts))
+        yield GaugeMetricFamily("gramophone_workers", "worker processes there are to be", len(self.restarts))
         yield GaugeMetricFamily(
-            "gramophone_workers_answering", "those that have told their metrics", self._answering
+            "gramophone_workers_answering", "those that have told their metrics", self.answering
         )
         counter = CounterMetricFamily(
             "gramophone_worker_restarts", "worker processes started for one that died", labels=["worker"]
         )
-        for number, count in enumerate(self._restarts):
+        for number, count in enumerate(self.restarts):
             counter.add_metric([str(number)], count)
         yield counter
-
-
-_LOCK = "changes.lock"
-_POLL_S = 0.01
-
-
-class CrossProcessLock:
-    """Lock across the requests of all workers, released when its holder dies.
-
-    Args:
-        pool: pool of the workers, whose folder has the file of the lock.
-    """
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._path = pool.folder / _LOCK
-
-    @asynccontextmanager
-    async def hold(self) -> AsyncIterator[None]:
-        """Wait for the lock, and hold it in the context.
-
-        Each request has its own descriptor, so that requests of one worker exclude each other as well.
-        """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            while not _try_lock(descriptor):  # noqa: ASYNC110 - released by another process
-                await asyncio.sleep(_POLL_S)
-            yield
-        finally:
-            os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 _log = structlog.get_logger(__name__)
@@ -159,7 +116,6 @@ class Broadcast:
     ) -> None:
         self._app = app
         self._pool = pool
-        self._changes = CrossProcessLock(pool)
         self._peers = peers
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
@@ -184,11 +140,11 @@ class Broadcast:
         async def add(number: int, peer: Peer) -> None:
             try:
                 texts[number] = (await peer.get(METRICS_PATH)).body
-            except PeerConnectionError as error:
+            except ExchangeError as error:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
         await asyncio.gather(*(add(number, peer) for number, peer in self._peers.items()))
-        pool_text = pool_metrics(answering=len(texts), restarts=self._pool.status.restarts)
+        pool_text = generate_latest(PoolMetrics(len(texts), self._pool.status.restarts))
         return merge_expositions([texts[number] for number in sorted(texts)] + [pool_text])
 
     # --- changes --------------------------------------------------------------------------------------
@@ -198,9 +154,8 @@ class Broadcast:
         if body is None:
             await self._app(scope, receive, send)
             return
-        async with (
-            self._changes.hold()
-        ):  # since two opposite changes could end differently in different workers
+        # one change at a time, since two opposite ones could end differently in different workers
+        async with self._pool.lock_changes():
             if _ALIASES_SEGMENT in scope["path"]:
                 answer = await self._change_alias(scope, receive, body)
             else:
@@ -222,7 +177,7 @@ class Broadcast:
         reply = PeerResponse()
         try:
             await self._peers[number].exchange(request, reply.send)
-        except PeerConnectionError as error:
+        except ExchangeError as error:
             _log.warning("a worker was not told of a change", other=number, reason=str(error))
             return None
         return reply

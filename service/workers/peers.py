@@ -11,31 +11,30 @@ GET /workers/metrics                  metrics of this worker
 GET /workers/served                   addresses that it serves or will serve, and those unloaded
 POST /workers/refresh?address&wait    poll the registry now; the model that then serves an address
 
-The client is a bare HTTP/1.1 parser that yields ASGI messages: a client library would take longer
-than most replies, and a reply is forwarded while it arrives.
+A reply is forwarded while it arrives.
 """
 
 import asyncio
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import structlog
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from typing_extensions import override
 
 from models.errors import NotReadyError
 from service.api_errors import error_body, error_response, error_status, not_found
 from service.api_keys import KeyStore
 from service.engine.metrics import Metrics
+from service.http_client import ClientConnection, ConnectionPool, ExchangeError, encode_request
 from service.middleware.authentication import presented_key
 from service.middleware.limits import OVER_LIMIT, RECEIVE_TIMEOUT, content_length
 from service.middleware.request_context import header
@@ -54,19 +53,6 @@ _HOP_BY_HOP_HEADERS = frozenset(
 )
 _DROPPED_REQUEST_HEADERS = _HOP_BY_HOP_HEADERS | {b"content-length"}
 _DROPPED_RESPONSE_HEADERS = _HOP_BY_HOP_HEADERS | {b"date"}
-Headers = Iterable[tuple[bytes, bytes]]
-
-
-class PeerConnectionError(Exception):
-    """Missing or incomplete reply of a worker.
-
-    Attributes:
-        reply_begun: whether a part of the reply was received.
-    """
-
-    def __init__(self, message: str, *, reply_begun: bool) -> None:
-        super().__init__(message)
-        self.reply_begun = reply_begun
 
 
 @dataclass(slots=True)
@@ -85,26 +71,15 @@ class PeerResponse:
             self.body += message.get("body", b"")
 
 
-def encode_request(method: str, target: bytes, headers: Headers, body: bytes = b"") -> bytes:
-    """Encode a request to a worker."""
-    lines = [method.encode(), b" ", target, b" HTTP/1.1\r\n"]
-    for name, value in headers:
-        if name not in _DROPPED_REQUEST_HEADERS:
-            lines += (name, b": ", value, b"\r\n")
-    lines.append(b"content-length: %d\r\n\r\n" % len(body))
-    lines.append(body)
-    return b"".join(lines)
-
-
 def encode_scope(scope: Scope, body: bytes) -> bytes:
     """Encode the request of a scope; HEAD becomes GET, and the forwarding worker omits the body of the reply."""
     method = "GET" if scope["method"] == "HEAD" else scope["method"]
     target = scope["raw_path"]
     if scope["query_string"]:
         target += b"?" + scope["query_string"]
-    headers = scope["headers"]
+    headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED_REQUEST_HEADERS]
     if header(scope, b"host") is None:  # HTTP/1.0 needs none
-        headers = [(b"host", b""), *headers]
+        headers.insert(0, (b"host", b""))
     return encode_request(method, target, headers, body)
 
 
@@ -117,26 +92,27 @@ class Peer:
 
     def __init__(self, socket: Path) -> None:
         self._socket = str(socket)
-        self._idle: list[_PeerConnection] = []
+        self._pool = ConnectionPool(self._connect)
 
     async def get(self, path: str) -> PeerResponse:
         """Return the complete reply to a GET of an internal endpoint.
 
         Raises:
-            PeerConnectionError: the reply is missing, late, incomplete or an error.
+            ExchangeError: the reply is missing, late, incomplete or an error.
         """
         answer = PeerResponse()
-        request = encode_request("GET", path.encode(), [(b"host", b"worker")])
         try:
             async with asyncio.timeout(_REPLY_TIMEOUT_S):
-                await self.exchange(request, answer.send)
+                await self.exchange(encode_request("GET", path.encode(), [(b"host", b"worker")]), answer.send)
         except TimeoutError:
-            raise PeerConnectionError(
-                f"{self._socket}: no answer in {_REPLY_TIMEOUT_S:g} s", reply_begun=answer.status > 0
+            raise ExchangeError(
+                "timeout",
+                f"{self._socket}: no answer in {_REPLY_TIMEOUT_S:g} s",
+                reply_begun=answer.status > 0,
             ) from None
         if answer.status != HTTPStatus.OK:
-            raise PeerConnectionError(
-                f"{self._socket}: its answer has the status {answer.status}", reply_begun=True
+            raise ExchangeError(
+                "status", f"{self._socket}: its answer has the status {answer.status}", reply_begun=True
             )
         return answer
 
@@ -148,27 +124,16 @@ class Peer:
             send: function that receives the messages of the reply while it arrives.
 
         Raises:
-            PeerConnectionError: the worker does not listen, or its reply was incomplete.
+            ExchangeError: the worker does not listen, or its reply was incomplete.
         """
         while True:
-            reused = self._idle_connection()
-            connection = reused or await self._connect()
-            try:
-                await connection.exchange(request, send)
-            except PeerConnectionError as error:
-                if reused is None or error.reply_begun:
-                    raise
-                continue  # closed when idle, or its worker died: retry on a new connection
-            finally:
-                connection.release(self._idle)
-            return
-
-    def _idle_connection(self) -> "_PeerConnection | None":
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-        return None
+            async with self._pool.connection() as connection:
+                was_used = connection.was_used
+                try:
+                    return await connection.forward(request, send)
+                except ExchangeError as error:
+                    if error.reply_begun or not was_used:
+                        raise  # else it was closed when idle, or its worker died: retry on another connection
 
     async def _connect(self) -> "_PeerConnection":
         try:
@@ -176,114 +141,70 @@ class Peer:
                 _PeerConnection, self._socket
             )
         except OSError as error:
-            raise PeerConnectionError(
-                f"{self._socket}: {error.strerror or error}", reply_begun=False
-            ) from None
+            raise ExchangeError("refused", f"{self._socket}: {error.strerror or error}") from None
         return connection
 
 
-class _PeerConnection(asyncio.Protocol):
-    """Connection to a peer, for one request at a time."""
+class _PeerConnection(ClientConnection):
+    """Connection to a peer, whose replies become messages of an ASGI application."""
 
     def __init__(self) -> None:
-        self._parser = HttpResponseParser(self)
-        self._transport: Any = None
-        self._headers: list[tuple[bytes, bytes]] = []
+        super().__init__()
         self._messages: list[Message] = []
-        self._arrived: asyncio.Future[None] | None = None
-        self._begun = self._complete = self._keeps_alive = False
+        self._arrived = asyncio.Event()
         self._waiting_bytes = 0
-        self._problem: str | None = None
+        self._error: ExchangeError | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Return whether a request can be sent."""
-        return self._transport is not None and not self._transport.is_closing()
+    def is_idle(self) -> bool:
+        """Whether another request can be sent, as no part of the last reply is pending."""
+        return super().is_idle and not self._messages
 
-    async def exchange(self, request: bytes, send: Send) -> None:
+    async def forward(self, request: bytes, send: Send) -> None:
         """Send a request and forward the reply; see `Peer.exchange`."""
-        self._begun = self._complete = False
-        if not self.is_open:
-            raise PeerConnectionError("the connection was closed", reply_begun=False)
-        self._transport.write(request)
-        while True:
-            if not self._messages:
-                if self._complete:
-                    return
-                if self._problem is not None:
-                    raise PeerConnectionError(self._problem, reply_begun=self._begun)
-                self._arrived = asyncio.get_running_loop().create_future()
-                await self._arrived
-                continue
+        self.start(request)
+        is_complete = False
+        while not is_complete:
+            await self._arrived.wait()
+            self._arrived.clear()
             messages, self._messages, self._waiting_bytes = self._messages, [], 0
-            if self._transport is not None:
-                self._transport.resume_reading()
+            if self.transport is not None:
+                self.transport.resume_reading()
             for message in messages:
                 await send(message)
+                is_complete = message.get("more_body") is False
+            if self._error is not None:
+                raise self._error
 
-    def release(self, idle: "list[_PeerConnection]") -> None:
-        """Keep the connection for another request, if no part of the last reply is pending or unread."""
-        if self._complete and not self._messages and self.is_open and self._keeps_alive:
-            idle.append(self)
-        elif self._transport is not None:
-            self._transport.abort()
-
-    # --- called by the event loop -----------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
-        self._transport = transport
-
+    @override
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes."""
-        try:
-            self._parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade) as error:
-            self._problem = f"what it said is not HTTP/1.1: {error}"
-            self._transport.abort()
+        super().data_received(data)
         if self._waiting_bytes > _BUFFER_BYTES:
-            self._transport.pause_reading()
-        self._wake()
+            self.transport.pause_reading()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the running request."""
-        self._transport = None
-        self._problem = self._problem or f"the connection ended{f': {exc}' if exc else ''}"
-        self._wake()
+    @override
+    def begin_reply(self) -> None:
+        headers = [(name, value) for name, value in self.headers if name not in _DROPPED_RESPONSE_HEADERS]
+        self._add({"type": "http.response.start", "status": self.status, "headers": headers})
 
-    # --- called by the parser -----------------------------------------------------------------------
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header, unless it is specific to this connection."""
-        name = name.lower()
-        if name not in _DROPPED_RESPONSE_HEADERS:
-            self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """Begin the reply."""
-        self._begun = True
-        headers, self._headers = self._headers, []
-        status = self._parser.get_status_code()
-        self._messages.append({"type": "http.response.start", "status": status, "headers": headers})
-
+    @override
     def on_body(self, body: bytes) -> None:
-        """Receive a part of the body."""
         self._waiting_bytes += len(body)
-        self._messages.append({"type": "http.response.body", "body": body, "more_body": True})
+        self._add({"type": "http.response.body", "body": body, "more_body": True})
 
-    def on_message_complete(self) -> None:
-        """Finish the reply."""
-        self._complete = True
-        self._keeps_alive = self._parser.should_keep_alive()  # known only at the end of a message
-        last = self._messages[-1] if self._messages else None
-        if last is not None and last["type"] == "http.response.body":
-            last["more_body"] = False
-        else:
-            self._messages.append({"type": "http.response.body", "body": b"", "more_body": False})
+    @override
+    def end_reply(self, error: ExchangeError | None) -> None:
+        self._error = error
+        last = self._messages[-1] if self._messages else {}
+        if error is None and last.get("more_body"):
+            last["more_body"] = False  # one message less to send
+        elif error is None:
+            self._add({"type": "http.response.body", "body": b"", "more_body": False})
+        self._arrived.set()
 
-    def _wake(self) -> None:
-        if self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+    def _add(self, message: Message) -> None:
+        self._messages.append(message)
+        self._arrived.set()
 
 
 async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[bytes | None, Receive]:
@@ -470,7 +391,7 @@ class AffinityRelay:
             await while_connected(receive, exchange)
         except ClientDisconnect:
             return  # the connection is closed, which cancels the work of the other worker
-        except PeerConnectionError as error:
+        except ExchangeError as error:
             _log.warning("a worker did not answer", other=owner, reason=str(error))
             if not error.reply_begun:  # else the server closes the connection, as the reply is incomplete
                 await RequestLog(_peer_lost(owner), metrics=self._metrics)(scope, receive, send)

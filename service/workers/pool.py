@@ -1,16 +1,20 @@
-"""Worker pool as seen by one worker, and the status shared by all workers and the supervisor.
+"""Worker pool as seen by one worker, and the status shared by all workers and the supervisor."""
 
-`SharedStatus` is anonymous shared memory, made before the workers are forked. Every cell has one
-writer at a time, so no locks are needed.
-"""
-
+import asyncio
+import fcntl
 import mmap
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 _CELL_BYTES = 8
-_NOT_LISTENING = -1
+_LOCK = "changes.lock"
+_POLL_S = 0.01
+
+NOT_LISTENING = -1
+"""Number of connections of a worker that does not listen."""
 
 HEARTBEAT_INTERVAL_S = 0.2
 """Interval of a worker's heartbeats."""
@@ -21,71 +25,29 @@ class SharedStatus:
 
     Args:
         size: number of workers.
+
+    Attributes:
+        connections: number of connections of each worker, or `NOT_LISTENING`.
+        composed: 1 for each worker that was ever composed from its settings.
+        started: 1 for each worker that has once loaded its models, or failed to; a later death changes nothing, as
+            the others serve.
+        restarts: number of restarts of each worker, written by the supervisor.
+        heartbeats: number of heartbeats of each worker, while it makes progress or is idle; 0 before the first.
     """
 
     def __init__(self, size: int) -> None:
         rows = 5
         cells = memoryview(mmap.mmap(-1, rows * size * _CELL_BYTES)).cast("q")
-        self._connections, self._composed, self._started, self._restarts, self._beats = (
+        self.connections, self.composed, self.started, self.restarts, self.heartbeats = (
             cells[row * size : (row + 1) * size] for row in range(rows)
         )
         for worker in range(size):
             self.mark_stopped(worker)
 
-    # --- written by workers --------------------------------------------------------------------------
-
-    def mark_composed(self, worker: int) -> None:
-        """Record that a worker was composed from its settings."""
-        self._composed[worker] = 1
-
-    def mark_started(self, worker: int) -> None:
-        """Record that a worker has loaded its models, or failed to."""
-        self._started[worker] = 1
-
-    def set_connections(self, worker: int, connections: int) -> None:
-        """Record the number of connections of a listening worker."""
-        self._connections[worker] = connections
-
     def mark_stopped(self, worker: int) -> None:
         """Record that a worker stopped listening; the supervisor calls this for a dead one."""
-        self._connections[worker] = _NOT_LISTENING
-        self._beats[worker] = 0
-
-    def heartbeat(self, worker: int) -> None:
-        """Record that a worker is alive and makes progress, or is idle."""
-        self._beats[worker] += 1
-
-    # --- written by the supervisor --------------------------------------------------------------------
-
-    def mark_restarted(self, worker: int) -> None:
-        """Count a restart of a worker."""
-        self._restarts[worker] += 1
-
-    # --- read by all ----------------------------------------------------------------------------------
-
-    def was_composed(self, worker: int) -> bool:
-        """Return whether a worker was ever composed."""
-        return bool(self._composed[worker])
-
-    @property
-    def all_started(self) -> bool:
-        """Return whether every worker has once been ready; a later death changes nothing, as the others serve."""
-        return all(self._started)
-
-    @property
-    def connections(self) -> list[int | None]:
-        """Number of connections of each worker; None for one that does not listen."""
-        return [None if count == _NOT_LISTENING else count for count in self._connections]
-
-    @property
-    def heartbeats(self) -> list[int]:
-        """Number of heartbeats of each worker; 0 before the first."""
-        return list(self._beats)
-
-    @property
-    def restarts(self) -> list[int]:
-        """Number of restarts of each worker."""
-        return list(self._restarts)
+        self.connections[worker] = NOT_LISTENING
+        self.heartbeats[worker] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +92,24 @@ class WorkerPool:
     def peer_numbers(self) -> list[int]:
         """Numbers of all other workers."""
         return [number for number in range(self.size) if number != self.number]
+
+    @asynccontextmanager
+    async def lock_changes(self) -> AsyncIterator[None]:
+        """Hold a lock across the requests of all workers in the context; it is released when its holder dies.
+
+        Each request has its own descriptor, so that requests of one worker exclude each other as well.
+        """
+        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:  # another process releases it
+                    await asyncio.sleep(_POLL_S)
+            yield
+        finally:
+            os.close(descriptor)
 
     @property
     def num_threads(self) -> int:

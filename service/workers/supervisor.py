@@ -313,7 +313,7 @@ class Supervisor:
                     continue
                 if pool is not None:
                     return pool
-                self._status.mark_restarted(number)
+                self._status.restarts[number] += 1
                 _log.info("worker started again", of=number, pid=slot.pid)
         return None
 
@@ -376,7 +376,7 @@ class Supervisor:
         if self._stopping is not None:
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        if not self._status.was_composed(number):
+        if not self._status.composed[number]:
             _log.error("worker ended while it started, and so does the service", of=number, pid=pid, how=how)
             self._exit_code = code if code > 0 else 1
             self._stop(0)

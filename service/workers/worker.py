@@ -15,31 +15,24 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import structlog
-import uvicorn
 from fastapi import FastAPI
 
 from models.errors import LanguageModelError
-from service.http_server import DrainingServer, SocketListener, make_drain, server_config
+from service.http_client import ExchangeError
+from service.http_server import DrainingServer, SocketListener
 from service.routes.request import Services
 from service.settings import Settings
-from service.workers.broadcast import CrossProcessLock
-from service.workers.peers import SERVED_PATH, Peer, PeerConnectionError, served_addresses
+from service.workers.peers import SERVED_PATH, Peer, served_addresses
 from service.workers.pool import HEARTBEAT_INTERVAL_S, WorkerPool
 
 _log = structlog.get_logger(__name__)
 _POLL_S = 0.05
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once a condition holds."""
-    while not condition():  # noqa: ASYNC110 - set by other threads and processes
-        await asyncio.sleep(_POLL_S)
 
 
 async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None:
@@ -47,7 +40,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
     for peer in peers.values():
         try:
             peer_models = json.loads((await peer.get(SERVED_PATH)).body)
-        except PeerConnectionError:
+        except ExchangeError:
             continue  # it is being restarted, too, or hangs
         served = served_addresses(services)
         changes = [
@@ -124,7 +117,7 @@ class FairListener(SocketListener):
         fewer = {
             worker: count
             for worker, count in enumerate(self._status.connections)
-            if count is not None and count < self._connections and self._unresponsive.get(worker) != count
+            if 0 <= count < self._connections and self._unresponsive.get(worker) != count
         }
         if not fewer:
             self._deferrals = 0
@@ -138,7 +131,7 @@ class FairListener(SocketListener):
 
     def _publish_count(self) -> None:
         if not self._is_closed:
-            self._status.set_connections(self._number, self._connections)
+            self._status.connections[self._number] = self._connections
 
 
 class WorkerServer(DrainingServer):
@@ -147,35 +140,18 @@ class WorkerServer(DrainingServer):
     A restarted worker uses the shared socket once its models are loaded; until then its peers answer.
 
     Args:
-        config: configuration of uvicorn.
-        on_signal: function called at a signal to stop.
-        drain: function that ends running work.
-        crew: pool of the workers.
+        app: application with its services and peers.
+        settings: limits, and the time for running work to end.
+        pool: pool of the workers.
         listening: socket shared by all workers.
-        is_loaded: predicate of all initial models being loaded.
-        hangs: predicate of this worker having made no progress for too long.
-        sync_with_peers: function that applies the peers' loads and unloads.
     """
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        *,
-        on_signal: Callable[[], None],
-        drain: Callable[[], Awaitable[None]],
-        crew: WorkerPool,
-        listening: socket.socket,
-        is_loaded: Callable[[], bool],
-        hangs: Callable[[], bool],
-        sync_with_peers: Callable[[], Awaitable[None]],
-    ) -> None:
-        super().__init__(config, on_signal=on_signal, drain=drain)
-        self._pool = crew
-        self._changes = CrossProcessLock(crew)
+    def __init__(self, app: FastAPI, settings: Settings, pool: WorkerPool, listening: socket.socket) -> None:
+        super().__init__(app, settings)
+        self._services: Services = app.state.services
+        self._peers: Mapping[int, Peer] = app.state.peers
+        self._pool = pool
         self._listening = listening
-        self._is_loaded = is_loaded
-        self._hangs = hangs
-        self._sync_with_peers = sync_with_peers
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop at a SIGTERM of the supervisor; Ctrl-C is ignored, as the supervisor then sends one.
@@ -198,11 +174,11 @@ class WorkerServer(DrainingServer):
             await loop.create_unix_server(self._protocol, path=str(peer_socket), backlog=backlog)
         )
         self._spawn(self._send_heartbeats())
-        if self._pool.is_restarted and any(count is not None for count in self._pool.status.connections):
-            await wait_until(lambda: self._is_loaded() or self.should_exit)
+        if self._pool.is_restarted and any(count >= 0 for count in self._pool.status.connections):
+            await self._wait_until_loaded()
             if not self.should_exit:
-                async with self._changes.hold():
-                    await self._sync_with_peers()
+                async with self._pool.lock_changes():
+                    await sync_with_peers(self._services, self._peers)
         self._spawn(self._report_when_loaded())
         if not self.should_exit:
             self._listen()
@@ -224,13 +200,19 @@ class WorkerServer(DrainingServer):
     async def _send_heartbeats(self) -> None:
         """Send heartbeats while this worker makes progress; the supervisor kills workers without heartbeats."""
         while True:
-            if not self._hangs():
-                self._pool.status.heartbeat(self._pool.number)
+            if not self._services.engine.is_hung:
+                self._pool.status.heartbeats[self._pool.number] += 1
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
+    async def _wait_until_loaded(self) -> None:
+        """Wait until this worker has loaded its models, or is to stop."""
+        while not (self._services.reloader.initial_load_done or self.should_exit):  # noqa: ASYNC110 - set by threads
+            await asyncio.sleep(_POLL_S)
+
     async def _report_when_loaded(self) -> None:
-        await wait_until(self._is_loaded)
-        self._pool.status.mark_started(self._pool.number)
+        await self._wait_until_loaded()
+        if self._services.reloader.initial_load_done:
+            self._pool.status.started[self._pool.number] = 1
 
     def _on_supervisor_death(self) -> None:
         """End this worker after the supervisor's death, and remove the folders that it would remove."""
@@ -239,20 +221,3 @@ class WorkerServer(DrainingServer):
         for folder in (self._pool.folder, self._pool.weights):
             shutil.rmtree(folder, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def make_worker_server(
-    app: FastAPI, settings: Settings, pool: WorkerPool, listening: socket.socket
-) -> WorkerServer:
-    """Make the server of a worker's application, with the settings' limits."""
-    services: Services = app.state.services
-    return WorkerServer(
-        server_config(app, settings),
-        on_signal=services.engine.scheduler.drain,
-        drain=make_drain(app, settings),
-        crew=pool,
-        listening=listening,
-        is_loaded=lambda: services.reloader.initial_load_done,
-        hangs=lambda: services.engine.is_hung,
-        sync_with_peers=lambda: sync_with_peers(services, app.state.peers),
-    )

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from service.schemas.autocomplete import AutocompleteRequest
-from service.schemas.check import CheckRequest, QualityRequest
-from service.schemas.generate import GenerateRequest
+from service.schemas.check import CheckRequest
 from service.schemas.rerank import RerankRequest
-from service.schemas.score import NextTokenRequest, ScoreRequest
 from service.settings import settings_table
+from service.use_cases.generate import GenerateRequest
+from service.use_cases.next_token import NextTokenRequest
+from service.use_cases.score import QualityRequest, ScoreRequest
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = {

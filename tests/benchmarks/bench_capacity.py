@@ -74,10 +74,10 @@ def row(target, pid, workload, asked, given):
         )
     )
     assert not {**peak.errors, **half.errors}, (peak.errors, half.errors)
-    p99 = "     -" if half.latency.p99_s is None else f"{1e3 * half.latency.p99_s:6.1f}"
+    p99 = "     -" if half.latency_ms.p99 is None else f"{half.latency_ms.p99:6.1f}"
     print(
-        f"{workload:13}{peak.achieved_per_s:9,.0f}/s{peak.num_answered / used_s:11,.0f}/core-s"
-        f"{1e3 * used_s / peak.num_answered:9.2f} ms CPU{1e3 * half.latency.p50_s:9.1f} ms{p99} ms"
+        f"{workload:13}{peak.achieved_per_s:9,.0f}/s{peak.answered / used_s:11,.0f}/core-s"
+        f"{1e3 * used_s / peak.answered:9.2f} ms CPU{half.latency_ms.p50:9.1f} ms{p99} ms"
         f"{'' if peak.valid and half.valid else '  (generator fell behind)'}",
         flush=True,
     )

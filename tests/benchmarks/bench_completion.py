@@ -58,9 +58,9 @@ def search(model, tokens, typed, state, log_probs, **options):
     own(found.update, state, log_probs)
     first_s, num_rows = own.total_s, 1
     while (asked := own(found.next_step)) is not None:
-        state = models(model.advance, asked.state, asked.tokens)
+        state = models(model.advance, asked[0], asked[1])
         own(found.update, state, models(model.next_log_probs, state))
-        num_rows += len(asked.tokens)
+        num_rows += len(asked[1])
     return num_rows, first_s, own.total_s, models.total_s, own(found.result).unexplored_mass
 
 

@@ -43,10 +43,10 @@ def open_loop(title, port, requests, rate, seconds):
     target = Target.parse(f"http://127.0.0.1:{port}")
     summary = summarise_load(run_load(target, requests, OpenLoop(rate), terms))
     assert not summary.errors, summary.errors
-    latency = summary.latency
-    found = {"p50": latency.p50_s, "p90": latency.p90_s, "p99": latency.p99_s, "p99.9": latency.p999_s}
-    times = "   ".join(f"{name} {1e3 * time_s:6.2f} ms" for name, time_s in found.items() if time_s)
-    late = f"late by {1e3 * summary.lateness.highest_s:.2f} ms"
+    latency = summary.latency_ms
+    found = {"p50": latency.p50, "p90": latency.p90, "p99": latency.p99, "p99.9": latency.p999}
+    times = "   ".join(f"{name} {time_ms:6.2f} ms" for name, time_ms in found.items() if time_ms)
+    late = f"late by {summary.generator.lateness_ms.highest:.2f} ms"
     print(f"{title:44} {times}   at {summary.achieved_per_s:5.0f}/s, {late}", flush=True)
 
 

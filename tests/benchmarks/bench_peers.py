@@ -122,11 +122,11 @@ def half_load(servers, workload, best, given, random):
     times = {name: [] for name in able}
     for seed, name in itertools.product(range(given.rounds), able):
         loop = OpenLoop(rate_per_s=rate, arrivals="poisson", seed=seed)
-        latency = load(servers[name], name, workload, loop, seconds, random).latency
-        times[name].append((latency.p50_s, latency.highest_s))
+        latency = load(servers[name], name, workload, loop, seconds, random).latency_ms
+        times[name].append((latency.p50, latency.highest))
     print(f"\n{workload.title}: open loop, {rate:.1f} requests/s")
     for name, rounds in times.items():
-        p50, p99 = (1e3 * statistics.median(column) for column in zip(*rounds, strict=True))
+        p50, p99 = (statistics.median(column) for column in zip(*rounds, strict=True))
         print(f"{name:20} p50 {p50:8.2f} ms   p99 {p99:8.2f} ms", flush=True)
     for name in servers.keys() - able:
         print(f"{name:20} cannot keep up", flush=True)

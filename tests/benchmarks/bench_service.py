@@ -64,15 +64,15 @@ def closed_loop(port, path, bodies, clients, count):
 def compare(name, port, path, bodies, baseline=None):
     """Print p50 and p99 of one connection and the throughput of sixteen; the median of three rounds."""
     closed_loop(port, path, bodies, 1, 50)
-    rounds = [closed_loop(port, path, bodies, 1, len(bodies)).latency for _ in range(3)]
-    p50 = statistics.median(latency.p50_s for latency in rounds)
-    p99 = statistics.median(latency.highest_s for latency in rounds)
+    rounds = [closed_loop(port, path, bodies, 1, len(bodies)).latency_ms for _ in range(3)]
+    p50 = statistics.median(latency.p50 for latency in rounds)
+    p99 = statistics.median(latency.highest for latency in rounds)
     rate = statistics.median(
         closed_loop(port, path, bodies, 16, len(bodies)).achieved_per_s for _ in range(3)
     )
     ratio = "" if baseline is None else f"   {rate / baseline:5.2f} x no-op"
     print(
-        f"{name:34} p50 {1e3 * p50:6.2f} ms   p99 {1e3 * p99:6.2f} ms   16 connections {rate:7,.0f}/s{ratio}",
+        f"{name:34} p50 {p50:6.2f} ms   p99 {p99:6.2f} ms   16 connections {rate:7,.0f}/s{ratio}",
         flush=True,
     )
     return rate

@@ -16,7 +16,7 @@ from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from service.app import create_app
 from service.engine.loaded_model import LoadState
-from service.http_server import listen, make_server
+from service.http_server import DrainingServer, listen
 from service.settings import Settings
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
@@ -109,7 +109,7 @@ def registry(tmp_path_factory):
 def serving_at(settings):
     """The service at the settings' port, once its models are loaded, while the block runs."""
     app = create_app(settings)
-    server, listening = make_server(app, settings), listen(settings)
+    server, listening = DrainingServer(app, settings), listen(settings)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

@@ -9,9 +9,9 @@ import httpx
 import numpy as np
 import pytest
 
-from models.calls import score
+from models.calls import Read
 from models.errors import EngineFailedError
-from models.language_model import pad_sequences
+from models.language_model import SCORES, pad_sequences
 from service.engine.job import Job, run_to_completion
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support import families
@@ -154,15 +154,13 @@ class BrittleModel(FakeModel):
 
 
 class Outcome:
-    def result(self, result):
-        self.told = result
-
-    error = result
+    def end(self, outcome):
+        self.told = outcome
 
 
 def scoring(model, texts):
     tokens, lengths = pad_sequences(texts)
-    return (yield from score(model, model.initial_state(len(texts)), tokens, lengths))
+    return (yield from Read(model, model.initial_state(len(texts)), tokens, lengths, SCORES)).log_probs
 
 
 @pytest.mark.parametrize("bulk", [False, True])

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.calls import Read, ScoreChoices, consume, next_log_probs, score, step
-from models.language_model import SCORES, STATE, Want, pad_sequences, score_sequences
+from models.calls import Predict, Read, ScoreChoices, Step
+from models.language_model import SCORES, STATE, ReadResult, Want, pad_sequences, score_sequences
 from models.mixture import MixtureModel
 from models.neural.config import NetworkConfig
 from models.neural.model import Int8Model
@@ -45,29 +45,28 @@ class Outcome:
     def event(self, event):
         raise AssertionError(event)
 
-    def result(self, result):
-        self.told = result
-
-    def error(self, error):
-        raise error
+    def end(self, outcome):
+        if isinstance(outcome, Exception):
+            raise outcome
+        self.told = outcome
 
 
 def scoring(model, some):
     tokens, lengths = pad_sequences(some)
-    answer = yield from score(model, model.initial_state(len(some)), tokens, lengths)
-    return answer
+    answer = yield from Read(model, model.initial_state(len(some)), tokens, lengths, SCORES)
+    return answer.log_probs
 
 
 def stepping(model, some):
     """Greedy steps of a few rows that change places."""
     tokens, lengths = pad_sequences(some)
-    state = yield from consume(model, model.initial_state(len(some)), tokens, lengths)
-    log_probs = yield from next_log_probs(model, state)
+    state = (yield from Read(model, model.initial_state(len(some)), tokens, lengths, STATE)).state
+    log_probs = yield from Predict(model, state)
     told = [log_probs.copy()]
     for _ in range(4):
         order = np.argsort(log_probs[:, 3], kind="stable")
         chosen = log_probs[order, 3:].argmax(axis=1) + 3
-        state, log_probs = yield from step(model, state.select(order), chosen)
+        state, log_probs = yield from Step(model, state.select(order), chosen)
         told.append(log_probs.copy())
     return np.concatenate(told)
 
@@ -169,8 +168,8 @@ def flat(answer):
     """The numbers of an answer, states as what they predict."""
     if isinstance(answer, np.ndarray):
         return [answer]
-    if isinstance(answer, tuple):
-        return [part for one in answer for part in flat(one)]
+    if isinstance(answer, ReadResult):
+        return [answer.log_probs, *([] if answer.state is None else flat(answer.state))]
     return [MODEL.next_log_probs(answer.materialized)]
 
 

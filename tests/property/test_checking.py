@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.checking.checker import Checker
-from models.checking.error_model import CheckSettings, ErrorSettings
+from models.checking.error_model import CheckSettings
 from service.use_cases.check import CheckCommand, check
 from service.use_cases.inputs import Limits
 from tests.support.text_models import check as check_directly
@@ -79,7 +79,7 @@ def test_more_is_wrong_where_more_errors_are_expected(text, rates):
     found = [
         {
             (i.start, i.end): i.probability
-            for i in check_directly(*trigram(), text, threshold=0.0, errors=ErrorSettings(error_rate=rate))
+            for i in check_directly(*trigram(), text, threshold=0.0, error_rate=rate)
         }
         for rate in (low, high)
     ]

@@ -18,7 +18,7 @@ from models.vocabulary import EOS, Vocabulary
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenCache
-from service.schemas.autocomplete import AutocompleteRequest
+from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
 from service.use_cases.autocomplete import autocomplete
 from service.use_cases.inputs import Limits
 from tests.reference.decoding import WORD, Branching, Pieces, masses
@@ -246,9 +246,10 @@ def test_the_words_that_are_told_make_up_the_whole(text, sentences, dictionary, 
     total = math.fsum(one.probability for one in done.completions) + done.unexplored_mass
     assert total == pytest.approx(1 if done.completions else 0, abs=1e-6)
     assert len({one.text for one in done.completions}) == len(done.completions)
-    for one in done.completions:
-        assert one.suffix is None or one.text == done.prefix + one.suffix.removeprefix(
-            " " * (not done.prefix)
+    reply = autocomplete_reply(model, done)
+    for one in reply.completions:
+        assert one.suffix is None or one.text == reply.prefix + one.suffix.removeprefix(
+            " " * (not reply.prefix)
         )
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from models.calls import consume, next_log_probs
+from models.calls import Predict, Read
 from models.errors import (
     DeadlineExceededError,
     DrainingError,
@@ -21,6 +21,7 @@ from models.errors import (
     InvalidInputError,
     OverloadedError,
 )
+from models.language_model import STATE
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers
@@ -43,13 +44,9 @@ class Recorder:
         self.events.append(event)
         return True
 
-    def result(self, result):
+    def end(self, outcome):
         assert not self.silent
-        self.outcomes.append(result)
-
-    def error(self, error):
-        assert not self.silent
-        self.outcomes.append(error)
+        self.outcomes.append(outcome)
 
 
 def work(chunks, end, number, log):
@@ -57,14 +54,14 @@ def work(chunks, end, number, log):
     for chunk in chunks:
         log.append(chunk)
         if chunk == "ask":
-            log_probs = yield from next_log_probs(MODEL, Numbers([number]))
+            log_probs = yield from Predict(MODEL, Numbers([number]))
             assert log_probs.tolist() == [[number] * 7]
         elif chunk == "read":
-            yield from consume(MODEL, Numbers([number]), np.zeros((1, 90), int), np.array([90]))
+            yield from Read(MODEL, Numbers([number]), np.zeros((1, 90), int), np.array([90]), STATE)
         elif chunk == "poison":
-            yield from next_log_probs(MODEL, Numbers([POISON]))
+            yield from Predict(MODEL, Numbers([POISON]))
         elif chunk == "poisoned text":
-            yield from consume(MODEL, Numbers([POISON]), np.zeros((1, 90), int), np.array([90]))
+            yield from Read(MODEL, Numbers([POISON]), np.zeros((1, 90), int), np.array([90]), STATE)
         else:
             yield chunk
     if end == "invalid":
@@ -128,7 +125,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.draining
             return multiple()
         except OverloadedError:
-            assert len(self.scheduler) == MAX_JOBS or self.scheduler.num_tokens + tokens > MAX_TOKENS
+            assert (
+                len(self.scheduler) == MAX_JOBS or self.scheduler.admission.num_tokens + tokens > MAX_TOKENS
+            )
             return multiple()
         entry = (job, recorder, chunks, end, log)
         self.live.append(entry)
@@ -166,9 +165,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def never_more_than_the_limit(self):
-        assert 0 <= self.scheduler.num_waiting <= len(self.scheduler) <= MAX_JOBS
+        assert 0 <= self.scheduler.admission.num_waiting <= len(self.scheduler) <= MAX_JOBS
         assert all(job.pending_events <= MAX_UNTAKEN for job, *_ in self.live)
-        assert self.scheduler.num_tokens <= MAX_TOKENS or len(self.scheduler) == 1
+        assert self.scheduler.admission.num_tokens <= MAX_TOKENS or len(self.scheduler) == 1
 
     @invariant()
     def nobody_is_answered_twice(self):
@@ -183,7 +182,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.scheduler.step() and not len(self.scheduler):
                 break
         assert len(self.scheduler) == 0
-        assert (self.scheduler.num_waiting, self.scheduler.num_tokens) == (0, 0)
+        assert (self.scheduler.admission.num_waiting, self.scheduler.admission.num_tokens) == (0, 0)
         assert self.num_ended == len(self.live)
         for job, recorder, chunks, end, _ in self.live:
             assert recorder.silent or len(recorder.outcomes) == 1

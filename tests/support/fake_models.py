@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from models.arrays import ModelBytes
 from models.language_model import ReadResult
 from models.vocabulary import BOS, EOS, Vocabulary
 
@@ -57,6 +58,9 @@ class FakeModel:
                 np.float32
             )  # last row: after nothing
         self.num_advances = 0
+
+    def memory(self):
+        return ModelBytes(own=4200)
 
     @property
     def num_parameters(self):

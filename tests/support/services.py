@@ -26,7 +26,7 @@ from models.tokenizers import WordTokenizer
 from service.app import create_app
 from service.cli.main import main
 from service.engine.loaded_model import LoadState
-from service.http_server import make_server
+from service.http_server import DrainingServer
 from service.settings import Settings
 from tests.support.fake_models import PoisonedModel, fake_vocabulary
 from tests.support.http import connect
@@ -42,7 +42,7 @@ class Server(NamedTuple):
 @contextlib.contextmanager
 def serving(app, settings=None):
     """Serve an application on a free port while the block runs."""
-    server = make_server(app, (settings or Settings()).model_copy(update={"port": 0}))
+    server = DrainingServer(app, (settings or Settings()).model_copy(update={"port": 0}))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

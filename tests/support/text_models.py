@@ -67,9 +67,9 @@ def drive(search, model, state):
     search.update(state, model.next_log_probs(state))
     steps = []
     while (asked := search.next_step()) is not None:
-        assert len(asked.state) == len(asked.tokens)
-        steps.append(len(asked.tokens))
-        state = model.advance(asked.state, asked.tokens)
+        assert len(asked[0]) == len(asked[1])
+        steps.append(len(asked[1]))
+        state = model.advance(asked[0], asked[1])
         search.update(state, model.next_log_probs(state))
     return steps
 

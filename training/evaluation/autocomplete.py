@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from models.arrays import FloatArray, to_numpy
+from models.calls import run_calls
 from models.checking.sentences import word_pattern
 from models.checkpoint.load import Checkpoint
 from models.completion.prefix import split_prefix
-from models.completion.search import CompletionSearch, CompletionSettings, SearchResult, next_step_batch
+from models.completion.search import CompletionSearch, CompletionSettings, SearchResult, run_searches
 from models.completion.token_trie import TokenTrie
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel, pad_sequences, prefill_sequences
@@ -94,18 +95,6 @@ class TypingContexts:
         rows = np.arange(len(self._ids))
         rows[changed] = len(rows) + np.arange(len(changed))
         self._state = self._state.concatenate([state]).select(rows)
-
-
-def run_searches(model: LanguageModel[Any], searches: Sequence[CompletionSearch]) -> None:
-    """Run completion searches to their end, batching their model calls.
-
-    Args:
-        model: any family.
-        searches: each has received its starting context.
-    """
-    while (batch := next_step_batch(searches)) is not None:
-        state = model.advance(batch.state, batch.tokens)
-        batch.update(state, to_numpy(model.next_log_probs(state)))
 
 
 UNKNOWN_MARK = "<unk>"
@@ -269,7 +258,7 @@ class Typist:
             search = CompletionSearch(self._tokens, typed.spelled, _SETTINGS)
             search.update(contexts.state(number), contexts.log_probs(number))
             searches.append(search)
-        run_searches(self._model, searches)
+        run_calls(run_searches(self._model, searches))
         return [
             _completion_rank(search.result(), "" if typed.space else line.text[typed.start : word.end])
             for search, typed, (line, word) in zip(searches, cuts.values(), typing.values(), strict=True)

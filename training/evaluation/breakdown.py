@@ -6,7 +6,7 @@ model with the same vocabulary, so that two models are compared row by row in bo
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,25 +31,18 @@ _POWERS_OF_TEN = 10 ** np.arange(1, 18)
 _POWERS_OF_TWO = 2 ** np.arange(62)
 
 
-class TokenGroup(NamedTuple):
-    """Figures of a group of a text's predicted tokens.
+TokenGroups: TypeAlias = list[dict[str, Any]]
+"""Figures of groups of a text's predicted tokens, as JSON values.
 
-    Attributes:
-        name: of the group, such as `10-99`, `unknown` or `end of sentence`.
-        tokens: number of tokens.
-        share: of all tokens.
-        logprob: their mean natural-log probability; None where a probability is 0.
-        perplexity: of them alone; None likewise.
-    """
-
-    name: str
-    tokens: int
-    share: float
-    logprob: float | None
-    perplexity: float | None
+name: of the group, such as `10-99`, `unknown` or `end of sentence`.
+tokens: number of tokens.
+share: of all tokens.
+logprob: their mean natural-log probability; None where a probability is 0.
+perplexity: of them alone; None likewise.
+"""
 
 
-def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> list[TokenGroup]:
+def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
     """Group tokens by powers of ten of their counts; `<unk>` and `</s>` are groups of their own.
 
     Args:
@@ -67,7 +60,7 @@ def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) ->
     return _token_groups(targets, group, names)
 
 
-def by_position(targets: CorpusScores, positions: TokenIds) -> list[TokenGroup]:
+def by_position(targets: CorpusScores, positions: TokenIds) -> TokenGroups:
     """Group tokens by powers of two of their positions.
 
     Args:
@@ -103,18 +96,18 @@ def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64
     return counts
 
 
-def _token_groups(targets: CorpusScores, group: TokenIds, names: Sequence[str]) -> list[TokenGroup]:
+def _token_groups(targets: CorpusScores, group: TokenIds, names: Sequence[str]) -> TokenGroups:
     """Return the non-empty groups, in the order of `names`."""
     tokens = np.bincount(group, minlength=len(names))
     totals = np.bincount(group, targets.log_probs, minlength=len(names))
     return [
-        TokenGroup(
-            name=name,
-            tokens=count,
-            share=count / len(group),
-            logprob=total / count if np.isfinite(total) else None,
-            perplexity=perplexity(total, count),
-        )
+        {
+            "name": name,
+            "tokens": count,
+            "share": count / len(group),
+            "logprob": total / count if np.isfinite(total) else None,
+            "perplexity": perplexity(total, count),
+        }
         for name, count, total in zip(names, tokens.tolist(), totals.tolist(), strict=True)
         if count
     ]
@@ -137,6 +130,20 @@ _BATCH_ROWS = 64
 _MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
 
 LogProbRows: TypeAlias = npt.NDArray[np.float64]
+
+
+class EvaluationOptions(NamedTuple):
+    """Options of an evaluation.
+
+    Attributes:
+        context: see `training.evaluation.evaluate`.
+        window: tokens in a window, for `document`.
+        sample: maximum number of predictions with full distributions.
+    """
+
+    context: Context = "sentence"
+    window: int = DEFAULT_WINDOW_TOKENS
+    sample: int = DEFAULT_SAMPLE
 
 
 class _SampledText(NamedTuple):
@@ -163,9 +170,7 @@ def sampled_distributions(
     model: LanguageModel[Any],
     corpus: EncodedCorpus,
     positions: TokenIds,
-    *,
-    context: Context,
-    window: int,
+    options: EvaluationOptions,
     progress: Progress,
 ) -> Iterator[LogProbRows]:
     """Compute the model's distributions over the token at each position, given the tokens before it.
@@ -174,15 +179,14 @@ def sampled_distributions(
         model: any family.
         corpus: encoded with its tokenizer.
         positions: indices of predicted tokens, as `score_corpus` counts them, ascending.
-        context: see `training.evaluation.evaluate`.
-        window: tokens in a window, for `document`.
+        options: context and window.
         progress: counts rows.
 
     Yields:
         Natural-log probabilities [b, V] in batches, each row summing to 1; their order depends on
         the text, the positions and V, not on the model.
     """
-    texts = sorted(_sampled_texts(corpus, positions, context, window), key=lambda text: -len(text.stops))
+    texts = sorted(_sampled_texts(corpus, positions, options), key=lambda text: -len(text.stops))
     most = max(1, min(_BATCH_ROWS, _MAX_BATCH_VALUES // len(model.vocabulary)))
     for start in range(0, len(texts), most):
         for state in _rebatch_states(_states_at_stops(model, texts[start : start + most]), most):
@@ -191,15 +195,15 @@ def sampled_distributions(
 
 
 def _sampled_texts(
-    corpus: EncodedCorpus, positions: TokenIds, context: Context, window: int
+    corpus: EncodedCorpus, positions: TokenIds, options: EvaluationOptions
 ) -> list[_SampledText]:
     """Return the texts that contain the positions."""
     if not len(positions):
         return []
-    if context == "stream":
-        before, text = running_text(corpus)
-        return [_SampledText(np.array([before]), text, np.flatnonzero(text != BOS)[positions])]
-    if context == "sentence":
+    if options.context == "stream":
+        text = running_text(corpus)
+        return [_SampledText(np.array([BOS]), text, np.flatnonzero(text != BOS)[positions])]
+    if options.context == "sentence":
         starts = corpus.offsets + np.arange(len(corpus.offsets))  # with one `</s>` per sentence
         owners = np.searchsorted(starts, positions, side="right") - 1
         numbers, first = np.unique(owners, return_index=True)
@@ -209,7 +213,7 @@ def _sampled_texts(
             for number, group in zip(numbers.tolist(), groups, strict=True)
         ]
     texts, begin = [], 0
-    for preceding, text in windows(corpus, window):
+    for preceding, text in windows(corpus, options.window):
         inside = positions[np.searchsorted(positions, begin) : np.searchsorted(positions, begin + len(text))]
         if len(inside):
             texts.append(_SampledText(preceding, text, inside - begin))
@@ -270,10 +274,8 @@ class SampledMean(NamedTuple):
 def mean_entropy(
     model: LanguageModel[Any],
     corpus: EncodedCorpus,
+    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008 - immutable
     *,
-    context: Context = "sentence",
-    window: int = DEFAULT_WINDOW_TOKENS,
-    sample: int = DEFAULT_SAMPLE,
     progress: Progress,
 ) -> SampledMean:
     """Compute the mean entropy of a model's predictions of a text.
@@ -283,17 +285,28 @@ def mean_entropy(
     Args:
         model: any family.
         corpus: encoded with its tokenizer.
-        context: see `training.evaluation.evaluate`.
-        window: tokens in a window, for `document`.
-        sample: maximum number of predictions.
+        options: of the evaluation.
         progress: counts predictions.
     """
-    positions = sample_positions(num_predicted(corpus, context), sample)
-    progress.start(f"entropy of the {model.family}", len(positions))
-    read = sampled_distributions(model, corpus, positions, context=context, window=window, progress=progress)
-    entropies = [entropies_of(rows) for rows in read]
+    title = f"entropy of the {model.family}"
+    return _mean_over_positions([model], entropies_of, corpus, options, progress, title)
+
+
+def _mean_over_positions(
+    models: Sequence[LanguageModel[Any]],
+    quantity: Callable[..., LogProbRows],
+    corpus: EncodedCorpus,
+    options: EvaluationOptions,
+    progress: Progress,
+    title: str,
+) -> SampledMean:
+    """Compute the mean of a quantity [n] of the models' distributions [n, V] at sampled positions of a text."""
+    positions = sample_positions(num_predicted(corpus, options.context), options.sample)
+    progress.start(title, len(models) * len(positions))
+    read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
+    values = [quantity(*rows) for rows in zip(*read, strict=True)]
     progress.finish()
-    return sampled_mean(np.concatenate(entropies) if entropies else np.zeros(0))
+    return sampled_mean(np.concatenate(values) if values else np.zeros(0))
 
 
 def entropies_of(rows: LogProbRows) -> LogProbRows:
@@ -376,10 +389,8 @@ def mean_divergence(
     a: LanguageModel[Any],
     b: LanguageModel[Any],
     corpus: EncodedCorpus,
+    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008 - immutable
     *,
-    context: Context = "sentence",
-    window: int = DEFAULT_WINDOW_TOKENS,
-    sample: int = DEFAULT_SAMPLE,
     progress: Progress,
 ) -> SampledMean:
     """Compute the mean Kullback–Leibler divergence KL(A‖B) of two models' predictions of a text.
@@ -388,9 +399,7 @@ def mean_divergence(
         a: A, any family.
         b: B, of the same vocabulary.
         corpus: encoded with their tokenizer.
-        context: see `training.evaluation.evaluate`.
-        window: tokens in a window, for `document`.
-        sample: maximum number of predictions.
+        options: of the evaluation.
         progress: counts predictions, once for each model.
 
     Raises:
@@ -402,15 +411,8 @@ def mean_divergence(
             "there is no divergence between them",
             parameter="against",
         )
-    positions = sample_positions(num_predicted(corpus, context), sample)
-    progress.start(f"divergence of the {a.family} from the {b.family}", 2 * len(positions))
-    of_a, of_b = (
-        sampled_distributions(model, corpus, positions, context=context, window=window, progress=progress)
-        for model in (a, b)
-    )
-    divergences = [_row_divergences(p, q) for p, q in zip(of_a, of_b, strict=True)]
-    progress.finish()
-    return sampled_mean(np.concatenate(divergences) if divergences else np.zeros(0))
+    title = f"divergence of the {a.family} from the {b.family}"
+    return _mean_over_positions([a, b], _row_divergences, corpus, options, progress, title)
 
 
 def _row_divergences(a: LogProbRows, b: LogProbRows) -> npt.NDArray[np.float64]:

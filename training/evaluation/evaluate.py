@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from models.arrays import FloatArray, TokenIds
 from models.language_model import (
+    SCORES,
     LanguageModel,
     Want,
     bits_per_unit,
@@ -27,7 +28,6 @@ from models.language_model import (
     perplexity,
     prefill_sequences,
     read_sequences,
-    score_sequences,
 )
 from models.ngram.model import NGramModel
 from models.vocabulary import BOS, EOS, UNK
@@ -72,7 +72,11 @@ def score_corpus(
     if context == "sentence":
         targets = _score_sentences(model, corpus, progress)
     else:
-        texts = windows(corpus, window) if context == "document" else iter([_document(corpus)])
+        texts = (
+            windows(corpus, window)
+            if context == "document"
+            else iter([(np.array([BOS]), running_text(corpus))])
+        )
         targets = _score_long(model, texts, progress)
     progress.finish()
     return targets
@@ -91,7 +95,7 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
         indices = (starts[rows, None] + np.arange(width))[inside]  # flat, of the row's tokens
         batch = np.full((len(rows), width), EOS, dtype=np.int64)
         batch[inside] = tokens[indices]
-        scores, orders = _score(model, model.initial_state(len(rows)), batch, lengths[rows])
+        scores, orders, _ = _read(model, model.initial_state(len(rows)), batch, lengths[rows], SCORES)
         log_probs[indices] = scores[inside]
         if matched is not None and orders is not None:
             matched[indices] = orders[inside]
@@ -99,25 +103,17 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
     return CorpusScores(log_probs, tokens, matched)
 
 
-def _score(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
-) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None]:
-    """Compute log-probabilities [B, T] and, for an n-gram model, the lengths of the n-grams found [B, T]."""
-    ngram = as_ngram(model)
-    if ngram is not None:
-        scores = ngram.score_detailed(state, tokens, lengths)
-        return scores.log_probs, scores.orders
-    return score_sequences(model, state, tokens, lengths), None
-
-
-def _score_and_advance(
-    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds
+def _read(
+    model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
-    """Return the results of `_score` and the state after the tokens."""
-    if as_ngram(model) is not None:
-        return *_score(model, state, tokens, lengths), prefill_sequences(model, state, tokens, lengths)
-    read = read_sequences(model, state, tokens, lengths, Want(scores=True, state=True))
-    return read.log_probs, None, read.state
+    """Compute log-probabilities [B, T], an n-gram model's lengths of the n-grams found [B, T], and the state after."""
+    ngram = as_ngram(model)
+    if ngram is None:
+        read = read_sequences(model, state, tokens, lengths, want)
+        return read.log_probs, None, read.state
+    scores = ngram.score_detailed(state, tokens, lengths)
+    after = prefill_sequences(model, state, tokens, lengths) if want.state else None
+    return scores.log_probs, scores.orders, after
 
 
 def as_ngram(model: Any) -> Any:
@@ -136,10 +132,9 @@ def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.N
         start = end
 
 
-def running_text(corpus: EncodedCorpus) -> tuple[int, TokenIds]:
-    """Return the token before a corpus read as one text, and its tokens, with unpredicted `<s>` among them."""
-    text = corpus.with_boundaries().astype(np.int64)
-    return BOS, text[1:]
+def running_text(corpus: EncodedCorpus) -> TokenIds:
+    """Return the tokens of a corpus read as one text after `<s>`, with unpredicted `<s>` among them."""
+    return corpus.with_boundaries().astype(np.int64)[1:]
 
 
 def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
@@ -153,11 +148,6 @@ def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, Toke
             end = min(start + window, len(document))
             before = document[end - window - 1 : start] if start else np.array([BOS])
             yield before, document[start:end]
-
-
-def _document(corpus: EncodedCorpus) -> tuple[TokenIds, TokenIds]:
-    before, text = running_text(corpus)
-    return np.array([before]), text
 
 
 def read_segments(model: LanguageModel[Any], segments: Sequence[TokenIds], state: Any) -> Any:
@@ -181,7 +171,7 @@ def _score_long(
         for start in range(0, len(text), CHUNK_TOKENS):
             chunk = text[None, start : start + CHUNK_TOKENS]
             lengths = np.asarray([chunk.shape[1]])
-            scores, orders, state = _score_and_advance(model, state, chunk, lengths)
+            scores, orders, state = _read(model, state, chunk, lengths, SCORES._replace(state=True))
             predicted = chunk[0] != BOS
             log_probs.append(scores[0, predicted])
             if orders is not None:

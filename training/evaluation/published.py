@@ -1,7 +1,7 @@
 """Details of an evaluated checkpoint: entropy, breakdowns, a second model, the cost of int8."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ from models.errors import InvalidInputError
 from models.language_model import LanguageModel
 from training.corpus import EncodedCorpus
 from training.evaluation.breakdown import (
+    EvaluationOptions,
     SampledMean,
-    TokenGroup,
     by_frequency,
     by_position,
     log_prob_difference,
@@ -41,20 +41,6 @@ COUNTS_FILE = "token_counts.npy"
 """Checkpoint file with the count of each token in the training text [V], int64."""
 
 
-class EvaluationOptions(NamedTuple):
-    """Options of an evaluation.
-
-    Attributes:
-        context: see `training.evaluation.evaluate`.
-        window: tokens in a window, for `document`.
-        sample: maximum number of predictions with full distributions.
-    """
-
-    context: Context
-    window: int
-    sample: int
-
-
 def evaluation_details(
     checkpoint: Checkpoint,
     corpus: EncodedCorpus,
@@ -71,17 +57,17 @@ def evaluation_details(
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
     counts = token_counts(corpus, vocab_size) if known is None else known
-    entropy = entropy or mean_entropy(checkpoint.model, corpus, **options._asdict(), progress=progress)
+    entropy = entropy or mean_entropy(checkpoint.model, corpus, options, progress=progress)
     details: dict[str, Any] = {
         "entropy": entropy._asdict(),
         "frequency_in": "evaluated text" if known is None else "training text",
-        "by_frequency": _as_table(by_frequency(targets, counts)),
+        "by_frequency": by_frequency(targets, counts),
     }
     if options.context != "document":
-        details["by_position_in_sentence"] = _as_table(by_position(targets, positions_in_sentence(corpus)))
+        details["by_position_in_sentence"] = by_position(targets, positions_in_sentence(corpus))
     if options.context != "sentence":
         since_start = positions_since_start(corpus, context=options.context, window=options.window)
-        details["by_position_since_start"] = _as_table(by_position(targets, since_start))
+        details["by_position_since_start"] = by_position(targets, since_start)
     return details
 
 
@@ -106,7 +92,7 @@ def compare_models(
     """
     of_b = score_corpus(b.model, corpus, context=options.context, window=options.window, progress=progress)
     difference = log_prob_difference(targets, of_b, corpus, context=options.context)
-    divergence = mean_divergence(a.model, b.model, corpus, **options._asdict(), progress=progress)
+    divergence = mean_divergence(a.model, b.model, corpus, options, progress=progress)
     return {
         **evaluation_facts(summarise_scores(b.model, corpus, of_b, context=options.context)),
         "difference": difference._asdict(),
@@ -149,10 +135,6 @@ def training_counts(directory: Path, vocab_size: int) -> npt.NDArray[np.int64] |
         return None
     counts: npt.NDArray[np.int64] = np.load(path, allow_pickle=False)
     return counts if counts.shape == (vocab_size,) else None
-
-
-def _as_table(groups: list[TokenGroup]) -> list[dict[str, Any]]:
-    return [group._asdict() for group in groups]
 
 
 INT8_TOKENS = 20_000

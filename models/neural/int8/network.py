@@ -76,6 +76,7 @@ class Int8Network:
         self.embedding_size = network.config.embedding_size
         self.start: HiddenArrays = tuple(to_array(part) for part in network.initial_hidden(1))
         weight_cache = weight_cache.section(INT8_LAYOUT)
+        self.weights = weight_cache.arrays
         self.embedding = load_or_quantise(weight_cache, "embedding", lambda: _token_vectors(network))
         self.body = _make_body(network.body, network.config, weight_cache.section("body"))
         self.projection: Int8Linear | None = None

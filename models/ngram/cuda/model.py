@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.arrays import TokenIds
+from models.arrays import ModelBytes, TokenIds, add_bytes
 from models.language_model import ReadResult, TopTokens, Want
 from models.ngram.cuda import kernels
 from models.ngram.cuda.kernels import Ids, check_token_per_row, to_device, to_tensors, unpad
@@ -91,6 +91,12 @@ class TensorNGramModel:
     def num_parameters(self) -> int:
         """One probability per n-gram and one back-off weight per context."""
         return self.cpu_model.num_parameters
+
+    def memory(self) -> ModelBytes:
+        """The memory of the automaton on the device, and of that of the model it was made from."""
+        tensors = [value for value in self._automaton if isinstance(value, Tensor)]
+        device = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+        return add_bytes([self.cpu_model.memory(), ModelBytes(device=device)])
 
     def initial_state(self, batch: int) -> TensorNGramState:
         """The state after `<s>`, in each of `batch` rows."""

@@ -14,15 +14,17 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import uvloop
 
-from service.bench.connection import Connection, ConnectionPool, ExchangeError, Reply, error_message
+from service.bench.connection import Connection, Reply, error_message
 from service.bench.driver import PreciseClock
-from service.bench.plan import Request, Target, poisson_arrivals
+from service.bench.plan import OpenLoop, Request, Target
 from service.bench.workloads import candidate_variants, default_texts, shuffled, typed_prefixes
+from service.http_client import ConnectionPool, ExchangeError
 
 _LISTS, _CANDIDATES = 4, 50
 
@@ -64,7 +66,7 @@ _BAD = (
     (Request("/v1/states/next", b'{"states": ["a.000000.0000000000000000"]}'), {409}),
     (Request("/nowhere"), {404}),
     (Request("/v1/score", json.dumps({"texts": ["a b " * 40_000]}).encode()), {400}),
-    (Request("/v1/score", method="DELETE"), {405}),
+    (Request("/v1/models", b"{}"), {405}),
 )
 
 
@@ -131,7 +133,7 @@ class Clients:
 
     def __init__(self, target, out):
         self._target, self._out = target, out
-        self._pool = ConnectionPool(target, 512)
+        self._pool = ConnectionPool(partial(Connection.open, target), 512)
 
     async def play(self, scene: Scene, due_s: float) -> None:
         """Play one scene that was due at a time of `time.perf_counter`."""
@@ -204,7 +206,7 @@ async def open_loop(clients, source, given):
     started_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         with PreciseClock() as clock:
-            for offset_s in poisson_arrivals(given.rate, given.seed):
+            for offset_s in OpenLoop(given.rate, seed=given.seed).arrival_times():
                 if offset_s > given.seconds:
                     return
                 await clock.sleep_until(started_s + offset_s)

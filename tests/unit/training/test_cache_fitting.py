@@ -7,7 +7,7 @@ from models.cache.config import CacheConfig
 from models.cache.model import CacheModel
 from models.errors import InvalidInputError
 from tests.support import families
-from training.cache_fitting import choose_cache, fit_cache, grid_of, score_with_caches
+from training.cache_fitting import choose_cache, grid_of, score_with_caches
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.progress import SILENT
@@ -23,24 +23,31 @@ def bursty(sentences=150, seed=4):
     return EncodedCorpus.from_sentences(rows)
 
 
+def fit_cache(model, corpus, window=60):
+    """The model with its cache, and what was chosen."""
+    readings = score_with_caches(model, corpus, window=window, progress=SILENT)
+    chosen = choose_cache(readings, readings.targets.log_probs)
+    return CacheModel(model, chosen.config), chosen
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("lstm", "continuous"), ("ngram", "unigram"), ("mixture", "continuous")]
 )
 def test_a_fitted_cache_reaches_in_use_what_was_promised_and_helps(name, kind):
     model = families.model(name)
-    fitted = fit_cache(model, bursty(), window=60, progress=SILENT)
-    assert (fitted.model.config.kind, fitted.model.config.window) == (kind, 60)
-    used = score_corpus(fitted.model, bursty(), context="stream", progress=SILENT)
-    assert fitted.chosen.log_probs == pytest.approx(used.log_probs, abs=1e-4)
+    cached, chosen = fit_cache(model, bursty())
+    assert (cached.config.kind, cached.config.window) == (kind, 60)
+    used = score_corpus(cached, bursty(), context="stream", progress=SILENT)
+    assert chosen.log_probs == pytest.approx(used.log_probs, abs=1e-4)
     without = score_corpus(model, bursty(), context="stream", progress=SILENT)
     assert used.log_probs.sum() > without.log_probs.sum() + 100
 
 
 def test_no_neighbouring_weight_or_half_life_is_better():
     model, corpus = families.model("ngram"), bursty()
-    fitted = fit_cache(model, corpus, window=60, progress=SILENT)
-    best = fitted.chosen.log_probs.sum()
-    config = fitted.model.config
+    _, chosen = fit_cache(model, corpus)
+    best = chosen.log_probs.sum()
+    config = chosen.config
     for half_life, weight in (
         (config.half_life, config.weight * 0.9),
         (config.half_life, min(config.weight * 1.1, 0.999)),
@@ -56,14 +63,15 @@ def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
     model, corpus = families.model("lstm"), bursty()
     readings = score_with_caches(model, corpus, window=60, progress=SILENT)
     chosen = choose_cache(readings, readings.targets.log_probs)
-    tried = np.array(chosen.perplexities)
-    assert tried.shape == (len(chosen.grid.flatnesses), len(chosen.grid.half_lives))
+    tried = np.array(list(chosen.tried["perplexities_by_flatness"].values()))
+    assert tried.shape == (len(readings.grid.flatnesses), len(chosen.tried["half_lives"]))
     reached = np.exp(-chosen.log_probs.mean(dtype=np.float64))
-    assert reached == pytest.approx(min(value for _, value in chosen.priors))
+    assert reached == pytest.approx(min(chosen.tried["perplexities_by_prior"].values()))
     assert reached <= tried.min() + 1e-9
     alone = score_with_caches(model, corpus, window=60, grid=grid_of(chosen.config), progress=SILENT)
-    assert (alone.shares[:, 0, 0] == readings.of(chosen.config).shares).all()
-    assert (alone.evidence[:, 0, 0] == readings.of(chosen.config).evidence).all()
+    shares, evidence = readings.of(chosen.config)
+    assert (alone.shares[:, 0, 0] == shares).all()
+    assert (alone.evidence[:, 0, 0] == evidence).all()
 
 
 def test_a_cache_may_be_chosen_for_another_models_probabilities():
@@ -72,18 +80,18 @@ def test_a_cache_may_be_chosen_for_another_models_probabilities():
     readings = score_with_caches(families.model("lstm"), corpus, window=60, progress=SILENT)
     mixed = score_corpus(families.model("mixture"), corpus, context="stream", progress=SILENT).log_probs
     chosen = choose_cache(readings, mixed)
-    direct = fit_cache(families.model("mixture"), corpus, window=60, progress=SILENT)
-    assert grid_of(chosen.config) == grid_of(direct.model.config)
-    assert chosen.config.weight == pytest.approx(direct.model.config.weight, abs=1e-4)
+    _, direct = fit_cache(families.model("mixture"), corpus)
+    assert grid_of(chosen.config) == grid_of(direct.config)
+    assert chosen.config.weight == pytest.approx(direct.config.weight, abs=1e-4)
 
 
 def test_the_window_is_refused_before_the_text_is_read():
     with pytest.raises(InvalidInputError, match=r"cache\.window is 0"):
-        fit_cache(families.model("ngram"), bursty(), window=0, progress=SILENT)
+        fit_cache(families.model("ngram"), bursty(), window=0)
 
 
 @pytest.mark.parametrize("sentences", [[], [[]]])
 def test_a_text_that_says_nothing_of_a_cache_is_refused(sentences):
     corpus = EncodedCorpus.from_sentences(sentences)
     with pytest.raises(InvalidInputError, match="a cache cannot be fitted on"):
-        fit_cache(families.model("ngram"), corpus, window=5, progress=SILENT)
+        fit_cache(families.model("ngram"), corpus, window=5)

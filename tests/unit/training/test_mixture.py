@@ -10,10 +10,12 @@ from models.errors import InvalidInputError
 from tests.support import families
 from training.commands import run_train
 from training.evaluation.evaluate import evaluate
-from training.mixture import MixingPlan, check_mixing_plan, corpus_context_lengths, mix_dynamically
+from training.mixture import check_mixing_plan, corpus_context_lengths, mix_dynamically
 from training.progress import SILENT
 from training.recipe import load_recipe
+from training.single_model import TrainingInputs
 from training.texts import EncodedTexts
+from training.trained import Trained
 
 TEXTS = EncodedTexts(families.corpus(), families.corpus(120, seed=3), families.corpus(90, seed=4))
 SMALL = [
@@ -28,55 +30,68 @@ SMALL = [
 ]
 
 
-def mixed(plan, *names):
-    return mix_dynamically([families.model(name) for name in names], TEXTS, plan, progress=SILENT)
+def mixed(assignments, *names):
+    recipe = load_recipe("mixture", assignments)
+    parts = [Trained(name, recipe, families.model(name), (), {}, {}, 0.0) for name in names]
+    inputs = TrainingInputs(families.tokenizer(), TEXTS, "cpu", SILENT)
+    return mix_dynamically("m", recipe, parts, inputs, began=0.0)
 
 
-def last_stage(mixture):
-    return mixture.mixture_with_cache or mixture.mixture or mixture.part_with_cache
+BY_ORDER, STREAM, CACHE = "mixture.weights=by-order", "mixture.context=stream", "mixture.cache=true"
 
 
 @pytest.mark.parametrize(
-    "plan",
+    "assignments",
     [
-        MixingPlan(),
-        MixingPlan(by_context=True),
-        MixingPlan(by_context=True, context="stream"),
-        MixingPlan(by_context=True, context="stream", window=50),
-        MixingPlan(context="stream", window=50, around_part=True),
+        [],
+        [BY_ORDER],
+        [BY_ORDER, STREAM],
+        [BY_ORDER, CACHE, "cache.window=50"],
+        [CACHE, "cache.window=50", "cache.around=neural"],
     ],
 )
 @pytest.mark.parametrize("names", [("ngram", "lstm"), ("lstm", "ngram", "gru")])
-def test_figures_are_those_of_the_model_itself(plan, names):
-    mixture = mixed(plan, *names)
-    whole = last_stage(mixture)
+def test_figures_are_those_of_the_model_itself(assignments, names):
+    whole = mixed(assignments, *names)
     for split, corpus in (("valid", TEXTS.valid), ("test", TEXTS.test)):
-        measured = evaluate(whole.model, corpus, context=plan.context, progress=SILENT)
+        measured = evaluate(whole.model, corpus, context=whole.context, progress=SILENT)
         assert whole.figures[split]["perplexity"] == pytest.approx(measured.perplexity, rel=1e-4)
-        assert whole.figures[split]["context"] == plan.context
-    for name, figures in zip(names, mixture.part_figures, strict=True):
-        measured = evaluate(families.model(name), TEXTS.valid, context=plan.context, progress=SILENT)
-        assert figures["valid"]["perplexity"] == pytest.approx(measured.perplexity, rel=1e-5)
+        assert whole.figures[split]["context"] == whole.context
+    mixture = whole.parts[0] if len(whole.parts) == 1 else whole
+    for part, figures in zip(mixture.parts, mixture.part_figures, strict=True):
+        measured = evaluate(part.model, TEXTS.valid, context=whole.context, progress=SILENT)
+        tolerance = 1e-4 if "cache" in part.title else 1e-5
+        assert figures["valid"]["perplexity"] == pytest.approx(measured.perplexity, rel=tolerance)
+
+
+def test_stages_are_parts_of_one_another_by_name():
+    outside = mixed([CACHE, "cache.window=50"], "ngram", "lstm")
+    assert [part.title for part in outside.parts] == ["m without cache"]
+    assert [part.title for part in outside.parts[0].parts] == ["ngram", "lstm"]
+    inside = mixed([CACHE, "cache.window=50", "cache.around=neural"], "ngram", "lstm")
+    assert [part.title for part in inside.parts] == ["ngram", "lstm with cache"]
+    assert [part.title for part in inside.parts[1].parts] == ["lstm"]
 
 
 def test_weights_by_context_are_not_worse_than_common_ones_on_the_text_they_were_fitted_on():
-    common = mixed(MixingPlan(), "ngram", "lstm").mixture
-    by_context = mixed(MixingPlan(by_context=True), "ngram", "lstm").mixture
+    common = mixed([], "ngram", "lstm")
+    by_context = mixed([BY_ORDER], "ngram", "lstm")
     assert by_context.figures["valid"]["logprob"] >= common.figures["valid"]["logprob"] - 1e-3
     assert len(by_context.facts["weights_by_context"]) == 4
     assert by_context.facts["weights"] == pytest.approx(common.facts["weights"])
 
 
-def test_a_single_part_gets_a_cache_and_no_mixture():
-    mixture = mixed(MixingPlan(context="stream", window=40), "gru")
-    assert mixture.mixture is None
-    assert mixture.mixture_with_cache.model.inner is families.model("gru")
+@pytest.mark.parametrize("around", ["mixture", "neural"])
+def test_a_single_part_gets_a_cache_and_no_mixture(around):
+    whole = mixed([CACHE, "cache.window=40", f"cache.around={around}"], "gru")
+    assert whole.title == "m"
+    assert whole.model.inner is families.model("gru")
 
 
 @pytest.mark.parametrize("context", ["sentence", "stream"])
 def test_context_lengths_of_a_text_are_those_met_on_the_way(context):
     model, corpus = families.model("ngram"), families.corpus(30, seed=9)
-    found = corpus_context_lengths(model, corpus, context=context)
+    found = corpus_context_lengths(model, corpus)
     expected, state = [], None
     for row in range(corpus.num_sentences):
         if state is None or context == "sentence":
@@ -93,9 +108,9 @@ def test_plans_that_no_part_can_fulfil_are_refused_by_key():
     with pytest.raises(
         InvalidInputError, match=r"mixture\.weights is 'by-order', but no part .*: neural, gru"
     ):
-        check_mixing_plan(MixingPlan(by_context=True), ["neural", "gru"])
+        check_mixing_plan(load_recipe("mixture", [BY_ORDER]), ["neural", "gru"])
     with pytest.raises(InvalidInputError, match=r"cache\.around is 'neural', but no part .*: ngram"):
-        check_mixing_plan(MixingPlan(window=9, around_part=True), ["ngram", "ngram"])
+        check_mixing_plan(load_recipe("mixture", [CACHE, "cache.around=neural"]), ["ngram", "ngram"])
 
 
 @pytest.mark.parametrize(

@@ -6,75 +6,23 @@ Mnih and Teh (2012); Mikolov et al. (2013).
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
-from models.neural.softmax import OutputLayer, Softmax
+from models.neural.softmax import Softmax
 from models.vocabulary import BOS
-from training.neural.losses.loss import Loss, LossResult, accumulate
-from training.neural.losses.softmax import logistic_rows, require_softmax, softmax_rows
+from training.neural.losses.softmax import Loss, LossResult, accumulate, logistic_rows, softmax_rows
 
 MAX_SAMPLED_LOGITS = 1 << 22
 """Most logits in memory at a time."""
-
-
-class SampledLogits:
-    """An output layer restricted to sampled tokens and to each position's target.
-
-    It accumulates gradients, slice by slice; `finish` adds them to the layer's.
-
-    Args:
-        layer: the output layer.
-        noise: sampled noise, distinct ids [S].
-        shift: added to the sampled tokens' logits [S].
-        precision: of the matrix products.
-    """
-
-    def __init__(self, layer: Softmax, noise: Tensor, shift: Tensor, *, precision: torch.dtype) -> None:
-        self._weight, self._bias = layer.weight.detach(), layer.bias.detach()
-        self._layer = layer
-        self._drawn = noise
-        self._precision = precision
-        self._vectors = self._weight[noise].to(precision)
-        self._biases = (self._bias[noise] + shift).to(precision)
-        self._grad_vectors = torch.zeros_like(self._vectors, dtype=torch.float32)
-        self._grad_biases = torch.zeros_like(self._biases, dtype=torch.float32)
-        self._grad_weight, self._grad_bias = torch.zeros_like(self._weight), torch.zeros_like(self._bias)
-
-    def slices(self, positions: int) -> Iterator[slice]:
-        """Yield slices of the positions, small enough that their logits fit into bounded memory."""
-        size = max(1, MAX_SAMPLED_LOGITS // (len(self._drawn) + 1))
-        return (slice(start, start + size) for start in range(0, positions, size))
-
-    def drawn_logits(self, features: Tensor) -> Tensor:
-        """Return shifted logits [N, S] of the sampled tokens after vectors [N, E]."""
-        return torch.addmm(self._biases, features.to(self._precision), self._vectors.T)
-
-    def target_logits(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return logits [N] of ids [N] after vectors [N, E], float32."""
-        return (features.float() * self._weight[targets]).sum(-1) + self._bias[targets]
-
-    def backward(self, features: Tensor, targets: Tensor, of_target: Tensor, of_drawn: Tensor) -> Tensor:
-        """Propagate gradients of logits [N] and [N, S]; return those of the features [N, E], float32."""
-        inputs = features.to(self._precision)
-        self._grad_vectors += of_drawn.T @ inputs
-        self._grad_biases += of_drawn.sum(0, dtype=torch.float32)
-        self._grad_weight.index_add_(0, targets, features.float() * of_target[:, None])
-        self._grad_bias.index_add_(0, targets, of_target)
-        return (of_drawn @ self._vectors).float().addcmul_(self._weight[targets], of_target[:, None])
-
-    def finish(self) -> None:
-        """Add the gradients to the layer's, as dense matrices for the optimisers, zero for unused tokens."""
-        self._grad_weight.index_add_(0, self._drawn, self._grad_vectors)
-        self._grad_bias.index_add_(0, self._drawn, self._grad_biases)
-        accumulate(self._layer.weight, self._grad_weight)
-        accumulate(self._layer.bias, self._grad_bias)
 
 
 NoiseName = Literal["unigram", "log-uniform"]
@@ -82,18 +30,6 @@ NoiseWeights: TypeAlias = npt.NDArray[np.float64]
 
 _POWER = 0.75
 """Flattens the frequencies (Mikolov et al. 2013)."""
-
-
-class NoiseDraw(NamedTuple):
-    """A sample of noise tokens.
-
-    Attributes:
-        ids: distinct [S].
-        log_expected: log of each token's inclusion probability [S], at most 0.
-    """
-
-    ids: Tensor
-    log_expected: Tensor
 
 
 class NoiseSampler:
@@ -109,6 +45,9 @@ class NoiseSampler:
         samples: tokens in a sample, S; all tokens with a weight if they are fewer.
         seed: of the draws.
         device: of the samples.
+
+    Attributes:
+        log_expected: log of each token's inclusion probability [V], at most 0.
     """
 
     def __init__(
@@ -126,15 +65,13 @@ class NoiseSampler:
         with np.errstate(divide="ignore"):
             self.log_expected = torch.as_tensor(np.log(expected), dtype=torch.float32, device=self._device)
 
-    def draw(self) -> NoiseDraw:
-        """Draw the next sample."""
+    def draw(self) -> Tensor:
+        """Draw the next sample: distinct ids [S], rising."""
         points = self._generator.random() + np.arange(self.samples)
         slots = np.searchsorted(self._ends, points, side="right")
         # rounding may put two points into one token, or the last past the end
-        ids = torch.as_tensor(
-            np.unique(self._order[np.minimum(slots, len(self._order) - 1)]), device=self._device
-        )
-        return NoiseDraw(ids, self.log_expected[ids])
+        ids = np.unique(self._order[np.minimum(slots, len(self._order) - 1)])
+        return torch.as_tensor(ids, device=self._device)
 
     def state(self) -> dict[str, Any]:
         """Return the random generator's state."""
@@ -183,42 +120,84 @@ def inclusion_probabilities(weights: NoiseWeights, samples: int) -> NoiseWeights
             return expected
 
 
-class _Contrastive(Loss):
-    """−log σ(target's score) − Σ log(1 − σ(noise token's score)), with noise shared by all positions."""
+class _SampledLoss(Loss):
+    """Mean loss over each position's target and sampled tokens, which all positions share.
 
-    name: str
-    corrected: bool  # whether scores are logits less the log of the inclusion probability
+    Args:
+        layer: the output layer.
+        sampler: draws noise without replacement.
+    """
 
-    def __init__(self, sampler: NoiseSampler) -> None:
+    corrected = True  # whether scores are logits less the log of the inclusion probability
+
+    def __init__(self, layer: Softmax, sampler: NoiseSampler) -> None:
+        self._layer = layer
         self._sampler = sampler
 
-    def __call__(
-        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> LossResult:
-        """Add the gradients of the mean loss to the output layer's; see `Loss`."""
-        layer = require_softmax(output, loss=self.name)
-        noise = self._sampler.draw().ids
-        correction = self._sampler.log_expected if self.corrected else torch.zeros_like(layer.bias)
-        sampled = SampledLogits(layer, noise, -correction[noise], precision=precision)
+    @abstractmethod
+    def _gradients(
+        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute losses [n], and the gradients of their sum over `count` by both kinds of logits.
+
+        Args:
+            own: logits of the targets [n], float32.
+            drawn: logits of the sample, corrected if they are to be [n, S]; written over.
+            targets: ids [n].
+            noise: ids of the sample, rising [S].
+            count: of all positions.
+        """
+
+    @override
+    def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
+        layer = self._layer
+        weight, bias = layer.weight.detach(), layer.bias.detach()
+        noise = self._sampler.draw()
+        correction = self._sampler.log_expected if self.corrected else torch.zeros_like(bias)
+        vectors = weight[noise].to(precision)  # [S, E]
+        biases = (bias[noise] - correction[noise]).to(precision)
+        grad_vectors = torch.zeros_like(vectors, dtype=torch.float32)
+        grad_biases = torch.zeros_like(biases, dtype=torch.float32)
+        # dense, as the optimisers need it: zero for unused tokens
+        grad_weight, grad_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         gradient = torch.empty_like(features)
         loss = 0.0
-        for cut in sampled.slices(len(ids)):
-            scores = sampled.target_logits(features[cut], ids[cut]) - correction[ids[cut]]
-            logits = sampled.drawn_logits(features[cut])
-            losses = logistic_rows(logits, scale=1 / len(ids)) + functional.softplus(-scores)
-            of_target = torch.sigmoid(-scores) / -len(ids)
-            gradient[cut] = sampled.backward(features[cut], ids[cut], of_target, logits)
+        size = max(1, MAX_SAMPLED_LOGITS // (len(noise) + 1))
+        for start in range(0, len(ids), size):
+            cut = slice(start, start + size)
+            given, targets, inputs = features[cut].float(), ids[cut], features[cut].to(precision)
+            own = (given * weight[targets]).sum(-1) + bias[targets]
+            drawn = torch.addmm(biases, inputs, vectors.T)
+            losses, of_own, of_drawn = self._gradients(own, drawn, targets, noise, count=len(ids))
+            grad_vectors += of_drawn.T @ inputs
+            grad_biases += of_drawn.sum(0, dtype=torch.float32)
+            grad_weight.index_add_(0, targets, given * of_own[:, None])
+            grad_bias.index_add_(0, targets, of_own)
+            gradient[cut] = (of_drawn @ vectors).float().addcmul_(weight[targets], of_own[:, None])
             loss += float(losses.sum(dtype=torch.float64))
-        sampled.finish()
+        accumulate(layer.weight, grad_weight.index_add_(0, noise, grad_vectors))
+        accumulate(layer.bias, grad_bias.index_add_(0, noise, grad_biases))
         return LossResult(loss / len(ids), gradient)
 
+    @override
     def state(self) -> dict[str, Any]:
-        """Return the sampler's state."""
         return self._sampler.state()
 
+    @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the sampler's state."""
         self._sampler.restore(state)
+
+
+class _Contrastive(_SampledLoss):
+    """−log σ(target's score) − Σ log(1 − σ(noise token's score)), with noise shared by all positions."""
+
+    @override
+    def _gradients(
+        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        scores = own - self._sampler.log_expected[targets] if self.corrected else own
+        losses = logistic_rows(drawn, scale=1 / count) + functional.softplus(-scores)
+        return losses, torch.sigmoid(-scores) / -count, drawn
 
 
 class NoiseContrastive(_Contrastive):
@@ -227,12 +206,7 @@ class NoiseContrastive(_Contrastive):
     Logits are taken for log-probabilities, the log-normaliser fixed at 0; the biases can shift it as a
     whole. So it trains models whose unnormalised scores are usable. A score is the logit less
     the logarithm of how often noise is expected to be that token; true tokens stay among the noise.
-
-    Args:
-        sampler: what draws, without replacement; only expected frequencies enter the estimate.
     """
-
-    name, corrected = "nce", True
 
 
 class NegativeSampling(_Contrastive):
@@ -241,61 +215,26 @@ class NegativeSampling(_Contrastive):
     They are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
     probability of w). Evaluation renormalises them by the exact softmax like any logits, so the noise
     distribution stays in where several tokens are probable: end with another loss (`train.sampled_share`).
-
-    Args:
-        sampler: draws noise without replacement.
     """
 
-    name, corrected = "negative-sampling", False
+    corrected = False
 
 
-class SampledSoftmax(Loss):
+class SampledSoftmax(_SampledLoss):
     """Softmax over the target and sampled tokens (Jean et al. 2015), which all positions share.
 
     A sampled token's logit is reduced by the log of its inclusion probability, so that the expected sum
     over the sample is the sum over all tokens but the target; the target is removed from the sample
     (Blanc and Rendle 2018). With as many samples as tokens it is the full softmax.
-
-    Args:
-        sampler: draws noise without replacement.
     """
 
-    def __init__(self, sampler: NoiseSampler) -> None:
-        self._sampler = sampler
-
-    def __call__(
-        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> LossResult:
-        """Add the gradients of the mean loss to the output layer's; see `Loss`."""
-        layer = require_softmax(output, loss="sampled")
-        noise, log_expected = self._sampler.draw()
-        column = noise.new_full((len(layer.bias),), -1)  # [V], of each token in the sample
-        column[noise] = torch.arange(len(noise), device=noise.device)
-        sampled = SampledLogits(layer, noise, -log_expected, precision=precision)
-        gradient = torch.empty_like(features)
-        loss = 0.0
-        for cut in sampled.slices(len(ids)):
-            own = sampled.target_logits(features[cut], ids[cut])[:, None].to(precision)
-            logits = torch.cat([sampled.drawn_logits(features[cut]), own], dim=1)
-            _remove(logits, column[ids[cut]])
-            last = torch.full_like(ids[cut], len(noise))
-            rows = softmax_rows(logits, last, scale=1 / len(ids))
-            of_target, of_drawn = logits[:, -1].float(), logits[:, :-1]
-            gradient[cut] = sampled.backward(features[cut], ids[cut], of_target, of_drawn)
-            loss += float(rows.losses.sum(dtype=torch.float64))
-        sampled.finish()
-        return LossResult(loss / len(ids), gradient)
-
-    def state(self) -> dict[str, Any]:
-        """Return the sampler's state."""
-        return self._sampler.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the sampler's state."""
-        self._sampler.restore(state)
-
-
-def _remove(logits: Tensor, columns: Tensor) -> None:
-    """Set the logit in one column of each row to minus infinity; −1 stands for no column."""
-    rows = (columns >= 0).nonzero().squeeze(1)
-    logits[rows, columns[rows]] = -math.inf
+    @override
+    def _gradients(
+        self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        logits = torch.cat([drawn, own[:, None].to(drawn.dtype)], dim=1)
+        columns = torch.searchsorted(noise, targets).clamp_(max=len(noise) - 1)
+        rows = (noise[columns] == targets).nonzero().squeeze(1)
+        logits[rows, columns[rows]] = -math.inf
+        losses, _ = softmax_rows(logits, torch.full_like(targets, len(noise)), scale=1 / count)
+        return losses, logits[:, -1].float(), logits[:, :-1]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.checking.checker import MIN_SUGGESTION_PROBABILITY, error_probabilities
-from models.checking.error_model import CandidateSettings, ErrorSettings, GivenSpan, GivenSuggestion
+from models.checking.error_model import _NEIGHBOURS, _TWO_EDITS_WEIGHT, CandidateSettings, GivenSpan
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests.support.fake_models import FakeModel
@@ -22,13 +22,13 @@ def log_prob(model, words):
     return math.fsum(float(model.table[a, b]) for a, b in itertools.pairwise(ids))
 
 
-def slow_probability(model, words, place, neighbours, errors):
+def slow_probability(model, words, place, neighbours, error_rate):
     """P(something else was meant) by Bayes' rule over whole sentences."""
-    typed = log_prob(model, words) + math.log(1 - errors.error_rate)
+    typed = log_prob(model, words) + math.log(1 - error_rate)
     others = []
     for word, edits in neighbours.items():
-        weight = errors.two_edits_weight if edits == 2 else 1.0
-        channel = math.log(errors.error_rate * weight / errors.neighbours)
+        weight = _TWO_EDITS_WEIGHT if edits == 2 else 1.0
+        channel = math.log(error_rate * weight / _NEIGHBOURS)
         others.append(channel + log_prob(model, [*words[:place], word, *words[place + 1 :]]))
     wrong = math.fsum(map(math.exp, others))
     return wrong / (wrong + math.exp(typed))
@@ -39,14 +39,13 @@ def slow_probability(model, words, place, neighbours, errors):
 def test_the_probability_is_that_of_bayes_rule_with_both_contexts(right_tokens, error_rate):
     """One word to the right is all that a bigram model can tell apart."""
     model, tokenizer = fake(["hat", "cats"])
-    errors = ErrorSettings(error_rate=error_rate)
     words = ["the", "cat", "sat", "on", "a", "mat"]
     search = CandidateSettings(slack_nats=1e9, max_alternatives=100, right_tokens=right_tokens)
-    (weighed,) = weigh(model, tokenizer, " ".join(words), errors=errors, search=search)
+    (weighed,) = weigh(model, tokenizer, " ".join(words), error_rate=error_rate, search=search)
     slots, found = error_probabilities(weighed)
     near = {"sat": 1, "mat": 1, "hat": 1, "cats": 1}
     assert found[slots.tolist().index(1)] == pytest.approx(
-        slow_probability(model, words, 1, near, errors), rel=1e-4
+        slow_probability(model, words, 1, near, error_rate), rel=1e-4
     )
 
 
@@ -153,7 +152,7 @@ def test_dictionary_words_are_never_issues_and_are_suggested():
 
 
 def given(start, end, *suggestions):
-    return (GivenSpan(start, end, tuple(GivenSuggestion(*s) for s in suggestions)),)
+    return (GivenSpan(start, end, tuple((*s, None)[:2] for s in suggestions)),)
 
 
 def test_a_callers_suggestion_counts_by_its_own_error_model():

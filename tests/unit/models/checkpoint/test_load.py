@@ -26,7 +26,6 @@ from models.neural.network import Network
 from models.ngram.cuda import model as cuda_model
 from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
-from service.engine.memory import measure_bytes
 from tests.support import families
 from tests.support.families import DEVICES
 
@@ -221,10 +220,8 @@ def test_parts_have_the_vocabulary_of_the_whole(family_checkpoints):
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_shared_files_count_as_much_as_own_memory(family_checkpoints, tmp_path, precision):
-    own = measure_bytes(load_checkpoint(family_checkpoints / "lstm", precision=precision).model)
-    shared = measure_bytes(
-        load_checkpoint(family_checkpoints / "lstm", precision=precision, shared=tmp_path).model
-    )
+    own = load_checkpoint(family_checkpoints / "lstm", precision=precision).model.memory()
+    shared = load_checkpoint(family_checkpoints / "lstm", precision=precision, shared=tmp_path).model.memory()
     packed = sum(path.stat().st_size for path in laid(tmp_path))
     assert shared.mapped == own.mapped + packed
     # headers, and objects around the maps; a CPU without AVX-512 packs no float32 matrix
@@ -232,7 +229,7 @@ def test_shared_files_count_as_much_as_own_memory(family_checkpoints, tmp_path, 
 
 
 def test_weights_in_single_precision_are_the_file_itself(family_checkpoints):
-    size = measure_bytes(load_checkpoint(family_checkpoints / "lstm", precision="float32").model)
+    size = load_checkpoint(family_checkpoints / "lstm", precision="float32").model.memory()
     assert size.mapped >= 4 * families.model("lstm").num_parameters
 
 

@@ -41,7 +41,7 @@ def live_masses(search, model, state):
     live = [search.result().live_mass]
     while (asked := search.next_step()) is not None:
         assert search.result().live_mass == pytest.approx(live[-1])
-        state = model.advance(asked.state, asked.tokens)
+        state = model.advance(asked[0], asked[1])
         search.update(state, model.next_log_probs(state))
         live.append(search.result().live_mass)
     return live

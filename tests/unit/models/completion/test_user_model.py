@@ -7,12 +7,12 @@ import pytest
 from models.completion.user_model import (
     SENTENCE_START,
     NextWordModel,
-    NextWordModels,
     ScoredPhrase,
     UserModel,
     UserModelLimits,
     WordSequence,
     extend_phrases,
+    next_word_models,
     phrase_probability,
     previous_word,
     sentence_words,
@@ -60,18 +60,18 @@ def test_without_words_nothing_is_probable():
 
 
 def test_the_mass_of_a_beginning_is_that_of_all_its_words(model):
-    found = NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
-    assert found == (pytest.approx(found.words[0].probability), [ScoredPhrase("sat", found.mass)])
-    assert NextWordModel([model], "cat").words_with_prefix("", ignore_case=False, limit=1).mass == 1
+    mass, words = NextWordModel([model], "cat").words_with_prefix("s", ignore_case=False, limit=5)
+    assert (mass, words) == (pytest.approx(words[0].probability), [ScoredPhrase("sat", mass)])
+    assert NextWordModel([model], "cat").words_with_prefix("", ignore_case=False, limit=1)[0] == 1
 
 
 def test_case_counts_unless_it_is_ignored():
     words = NextWordModel(
         [user_model_from_counts([("Paris", 1.0), ("part", 1.0), ("PAR", 1.0)])], SENTENCE_START
     )
-    exact = words.words_with_prefix("par", ignore_case=False, limit=9).words
+    exact = words.words_with_prefix("par", ignore_case=False, limit=9)[1]
     assert [one.text for one in exact] == ["part"]
-    assert {one.text for one in words.words_with_prefix("paR", ignore_case=True, limit=9).words} == {
+    assert {one.text for one in words.words_with_prefix("paR", ignore_case=True, limit=9)[1]} == {
         "Paris",
         "part",
         "PAR",
@@ -104,8 +104,8 @@ def test_the_rarest_words_are_forgotten_first():
     bounds = UserModelLimits(max_words=2, half_life_words=math.inf)
     model = UserModel().updated([WordSequence(SENTENCE_START, "ababca")], bounds)
     words, pairs = model.export()
-    assert {word.text for word in words} == {"a", "b"}
-    assert {pair.text for pair in pairs} == {"a", "b"}
+    assert {word for word, _ in words} == {"a", "b"}
+    assert {pair[1] for pair in pairs} == {"a", "b"}
 
 
 def test_pairs_are_bounded_and_long_words_not_learnt():
@@ -119,7 +119,7 @@ def test_pairs_are_bounded_and_long_words_not_learnt():
 def test_words_on_both_sides_of_one_that_is_too_long_are_no_neighbours():
     bounds = UserModelLimits(max_word_characters=5, half_life_words=math.inf)
     model = UserModel().updated([WordSequence(SENTENCE_START, ["a", "abcdef", "b", "c"])], bounds)
-    assert {(pair.previous, pair.text) for pair in model.export()[1]} == {(SENTENCE_START, "a"), ("b", "c")}
+    assert {pair[:2] for pair in model.export()[1]} == {(SENTENCE_START, "a"), ("b", "c")}
 
 
 def test_what_is_exported_is_restored(model):
@@ -135,9 +135,12 @@ def test_a_phrase_is_as_probable_as_its_words_in_turn(model):
     expected = NextWordModel([model], "the").probability("cat") * NextWordModel([model], "cat").probability(
         "sat"
     )
-    assert phrase_probability(NextWordModels([model]), "the", ["cat", "sat"]) == pytest.approx(expected)
+    assert phrase_probability(next_word_models([model]), "the", ["cat", "sat"]) == pytest.approx(expected)
     found = extend_phrases(
-        NextWordModels([model]), [ScoredPhrase("cat", NextWordModel([model], "the").probability("cat"))], 3, 5
+        next_word_models([model]),
+        [ScoredPhrase("cat", NextWordModel([model], "the").probability("cat"))],
+        3,
+        5,
     )
     assert {one.text for one in found} == {"cat sat", "cat ran"}
     assert found[0].probability == pytest.approx(expected)
@@ -210,7 +213,7 @@ def test_phrases_of_words_with_many_followers_are_the_likeliest():
         [("the", 50.0), *((f"w{n}", 1.0) for n in range(50))],
         [*(("the", f"w{n}", float(n + 1)) for n in range(50)), *((f"w{n}", "the", 1.0) for n in range(50))],
     )
-    after = NextWordModels([hub])
+    after = next_word_models([hub])
     found = extend_phrases(after, [ScoredPhrase("the", 1.0)], 3, 2)
     assert [one.text for one in found] == ["the w49", "the w48", "the w49 the", "the w48 the"]
     assert found[2].probability == pytest.approx(phrase_probability(after, "the", ["w49", "the"]))

@@ -228,7 +228,7 @@ def test_while_the_new_version_is_loaded_every_alias_goes_on_being_answered(made
         seen.extend(host.resolve(f"lstm{which}").address for which in ("", "@candidate", "@champion"))
         return loads(*given, **options)
 
-    host._loader._read = looking
+    host._loader.read = looking
     registry.set_alias("lstm", "champion", 2)
     registry.set_alias("lstm", "candidate", 2)
     host.refresh()

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from models.calls import consume, next_log_probs
+from models.calls import Predict, Read
 from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
+from models.language_model import STATE
 from service.engine.job import Job
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers
@@ -18,11 +19,8 @@ class Listener:
         self.events.append(event)
         return True
 
-    def result(self, result):
-        self.outcome = result
-
-    def error(self, error):
-        self.outcome = error
+    def end(self, outcome):
+        self.outcome = outcome
 
 
 def endless(name, log):
@@ -82,7 +80,7 @@ def test_tokens_are_counted_and_given_back():
     scheduler.cancel(first)
     scheduler.step()
     scheduler.submit(Job(endless("c", []), Listener(), deadline_s=1, tokens=400))  # alone, however long
-    assert scheduler.num_tokens == 400
+    assert scheduler.admission.num_tokens == 400
 
 
 def test_a_job_rests_until_its_events_are_taken():
@@ -126,7 +124,7 @@ def iter_to(result):
 
 def predicting(model, number, times=1):
     for _ in range(times):
-        log_probs = yield from next_log_probs(model, Numbers([number]))
+        log_probs = yield from Predict(model, Numbers([number]))
     return float(log_probs[0, 0])
 
 
@@ -153,7 +151,7 @@ def test_a_long_text_is_read_in_slices_and_others_go_between():
     model, scheduler, log = NumberModel(), made(), []
 
     def long_text():
-        yield from consume(model, Numbers([0]), np.zeros((1, 5000), int), np.array([5000]))
+        yield from Read(model, Numbers([0]), np.zeros((1, 5000), int), np.array([5000]), STATE)
         log.append("long")
 
     def short():
@@ -169,7 +167,7 @@ def test_a_long_text_is_read_in_slices_and_others_go_between():
 
 
 def reading(model, tokens, log, name):
-    yield from consume(model, Numbers([0]), np.zeros((1, tokens), int), np.array([tokens]))
+    yield from Read(model, Numbers([0]), np.zeros((1, tokens), int), np.array([tokens]), STATE)
     log.append(name)
 
 
@@ -257,5 +255,5 @@ def test_a_waiting_job_that_nobody_waits_for_makes_room_at_once():
     scheduler.cancel(first)
     scheduler.submit(second)
     scheduler.step()
-    assert (len(scheduler), scheduler.num_waiting, log) == (1, 0, ["b"])
+    assert (len(scheduler), scheduler.admission.num_waiting, log) == (1, 0, ["b"])
     assert first.work.gi_frame is None  # closed, so that it holds nothing

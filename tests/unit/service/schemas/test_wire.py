@@ -8,13 +8,12 @@ from pydantic import ValidationError
 
 from models.errors import InvalidInputError
 from service.schemas.autocomplete import AutocompleteRequest
-from service.schemas.check import quality_items
-from service.schemas.completions import CompletionRequest
-from service.schemas.generate import GenerateRequest
 from service.schemas.models import _figures
 from service.schemas.rerank import RerankRequest
-from service.schemas.score import ScoreRequest, score_items
-from service.schemas.wire import body_lines, parse_json
+from service.schemas.wire import body_lines, parse_json, parse_lines
+from service.use_cases.completions import CompletionRequest
+from service.use_cases.generate import GenerateRequest
+from service.use_cases.score import ScoreLine, ScoreRequest
 
 
 @pytest.mark.parametrize("body", [b"", b"\n", b"a", b"a\n", b"a\n\n", b"\na\nb", b"a\nbc\nd\n"])
@@ -22,13 +21,12 @@ def test_lines_are_what_stands_between_line_feeds(body):
     assert list(body_lines(body)) == body.removesuffix(b"\n").split(b"\n")
 
 
-@pytest.mark.parametrize("items_of", [score_items, quality_items])
-def test_many_lines_are_not_cut_at_once(items_of):
+def test_many_lines_are_not_cut_at_once():
     """A list of millions of short lines took many times the memory of the body."""
     body = b"ab\n" * 300_000
     tracemalloc.start()
     try:
-        next(items_of(body))
+        next(parse_lines(body, lambda line: parse_json(ScoreLine, line)))
         assert tracemalloc.get_traced_memory()[1] < len(body)
     finally:
         tracemalloc.stop()

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from models.checking.error_model import CheckSettings, GivenSpan, GivenSuggestion
+from models.checking.error_model import CheckSettings, GivenSpan
 from models.errors import ContextLengthError
 from service.engine.job import run_to_completion
 from service.use_cases import check as use_cases_check
@@ -37,7 +37,7 @@ LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1)
 
 
 def given(start, end, *texts):
-    return GivenSpan(start, end, tuple(GivenSuggestion(text, -1.0) for text in texts))
+    return GivenSpan(start, end, tuple((text, -1.0) for text in texts))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,16 +15,17 @@ from models.vocabulary import BOS, EOS, UNK
 from service.engine.calls import run_single
 from service.engine.job import iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
-from service.use_cases import completions as module
+from service.use_cases import sequence_scoring as module
+from service.use_cases.choices import Prompt
 from service.use_cases.completions import (
-    CompletionCommand,
+    CompletionRequest,
+    CompletionUsage,
     EntryBuilder,
-    PromptTokens,
-    TokenEntries,
     complete_prompts,
-    score_prompt_tokens,
+    no_entries,
 )
 from service.use_cases.inputs import Limits
+from service.use_cases.sequence_scoring import score_prompt_tokens
 from tests.support import families
 from training.progress import Silent
 from training.tokenizer import TokenizerSettings, learn_tokenizer
@@ -40,18 +41,16 @@ def loaded(direction="forward"):
     return LoadedModel("lstm@1", checkpoint)
 
 
-def command(*prompts, **options):
-    parameters = DecodingParameters(max_tokens=3, strategy="greedy", ignore_eos=True)
-    named = tuple((f"prompt[{place}]", prompt) for place, prompt in enumerate(prompts))
-    defaults = {
-        "parameters": parameters,
-        "n": 1,
-        "echo": False,
-        "logprobs": 0,
-        "as_ids": False,
-        "model": None,
-    }
-    return CompletionCommand(prompts=named, **{**defaults, **options})
+PARAMETERS = DecodingParameters(max_tokens=3, strategy="greedy", ignore_eos=True)
+
+
+def completing(prompt, *, parameters=PARAMETERS, limits=LIMITS, direction="forward", **options):
+    request = CompletionRequest(prompt=prompt, **{"logprobs": 0, **options})
+    return complete_prompts(loaded(direction), request, parameters, limits)
+
+
+def complete(prompt, **options):
+    return run_to_completion(completing(prompt, **options))
 
 
 def best_after(*ids, after_bos):
@@ -64,59 +63,60 @@ def best_after(*ids, after_bos):
 
 
 def test_a_text_is_read_after_the_start_and_ids_as_they_are():
-    prompts = ["w2", (BOS, W2), (W2,), "", (BOS,)]
-    done = run_to_completion(complete_prompts(loaded(), command(*prompts), LIMITS))
-    first = [part.entries.logprobs[0] for part in done.parts]
+    texts, ids = complete(["w2", ""]), complete([[BOS, W2], [W2], [BOS]])
+    text, nothing, start_and_id, only_id, start = (
+        choice.logprobs.token_logprobs[0] for choice in (*texts.choices, *ids.choices)
+    )
     with_start, without = best_after(W2, after_bos=True), best_after(W2, after_bos=False)
     assert with_start != pytest.approx(without, abs=1e-4)
-    start = best_after(after_bos=True)
-    assert first == pytest.approx([with_start, with_start, without, start, start], abs=1e-5)
+    assert [text, start_and_id, only_id] == pytest.approx([with_start, with_start, without], abs=1e-5)
+    assert [nothing, start] == pytest.approx([best_after(after_bos=True)] * 2, abs=1e-5)
 
 
 def test_an_echo_scores_a_text_after_the_start_and_ids_as_they_are():
     options = {"echo": True, "parameters": None}
-    done = run_to_completion(
-        complete_prompts(loaded(), command("w2 w2", (BOS, W2, W2), (W2, W2), **options), LIMITS)
-    )
-    text, with_start, without = (part.entries.logprobs for part in done.parts)
+    texts, ids = complete("w2 w2", **options), complete([[BOS, W2, W2], [W2, W2]], **options)
+    text, with_start, without = (choice.logprobs.token_logprobs for choice in (*texts.choices, *ids.choices))
     assert text[0] is with_start[0] is without[0] is None
     assert text[1] == with_start[2] != without[1]
 
 
 def test_long_prompts_are_not_said_again_for_every_choice():
     few = dataclasses.replace(LIMITS, max_reply_entries=10)
-    options = {"echo": True, "logprobs": None, "parameters": None}
+    options = {"echo": True, "logprobs": None, "parameters": None, "limits": few}
     with pytest.raises(InvalidInputError, match="repeat 180 characters of prompts; at most 160"):
-        run_to_completion(complete_prompts(loaded(), command("w2 " * 20, n=3, **options), few))
-    said = command("w2 " * 60, n=1, **options)
-    assert run_to_completion(complete_prompts(loaded(), said, few)).parts[0].text == "w2 " * 60
+        complete("w2 " * 20, n=3, **options)
+    assert complete("w2 " * 60, n=1, **options).choices[0].text == "w2 " * 60
+
+
+def test_fields_of_other_endpoints_are_ignored():
+    others = {"strategy": "beam", "bad_words": 5, "typical_p": "low", "num_beams": None}
+    request = CompletionRequest(prompt="w2", **others)
+    assert request.parameters(LIMITS) == CompletionRequest(prompt="w2").parameters(LIMITS)
 
 
 def test_prompts_read_from_right_to_left_are_refused():
     with pytest.raises(UnsupportedParameterError):
-        run_to_completion(complete_prompts(loaded("backward"), command("w2"), LIMITS))
+        complete("w2", direction="backward")
 
 
 def test_events_are_the_echo_then_each_token_the_last_with_the_end():
-    told = [
-        item.value
-        for item in iter_outputs(complete_prompts(loaded(), command("w2", echo=True), LIMITS, stream=True))
-    ]
+    told = [item.value for item in iter_outputs(completing("w2", echo=True, stream=True))]
     *parts, done = told
     assert [part.num_generated for part in parts] == [0, 1, 1, 1]
-    assert [part.finish_reason for part in parts] == [None, None, None, "length"]
-    assert (done.parts, done.num_generated, done.num_prompt_tokens) == ([], 3, 1)
+    assert [part.choice.finish_reason for part in parts] == [None, None, None, "length"]
+    assert (done.choices, done.usage) == ([], CompletionUsage(1, 3, 4))
 
 
 def test_a_work_that_is_closed_closes_what_it_waits_for():
-    work = complete_prompts(loaded(), command("w2"), LIMITS, stream=True)
+    work = completing("w2", stream=True)
     next(work)
     work.close()
     assert work.gi_frame is None
 
 
 PROMPTS = [
-    PromptTokens(np.array(ids), after_bos)
+    Prompt(0, np.array(ids), after_bos, continues=False)
     for ids, after_bos in [
         ([4, 5, 6, 0, 9, 2, 1, 7], True),
         ([5], False),
@@ -130,7 +130,7 @@ PROMPTS = [
 
 def step_by_step(model, prompt):
     """The whole distributions in the places of a prompt's tokens but the first."""
-    state = (model.initial_state if prompt.after_bos else model.empty_state)(1)
+    state = (model.initial_state if prompt.bos else model.empty_state)(1)
     rows = []
     for token in prompt.ids[:-1]:
         state = model.advance(state, np.array([token]))
@@ -143,16 +143,16 @@ def step_by_step(model, prompt):
 def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
     model = families.model(name)
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 3 * len(model.vocabulary))
-    for prompt, scores in zip(
+    for prompt, (log_probs, tops) in zip(
         PROMPTS, run_to_completion(score_prompt_tokens(model, PROMPTS, top=top)), strict=True
     ):
         want = step_by_step(model, prompt)
         chosen = want[np.arange(len(want)), prompt.ids[1:]]
-        assert scores.log_probs[1:] == pytest.approx(chosen, abs=2e-5)
-        assert scores.tops.ids.shape == (len(prompt.ids), min(top, len(model.vocabulary)))
+        assert log_probs[1:] == pytest.approx(chosen, abs=2e-5)
+        assert tops.ids.shape == (len(prompt.ids), min(top, len(model.vocabulary)))
         best = -np.sort(-want, axis=1)[:, :top]
-        assert scores.tops.log_probs[1:] == pytest.approx(best, abs=2e-5)
-        of_ids = np.take_along_axis(want, scores.tops.ids[1:], axis=1)
+        assert tops.log_probs[1:] == pytest.approx(best, abs=2e-5)
+        of_ids = np.take_along_axis(want, tops.ids[1:], axis=1)
         assert of_ids == pytest.approx(best, abs=2e-5)
 
 
@@ -160,9 +160,11 @@ def test_scores_and_ranks_are_those_of_a_slow_loop(name, top, monkeypatch):
 def test_a_ranked_score_is_that_of_scoring_whole(name):
     model = families.model(name)
     ids = np.random.default_rng(0).integers(3, 40, 500)
-    ranked = run_to_completion(score_prompt_tokens(model, [PromptTokens(ids, after_bos=True)], top=2))[0]
+    ((log_probs, _),) = run_to_completion(
+        score_prompt_tokens(model, [Prompt(0, ids, bos=True, continues=False)], top=2)
+    )
     whole = score_sequences(model, model.initial_state(1), ids[None], np.array([500]))[0]
-    assert ranked.log_probs[1:] == pytest.approx(whole[1:], abs=1e-5)
+    assert log_probs[1:] == pytest.approx(whole[1:], abs=1e-5)
 
 
 def predictions(work):
@@ -181,7 +183,9 @@ def predictions(work):
 def test_no_more_distributions_than_a_block_are_held(monkeypatch):
     model = families.model("ngram")
     monkeypatch.setattr(module, "BLOCK_ENTRIES", 10 * len(model.vocabulary))
-    prompts = [PromptTokens(np.full(length, 5 + length), after_bos=True) for length in (31, 30, 29, 7, 1)]
+    prompts = [
+        Prompt(0, np.full(length, 5 + length), bos=True, continues=False) for length in (31, 30, 29, 7, 1)
+    ]
     counts = predictions(score_prompt_tokens(model, prompts, top=1))
     assert max(counts) <= 10
     assert sum(counts) == sum(len(prompt.ids) - 1 for prompt in prompts)
@@ -189,7 +193,7 @@ def test_no_more_distributions_than_a_block_are_held(monkeypatch):
 
 def test_equal_prompts_are_read_once():
     model = families.model("ngram")
-    one = PromptTokens(np.array([5, 6, 7, 8]), after_bos=True)
+    one = Prompt(0, np.array([5, 6, 7, 8]), bos=True, continues=False)
     assert sum(predictions(score_prompt_tokens(model, [one] * 9, top=1))) == 3
 
 
@@ -208,7 +212,7 @@ def spoken(request, load):
 
 
 def entries_of(loaded, ids, **options):
-    speller, entries = EntryBuilder(loaded, **{"continues": False, **options}), TokenEntries()
+    speller, entries = EntryBuilder(loaded, **{"continues": False, **options}), no_entries()
     for token in ids:
         speller.add(entries, token, -1.0)
     return entries
@@ -222,14 +226,14 @@ def test_every_token_has_a_name_of_its_own(spoken):
 
 
 def test_names_joined_are_the_text(spoken):
-    names = entries_of(spoken, spoken.tokenizer.encode("the cat sat")).names
+    names = entries_of(spoken, spoken.tokenizer.encode("the cat sat")).tokens
     assert "".join(names).removeprefix(" ") == "the cat sat"
 
 
 @pytest.mark.parametrize("text", ["the cat sat", "Über naïve 漢字 zz 🦉!", "漢", ""])
 def test_offsets_are_where_tokens_begin(spoken, text):
     ids = spoken.tokenizer.encode(text)
-    offsets = entries_of(spoken, ids).offsets
+    offsets = entries_of(spoken, ids).text_offset
     whole = spoken.tokenizer.decode(ids)
     assert offsets == sorted(offsets)
     for place, offset in enumerate(offsets):
@@ -240,12 +244,12 @@ def test_offsets_are_where_tokens_begin(spoken, text):
 def test_offsets_go_on_after_a_prompt(spoken):
     ids = spoken.tokenizer.encode("the cat sat")
     shift = 1 if spoken.tokenizer.leading_space else 0  # the first space is then real
-    first, second, *_ = entries_of(spoken, ids, continues=True, offset=7).offsets
-    assert (first, second) == (7, 7 + entries_of(spoken, ids).offsets[1] + shift)
+    first, second, *_ = entries_of(spoken, ids, continues=True, offset=7).text_offset
+    assert (first, second) == (7, 7 + entries_of(spoken, ids).text_offset[1] + shift)
 
 
 def test_the_token_itself_is_among_the_most_probable_with_the_very_same_number(spoken):
-    entries = TokenEntries()
+    entries = no_entries()
     top = TopTokens(np.array([5, 6]), np.array([-0.1, -np.inf], dtype=np.float32))
     speller = EntryBuilder(spoken, continues=True)
     speller.add(entries, 7, float(np.float32(-2.3)), top)
@@ -253,15 +257,15 @@ def test_the_token_itself_is_among_the_most_probable_with_the_very_same_number(s
     speller.add(entries, 8, -np.inf)
     speller.add(entries, 9, None)
     names = [speller.name(token) for token in (5, 6, 7, 8)]
-    assert entries.tops[0] == {
-        names[0]: entries.logprobs[1],
+    assert entries.top_logprobs[0] == {
+        names[0]: entries.token_logprobs[1],
         names[1]: -9999.0,
-        names[2]: entries.logprobs[0],
+        names[2]: entries.token_logprobs[0],
     }
-    assert entries.tops[1] == {names[0]: entries.logprobs[1], names[1]: -9999.0}
-    assert entries.tops[2:] == [{names[3]: -9999.0}, None]
-    assert entries.logprobs[2:] == [-9999.0, None]
+    assert entries.top_logprobs[1] == {names[0]: entries.token_logprobs[1], names[1]: -9999.0}
+    assert entries.top_logprobs[2:] == [{names[3]: -9999.0}, None]
+    assert entries.token_logprobs[2:] == [-9999.0, None]
 
 
 def test_tokens_may_be_called_by_their_ids(spoken):
-    assert entries_of(spoken, [5, EOS], as_ids=True).names == ["token_id:5", "token_id:2"]
+    assert entries_of(spoken, [5, EOS], as_ids=True).tokens == ["token_id:5", "token_id:2"]

@@ -18,8 +18,9 @@ from service.engine.decode import Decode
 from service.engine.job import iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.use_cases import choices as prompts_module
-from service.use_cases.choices import Continuation, TokenEvent
-from service.use_cases.generate import continue_prompts
+from service.use_cases.choices import Continuation, Prompt, TokenEvent
+from service.use_cases.completions import CompletionRequest
+from service.use_cases.generate import GenerateRequest, continue_prompts
 from service.use_cases.inputs import Limits
 from tests.support import families
 
@@ -31,16 +32,9 @@ def work(
     loaded, prompts=PROMPTS, *, continues=True, limits=LIMITS, bos=None, top=None, stream=False, **options
 ):
     parameters = DecodingParameters(**{"max_tokens": 8, "seed": 1, **options})
-    return continue_prompts(
-        loaded,
-        prompts,
-        parameters,
-        continues=[continues] * len(prompts),
-        limits=limits,
-        bos=bos,
-        top=top,
-        stream=stream,
-    )
+    starts = [True] * len(prompts) if bos is None else bos
+    given = [Prompt(number, ids, starts[number], continues) for number, ids in enumerate(prompts)]
+    return continue_prompts(loaded, given, parameters, limits=limits, top=top, stream=stream)
 
 
 def run(loaded, prompts=PROMPTS, **options):
@@ -187,9 +181,10 @@ def test_the_best_of_several_are_those_with_the_highest_mean(words):
         assert [one.score for one in best if one.prompt == prompt] == pytest.approx(means[:3])
 
 
-def test_what_is_chosen_at_the_end_cannot_be_streamed(words):
+@pytest.mark.parametrize("kind", [GenerateRequest, CompletionRequest])
+def test_what_is_chosen_at_the_end_cannot_be_streamed(kind):
     with pytest.raises(InvalidInputError, match="best_of is 3 and n is 2"):
-        run(words, n=2, best_of=3, stream=True)
+        kind(prompt="", n=2, best_of=3, stream=True).parameters(LIMITS)
 
 
 def test_one_beam_is_greedy(words):

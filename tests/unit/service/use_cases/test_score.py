@@ -6,8 +6,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from models.calls import consume
-from models.decoding.parameters import DecodingParameters
+from models.calls import Read
 from models.errors import ContextLengthError, InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
 from models.vocabulary import UNK
@@ -18,16 +17,16 @@ from service.use_cases import next_token as next_token_module
 from service.use_cases import prefill as prefill_module
 from service.use_cases import sequence_scoring as sequence_scores_module
 from service.use_cases.candidate_texts import find_distinct_texts, tokenise_texts
-from service.use_cases.generate import GenerateCommand, generate
+from service.use_cases.generate import GenerateRequest, generate
 from service.use_cases.inputs import ContextInterner, EncodedText, Limits, encode_after
 from service.use_cases.next_token import (
-    NextTokenCommand,
+    NextTokenRequest,
     next_distributions,
     rank_next_tokens,
     rank_next_words,
 )
 from service.use_cases.prefill import prefill
-from service.use_cases.score import Detail, ScoreItem, ScoreOptions, score
+from service.use_cases.score import Detail, ScoreItem, ScoreSettings, score
 from service.use_cases.sequence_scoring import (
     build_tree,
     may_be_cheaper,
@@ -102,7 +101,7 @@ def test_no_sequences_score_to_nothing(words, finish):
 
 @pytest.mark.parametrize(("given", "context"), [((3, 4), ()), ("the cat", ""), ("the", "a "), ((UNK,), ())])
 def test_bytes_are_those_of_the_text(words, finish, given, context):
-    options = ScoreOptions(None, bos=True, eos=True, detail=Detail.NONE)
+    options = ScoreSettings()
     (result,), _ = finish(score(words, [ScoreItem("texts[0]", given, context)], options, LIMITS))
     text = given if isinstance(given, str) else words.tokenizer.decode(given)
     assert result.num_bytes == len(text.encode())
@@ -113,9 +112,7 @@ def events(work):
 
 
 def test_distributions_come_in_bounded_parts(words):
-    command = NextTokenCommand(
-        tuple((f"context[{i}]", "the") for i in range(90_000)), 1, entropy=True, model=None
-    )
+    command = NextTokenRequest(context=["the"] * 90_000, top_k=1)
     parts = events(next_distributions(words, command, LIMITS))
     assert len(parts) > 1
     assert sum(len(part) for part in parts) == 90_000
@@ -131,17 +128,15 @@ def test_contexts_are_grouped_by_their_tokens(monkeypatch, lengths):
 
 def test_groups_of_contexts_change_no_answer(words, finish, monkeypatch):
     rng = np.random.default_rng(2)
-    texts = [tuple(rng.integers(3, 13, size=n).tolist()) for n in (5, 0, 7, 30, 2, 2)]
-    command = NextTokenCommand(
-        tuple((f"context[{i}]", t) for i, t in enumerate(texts)), 3, entropy=True, model=None
-    )
+    texts = [rng.integers(3, 13, size=n).tolist() for n in (5, 0, 7, 30, 2, 2)]
+    command = NextTokenRequest(context=texts, top_k=3)
     sequences = [EncodedText(np.array(t, dtype=np.int64), np.array([4, 5])) for t in texts]
     whole, _ = finish(rank_next_tokens(words, command, LIMITS))
     scores, _ = finish(score_sequence_list(words, sequences, bos=True))
     monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 8)
     for got, want in zip(finish(rank_next_tokens(words, command, LIMITS))[0], whole, strict=True):
-        np.testing.assert_array_equal(got.top.ids, want.top.ids)
-        assert got.entropy_bits == want.entropy_bits
+        np.testing.assert_array_equal(got[0].ids, want[0].ids)
+        assert got[1] == want[1]
     for got, want in zip(finish(score_sequence_list(words, sequences, bos=True))[0], scores, strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -158,9 +153,7 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
     for module in (next_token_module, sequence_scores_module):
         monkeypatch.setattr(module, "prefill", watched)
     monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 100)
-    command = NextTokenCommand(
-        tuple((f"context[{i}]", (4,) * 30) for i in range(20)), 1, entropy=False, model=None
-    )
+    command = NextTokenRequest(context=[[4] * 30] * 20, top_k=1, entropy=False)
     finish(rank_next_tokens(words, command, LIMITS))
     events(next_distributions(words, command, LIMITS))
     finish(
@@ -172,15 +165,16 @@ def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
 def test_a_model_that_can_only_say_unk_ends_the_sentence(words, finish):
     words.model.table[:] = -np.inf
     words.model.table[:, UNK] = 0
-    command = GenerateCommand("the", DecodingParameters(max_tokens=5), None)
-    (done,) = finish(generate(words, command, LIMITS))[0].choices
+    request = GenerateRequest(prompt="the", max_tokens=5)
+    (done,) = finish(generate(words, request, request.parameters(LIMITS), LIMITS))[0].choices
     assert (done.token_ids, done.finish_reason) == ([], "stop")
 
 
 def test_a_prompt_over_the_limit_is_refused(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
+    request = GenerateRequest(prompt="a a a a", max_tokens=1)
     with pytest.raises(InvalidInputError, match="prompt has 4 tokens; at most 3"):
-        finish(generate(words, GenerateCommand("a a a a", DecodingParameters(max_tokens=1), None), few))
+        finish(generate(words, request, request.parameters(few), few))
 
 
 def test_a_long_text_is_scored_as_it_should_be(words, finish):
@@ -193,12 +187,12 @@ def test_a_long_text_is_scored_as_it_should_be(words, finish):
 def test_one_long_context_among_many_short_ones_is_not_padded_for_all(words, finish, monkeypatch):
     largest = 0
 
-    def watched(model, state, tokens, lengths):
+    def watched(model, state, tokens, lengths, want):
         nonlocal largest
         largest = max(largest, tokens.size)
-        return consume(model, state, tokens, lengths)
+        return Read(model, state, tokens, lengths, want)
 
-    monkeypatch.setattr(prefill_module, "consume", watched)
+    monkeypatch.setattr(prefill_module, "Read", watched)
     contexts = [np.full(5000, 4), *[np.full(1, 4)] * 1000]
     finish(prefill(words, contexts, bos=True))
     assert largest <= max(5000, prefill_module.MAX_CALL_TOKENS)
@@ -214,14 +208,14 @@ def test_a_context_before_many_texts_is_kept_once(words, finish):
 
 
 def test_tokenising_a_long_context_for_each_of_many_texts_gives_others_their_turn(words, finish):
-    options = ScoreOptions(None, bos=True, eos=True, detail=Detail.NONE)
+    options = ScoreSettings()
     items = [ScoreItem(f"texts[{i}]", "cat", "the " * 10_000) for i in range(10)]
     assert finish(score(words, items, options, LIMITS))[1] >= 5
 
 
 def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, finish):
     remembering = dataclasses.replace(words, next_token_cache=NextTokenCache(1 << 20))
-    command = NextTokenCommand((("context[0]", "the"),) * 20, 3, entropy=False, model=None)
+    command = NextTokenRequest(context=["the"] * 20, top_k=3)
     answers, steps = finish(rank_next_words(remembering, command, LIMITS))
     assert len(answers) == 20
     assert steps >= 19
@@ -229,21 +223,21 @@ def test_ranking_words_after_many_known_contexts_gives_others_their_turn(words, 
 
 def test_a_text_of_too_many_characters_is_refused_before_it_is_tokenised(words, finish):
     few = Limits(max_texts=1, max_tokens_per_sequence=3, max_new_tokens=1)
-    command = NextTokenCommand((("context", "x" * 65_537),), 1, entropy=True, model=None)
+    command = NextTokenRequest(context="x" * 65_537, top_k=1)
     with pytest.raises(ContextLengthError, match=r"context has 65537 characters.*at most 65536, of 3 tokens"):
         finish(rank_next_tokens(words, command, few))
 
 
 def test_a_reply_of_too_many_entries_is_refused(words, finish):
     few = dataclasses.replace(LIMITS, max_reply_entries=100)
-    command = NextTokenCommand((("context[0]", "the"),) * 11, 10, entropy=True, model=None)
+    command = NextTokenRequest(context=["the"] * 11, top_k=10)
     with pytest.raises(InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*at most 100"):
         finish(rank_next_tokens(words, command, few))
     with pytest.raises(
         InvalidInputError, match=r"top_k is 10 for 11 contexts: 110 entries.*several requests"
     ):
         finish(rank_next_words(words, command, few))
-    options = ScoreOptions(None, bos=True, eos=False, detail=Detail.TOKEN)
+    options = ScoreSettings(eos=False, detail=Detail.TOKEN)
     items = [ScoreItem("texts[0]", "the " * 101, "")]
     with pytest.raises(InvalidInputError, match="detail is 'token' for 1 sequences: 101 entries"):
         finish(score(words, items, options, few))

@@ -5,10 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.engine.metrics import Metrics
-from service.workers.broadcast import CrossProcessLock, _merge_responses, merge_expositions, pool_metrics
+from service.workers.broadcast import PoolMetrics, _merge_responses, merge_expositions
 from service.workers.peers import PeerResponse
 from service.workers.pool import SharedStatus, WorkerPool
 
@@ -98,7 +99,7 @@ def test_a_lone_process_has_no_label():
 
 
 def test_the_whole_is_told_of():
-    told = parsed(pool_metrics(answering=2, restarts=[0, 4, 0]))
+    told = parsed(generate_latest(PoolMetrics(answering=2, restarts=[0, 4, 0])))
     assert told["gramophone_workers"].samples[0].value == 3
     assert told["gramophone_workers_answering"].samples[0].value == 2
     restarts = {
@@ -116,7 +117,7 @@ def test_one_has_the_turn_at_a_time(tmp_path, others):
     log = []
 
     async def change(worker, name):
-        async with CrossProcessLock(crew(worker, tmp_path)).hold():
+        async with crew(worker, tmp_path).lock_changes():
             log.append(f"{name} begins")
             await asyncio.sleep(0.05)
             log.append(f"{name} ends")
@@ -133,11 +134,11 @@ def test_one_has_the_turn_at_a_time(tmp_path, others):
 
 def test_one_that_gives_up_gives_the_turn_back(tmp_path):
     async def main():
-        ours = CrossProcessLock(crew(0, tmp_path))
+        ours = crew(0, tmp_path)
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02), ours.hold():
+            async with asyncio.timeout(0.02), ours.lock_changes():
                 await asyncio.sleep(10)
-        async with asyncio.timeout(5), ours.hold():
+        async with asyncio.timeout(5), ours.lock_changes():
             return True
 
     assert asyncio.run(main())

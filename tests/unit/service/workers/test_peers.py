@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from service.http_client import ExchangeError, encode_request
 from service.middleware.limits import RECEIVE_TIMEOUT
 from service.workers import peers
 from service.workers.peers import (
     Affinity,
     Peer,
-    PeerConnectionError,
     PeerResponse,
-    encode_request,
     encode_scope,
     has_affinity,
     read_body,
@@ -100,14 +99,14 @@ def test_chunks_are_passed_on_as_they_come(tmp_path):
     [(b"", False), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi", True), (b"nonsense\r\n\r\n", False)],
 )
 def test_an_answer_that_is_not_whole_is_told_of(tmp_path, answer, begun):
-    with pytest.raises(PeerConnectionError) as raised:
+    with pytest.raises(ExchangeError) as raised:
         run(tmp_path, [answer], lambda sibling: sibling.get("/"))
     assert raised.value.reply_begun is begun
 
 
 def test_an_error_is_no_answer_to_what_workers_ask(tmp_path):
     failing = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\nno"
-    with pytest.raises(PeerConnectionError, match="status 500"):
+    with pytest.raises(ExchangeError, match="status 500"):
         run(tmp_path, [failing], lambda sibling: sibling.get("/"))
 
 
@@ -125,7 +124,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
             finally:
                 await asyncio.sleep(0.05)
 
-    with pytest.raises(PeerConnectionError, match="no answer in"):
+    with pytest.raises(ExchangeError, match="no answer in"):
         asyncio.run(main())
 
 
@@ -148,7 +147,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_told_to_no_other(tmp_path, 
 
 
 def test_nobody_there_is_told_of(tmp_path):
-    with pytest.raises(PeerConnectionError, match="No such file"):
+    with pytest.raises(ExchangeError, match="No such file"):
         asyncio.run(Peer(tmp_path / "none").get("/"))
 
 

@@ -36,7 +36,7 @@ def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeyp
     assert supervisor._start_due() is None
     assert (place.pid, place.delay_s) == (None, 0.5)
     assert 0 < supervisor._next_s() <= 0.5
-    assert supervisor._status.restarts == [0, 0]
+    assert list(supervisor._status.restarts) == [0, 0]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def looks(silence, clock, count, beating=()):
     found = []
     for _ in range(count):
         for worker in beating:
-            board.heartbeat(worker)
+            board.heartbeats[worker] += 1
         clock[0] = silent.due_s
         found += silent.hung_workers()
     return found

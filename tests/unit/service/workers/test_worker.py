@@ -5,12 +5,15 @@ import os
 import socket
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 
 from models.errors import InvalidInputError
-from service.workers.pool import SharedStatus, WorkerPool
+from service.settings import Settings
+from service.workers import worker as workers_worker
+from service.workers.pool import NOT_LISTENING, SharedStatus, WorkerPool
 from service.workers.supervisor import Supervisor
 from service.workers.worker import _MAX_DEFERRALS, FairListener, WorkerServer
 
@@ -19,12 +22,12 @@ from service.workers.worker import _MAX_DEFERRALS, FairListener, WorkerServer
 def board():
     """Worker 0 is ready and listens; 1 is about to."""
     board = SharedStatus(2)
-    board.mark_started(0)
-    board.set_connections(0, 3)
+    board.started[0] = 1
+    board.connections[0] = 3
     return board
 
 
-async def started(board, folder, *, is_loaded=lambda: True, is_stopped=False):
+async def started(board, folder, *, is_loaded=True, is_stopped=False):
     """What a worker that takes the place of number 1 has taken over when it has started."""
     reading, writing = os.pipe()
     crew = WorkerPool(1, 2, "host", board, folder, folder, reading, is_restarted=True)
@@ -32,28 +35,25 @@ async def started(board, folder, *, is_loaded=lambda: True, is_stopped=False):
     config.load()
     taken = []
 
-    async def take_over():
+    async def take_over(_services, _peers):
         taken.append(board.connections[1])
 
-    async def drain():
+    async def close(**_time):
         pass
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = WorkerServer(
-            config,
-            on_signal=lambda: None,
-            drain=drain,
-            crew=crew,
-            listening=listening,
-            is_loaded=is_loaded,
-            hangs=lambda: False,
-            sync_with_peers=take_over,
-        )
-        server.lifespan = config.lifespan_class(config)
+    services = SimpleNamespace(
+        engine=SimpleNamespace(is_hung=False, close=close),
+        reloader=SimpleNamespace(initial_load_done=is_loaded),
+    )
+    app = SimpleNamespace(state=SimpleNamespace(services=services, peers={}))
+    with socket.create_server(("127.0.0.1", 0)) as listening, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers_worker, "sync_with_peers", take_over)
+        server = WorkerServer(app, Settings(), crew, listening)
+        server.config, server.lifespan = config, config.lifespan_class(config)
         server.should_exit = is_stopped
         await server.startup()
         await asyncio.sleep(0.1)
-        told = board.connections[1], board.all_started
+        told = board.connections[1], all(board.started)
         await server.shutdown()
     os.close(writing)
     os.close(reading)
@@ -62,12 +62,12 @@ async def started(board, folder, *, is_loaded=lambda: True, is_stopped=False):
 
 def test_one_that_takes_a_place_takes_over_before_it_listens_and_tells_that_it_is_ready(board, tmp_path):
     """Else a service of which one worker died while it loaded the first models would never be ready."""
-    assert asyncio.run(started(board, tmp_path)) == ([None], 0, True)
+    assert asyncio.run(started(board, tmp_path)) == ([NOT_LISTENING], 0, True)
 
 
 def test_one_that_is_stopped_meanwhile_takes_nothing_over(board, tmp_path):
-    outcome = asyncio.run(started(board, tmp_path, is_loaded=lambda: False, is_stopped=True))
-    assert outcome == ([], None, False)
+    outcome = asyncio.run(started(board, tmp_path, is_loaded=False, is_stopped=True))
+    assert outcome == ([], NOT_LISTENING, False)
 
 
 @pytest.fixture
@@ -113,20 +113,20 @@ async def turns_left(listening, board, count):
 
 def test_a_connection_is_taken_at_once_where_nobody_has_fewer(listening):
     board = SharedStatus(2)
-    board.set_connections(1, 3)
+    board.connections[1] = 3
     assert asyncio.run(turns_left(listening, board, 3)) == 0
-    assert board.connections == [None, 3]
+    assert list(board.connections) == [NOT_LISTENING, 3]
 
 
 def test_one_that_takes_nothing_is_waited_for_once(listening):
     board = SharedStatus(2)
-    board.set_connections(1, 0)
+    board.connections[1] = 0
     assert asyncio.run(turns_left(listening, board, 6)) == _MAX_DEFERRALS
 
 
 def test_one_that_does_not_listen_is_not_waited_for(listening):
     board = SharedStatus(2)
-    board.set_connections(1, 0)
+    board.connections[1] = 0
     board.mark_stopped(1)
     assert asyncio.run(turns_left(listening, board, 6)) == 0
 
@@ -134,12 +134,12 @@ def test_one_that_does_not_listen_is_not_waited_for(listening):
 def test_it_is_waited_for_again_once_it_has_taken_something(listening):
     async def main():
         board = SharedStatus(2)
-        board.set_connections(1, 0)
+        board.connections[1] = 0
         listener = FairListener(listening.dup(), listening_crew(0, board), lambda _: None)
         listener._connections, listener._unresponsive = 2, {1: 0}
         listener._publish_count()
         before = listener._is_deferred()
-        board.set_connections(1, 1)
+        board.connections[1] = 1
         after = listener._is_deferred()
         listener.close()
         return before, after
@@ -153,11 +153,11 @@ def test_connections_that_end_are_counted_off(listening):
         listener = FairListener(listening.dup(), listening_crew(1, board), lambda _: None)
         listener._connections = 2
         listener.connection_ended()
-        now = board.connections
+        now = list(board.connections)
         listener.close()
-        return now, board.connections
+        return now, list(board.connections)
 
-    assert asyncio.run(main()) == ([None, 1], [None, None])
+    assert asyncio.run(main()) == ([NOT_LISTENING, 1], [NOT_LISTENING] * 2)
 
 
 def crew(number=1, size=3):
@@ -198,24 +198,32 @@ def test_workers_are_pinned_round_and_round(monkeypatch):
 
 def test_a_board_knows_who_listens_and_who_has_ever_been_ready():
     board = SharedStatus(2)
-    assert (board.connections, board.all_started, board.restarts) == ([None, None], False, [0, 0])
-    board.set_connections(0, 7)
-    board.mark_started(0)
-    board.mark_started(1)
-    board.set_connections(1, 2)
+    assert [list(row) for row in (board.connections, board.started, board.restarts)] == [
+        [-1, -1],
+        [0, 0],
+        [0, 0],
+    ]
+    board.connections[0] = 7
+    board.started[0] = 1
+    board.started[1] = 1
+    board.connections[1] = 2
     board.mark_stopped(1)
-    board.mark_restarted(1)
-    assert (board.connections, board.all_started, board.restarts) == ([7, None], True, [0, 1])
+    board.restarts[1] += 1
+    assert [list(row) for row in (board.connections, board.started, board.restarts)] == [
+        [7, -1],
+        [1, 1],
+        [0, 1],
+    ]
 
 
 def test_a_board_is_one_for_all_processes():
     board = SharedStatus(1)
     child = os.fork()
     if not child:
-        board.set_connections(0, 5)
+        board.connections[0] = 5
         os._exit(0)
     os.waitpid(child, 0)
-    assert board.connections == [5]
+    assert list(board.connections) == [5]
 
 
 def test_a_folder_with_too_long_a_path_is_told_of_and_left_clean(monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.breakdown import (
+    EvaluationOptions,
     by_frequency,
     by_position,
     log_prob_difference,
@@ -41,12 +42,12 @@ def assert_groups(groups, targets, name_of):
     expected = defaultdict(list)
     for number, (token, log_prob) in enumerate(zip(targets.tokens.tolist(), targets.log_probs, strict=True)):
         expected[name_of(number, token)].append(float(log_prob))
-    assert {g.name: g.tokens for g in groups} == {name: len(own) for name, own in expected.items()}
+    assert {g["name"]: g["tokens"] for g in groups} == {name: len(own) for name, own in expected.items()}
     for group in groups:
-        mean = math.fsum(expected[group.name]) / group.tokens
-        assert group.logprob == pytest.approx(mean, abs=1e-6)
-        assert group.perplexity == pytest.approx(math.exp(-mean), rel=1e-5)
-        assert group.share == pytest.approx(group.tokens / len(targets.tokens))
+        mean = math.fsum(expected[group["name"]]) / group["tokens"]
+        assert group["logprob"] == pytest.approx(mean, abs=1e-6)
+        assert group["perplexity"] == pytest.approx(math.exp(-mean), rel=1e-5)
+        assert group["share"] == pytest.approx(group["tokens"] / len(targets.tokens))
 
 
 def test_frequencies_fall_into_powers_of_ten(targets):
@@ -164,7 +165,7 @@ def entropy_of(rows):
 def test_the_entropy_of_all_predictions_is_their_mean(name, context, monkeypatch):
     monkeypatch.setattr("training.evaluation.evaluate.CHUNK_TOKENS", 3)
     model = families.model(name)
-    got = mean_entropy(model, FEW_HELD_OUT, context=context, window=WINDOW, progress=Silent())
+    got = mean_entropy(model, FEW_HELD_OUT, EvaluationOptions(context, WINDOW), progress=Silent())
     rows = every_row(model, context)
     assert got.positions == len(rows) == num_predicted(FEW_HELD_OUT, context)
     assert got.nats == pytest.approx(entropy_of(rows), abs=1e-4)
@@ -176,8 +177,8 @@ def test_a_sample_is_just_the_sampled_rows(context, monkeypatch):
     monkeypatch.setattr("training.evaluation.breakdown._BATCH_ROWS", 3)
     model = families.model("lstm")
     places = sample_positions(num_predicted(FEW_HELD_OUT, context), 17)
-    given = {"context": context, "window": WINDOW, "progress": Silent()}
-    got = np.concatenate(list(sampled_distributions(model, FEW_HELD_OUT, places, **given)))
+    options = EvaluationOptions(context, WINDOW)
+    got = np.concatenate(list(sampled_distributions(model, FEW_HELD_OUT, places, options, Silent())))
     expected = every_row(model, context)[places]
     weights = np.random.default_rng(0).random(got.shape[1])
     assert np.sort(np.exp(got) @ weights) == pytest.approx(np.sort(np.exp(expected) @ weights), abs=1e-5)
@@ -191,8 +192,8 @@ def test_sampled_places_are_spread_evenly_over_the_text():
 
 def test_the_standard_error_covers_the_mean_of_all():
     model, corpus = families.model("ngram"), families.corpus(400, seed=3)
-    whole = mean_entropy(model, corpus, sample=10**9, progress=Silent())
-    part = mean_entropy(model, corpus, sample=300, progress=Silent())
+    whole = mean_entropy(model, corpus, EvaluationOptions(sample=10**9), progress=Silent())
+    part = mean_entropy(model, corpus, EvaluationOptions(sample=300), progress=Silent())
     assert (part.positions, whole.positions) == (300, corpus.num_tokens)
     assert 0 < abs(part.bits - whole.bits) < 4 * part.standard_error_bits < 1
 
@@ -200,7 +201,7 @@ def test_the_standard_error_covers_the_mean_of_all():
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_divergence_is_the_expected_difference_of_log_probabilities(context):
     a, b = families.model("ngram"), families.model("gru")
-    got = mean_divergence(a, b, FEW_HELD_OUT, context=context, window=WINDOW, progress=Silent())
+    got = mean_divergence(a, b, FEW_HELD_OUT, EvaluationOptions(context, WINDOW), progress=Silent())
     p, q = every_row(a, context), every_row(b, context)
     with np.errstate(invalid="ignore"):
         terms = np.where(np.exp(p) > 0, np.exp(p) * (p - q), 0.0)
