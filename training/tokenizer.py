@@ -16,8 +16,8 @@ from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
+    WordSplitter,
     WordTokenizer,
-    make_word_splitter,
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import WordCounter, measure_text
@@ -134,7 +134,7 @@ def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: P
     if settings.kind == "char":
         split = str
     elif settings.pattern is not None:
-        split = make_word_splitter(settings.pattern, lowercase=settings.lowercase)
+        split = WordSplitter(settings.pattern, lowercase=settings.lowercase)
     counts: Counter[str] = Counter()
     words = WordCounter()
     progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
