@@ -17,15 +17,12 @@ import logging
 import math
 import mmap
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from models.errors import IntegrityError, ManifestError
 
@@ -70,11 +67,7 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         OSError: the file system refused.
     """
     ordered = sorted(arrays.items(), key=lambda item: (_DTYPE_ORDER.index(_NAMES[item[1].dtype]), item[0]))
-    header, end = {}, 0
-    for name, array in ordered:
-        offsets = [end, end := end + array.nbytes]
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": offsets}
-    encoded_header = json.dumps(header, separators=(",", ":")).encode()
+    encoded_header = json.dumps(_entries(dict(ordered), alignment=1), separators=(",", ":")).encode()
     encoded_header += b" " * (-len(encoded_header) % 8)
     with path.open("wb") as file:
         file.write(len(encoded_header).to_bytes(8, "little") + encoded_header)
@@ -84,15 +77,7 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Write arrays, each aligned to a cache line, and the SHA-256 of header and arrays."""
-    entries, end = {}, 0
-    for name, array in arrays.items():
-        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
-        end = begin + array.nbytes
-        entries[name] = {
-            "dtype": _NAMES[array.dtype],
-            "shape": list(array.shape),
-            "data_offsets": [begin, end],
-        }
+    entries = _entries(arrays, alignment=_ALIGNMENT)
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header = json.dumps({_METADATA: {_DIGEST: _digest(entries, contiguous)}, **entries}).encode()
     header += b" " * (-(8 + len(header)) % _ALIGNMENT)
@@ -101,6 +86,20 @@ def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]])
         file.write(b"\0" * (entries[name]["data_offsets"][0] + 8 + len(header) - file.tell()))
         file.write(part.data)
     file.flush()
+
+
+def _entries(arrays: Mapping[str, npt.NDArray[Any]], *, alignment: int) -> dict[str, dict[str, Any]]:
+    """Header of arrays that lie one after the other, each at a multiple of some bytes."""
+    entries, end = {}, 0
+    for name, array in arrays.items():
+        begin = -(-end // alignment) * alignment
+        end = begin + array.nbytes
+        entries[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    return entries
 
 
 def map_hashed_tensors(file: BinaryIO) -> Arrays:
@@ -163,80 +162,56 @@ _LOCK_FILE = ".lock"
 _UNFINISHED_FILE = ".unfinished"  # there is one at a time, as the lock is held
 
 
-class PackedWeightCache(ABC):
-    """Cache of computed arrays, by name."""
-
-    @abstractmethod
-    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """The arrays of a name, made by `make` if the cache has none; `make` must always return the same."""
-
-    def section(self, name: str) -> "WeightCacheSection":
-        """A section of the cache, with its own names."""
-        return WeightCacheSection(self, name)
-
-
-class WeightCacheSection(PackedWeightCache):
-    """Part of a cache.
-
-    Attributes:
-        arrays: all that was got from it.
-    """
-
-    def __init__(self, weight_cache: PackedWeightCache, name: str) -> None:
-        self.arrays: list[npt.NDArray[Any]] = []
-        self._weight_cache = weight_cache
-        self._name = name
-
-    @override
-    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        arrays = self._weight_cache.get_or_make(f"{self._name}.{name}", make)
-        self.arrays += arrays.values()
-        return arrays
-
-
-class PrivateWeightCache(PackedWeightCache):
-    """No cache: every call makes the arrays, in this process's memory."""
-
-    @override
-    def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        return make()
-
-
-class SharedWeightCache(PackedWeightCache):
-    """Files in a folder that processes of one host share.
+class PackedWeightCache:
+    """Cache of computed arrays, by name: files in a folder that processes of one host share.
 
     The first process that needs arrays computes them while the others wait. If the folder is unusable,
     each process computes its own, with a line in the log and no error.
 
     Args:
-        folder: on a file system with `flock`, best in memory; writable by this user only.
+        folder: on a file system with `flock`, best in memory; writable by this user only. None caches nothing: every
+            call makes the arrays, in this process's memory.
         key: what the arrays are computed from: equal if and only if they are.
+        arrays: a list that is added to; None for a cache that is no section of another.
+
+    Attributes:
+        arrays: of a section, all that was got from it and from its own sections.
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
+    def __init__(
+        self, folder: Path | None = None, key: str = "", arrays: list[npt.NDArray[Any]] | None = None
+    ) -> None:
+        self.arrays: list[npt.NDArray[Any]] = [] if arrays is None else arrays
+        self._is_section = arrays is not None
         self._folder = folder
         self._key = key
 
+    def section(self, name: str) -> "PackedWeightCache":
+        """A section of the cache, with its own names."""
+        return PackedWeightCache(self._folder, f"{self._key}.{name}", self.arrays if self._is_section else [])
+
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """The arrays of a name, mapped; writing to them changes this process's copy only."""
-        path = self._folder / f"{self._key}.{name}"
+        """The arrays of a name, mapped, or made by `make`, which must always return the same.
+
+        Writing to them changes this process's copy only.
+        """
+        arrays = make() if self._folder is None else self._get_or_make(self._folder, name, make)
+        if self._is_section:
+            self.arrays += arrays.values()
+        return arrays
+
+    def _get_or_make(self, folder: Path, name: str, make: Callable[[], Arrays]) -> Arrays:
+        path = folder / f"{self._key}.{name}"
         try:
             cached = _map_existing(path)
             if cached is not None:
                 return cached
-            with _lock_folder(self._folder):
+            with (folder / _LOCK_FILE).open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 return _map_existing(path) or _write_and_map(path, make())
         except OSError as error:
             _log.warning("weights are not shared between processes: %s", error)
             return make()
-
-
-@contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases if the process dies."""
-    with (folder / _LOCK_FILE).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _map_existing(path: Path) -> Arrays | None:

@@ -2,26 +2,25 @@
 
     <cache>/blobs/<sha256>                              content of a file, stored once
     <cache>/registries/<URL>/<model>/versions/<7>/      a version: hard links to blobs, and its manifest
-    <cache>/registries/<URL>/<model>/versions.json      version numbers last seen: [1, 2, 7]
-    <cache>/registries/<URL>/<model>/aliases.json       aliases last seen
-    <cache>/registries/<URL>/.default                   default model last seen
+    <cache>/registries/<URL>/.known/…                   versions, aliases and default last seen
     <cache>/registries/<URL>/.runs/…                    training runs that can be resumed
 
 Nothing appears under its name before its hash was verified. Processes share a cache by locks and
 renames. It can be removed at any time: missing files are downloaded again.
 
-`CircuitBreaker` answers from the cache for some seconds after the store could not be reached.
+`CachedStore` answers from the cache for some seconds after the store could not be reached.
 """
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
+
+from typing_extensions import override
 
 from models.checkpoint.folders import (
     fsync_tree,
@@ -31,26 +30,29 @@ from models.checkpoint.folders import (
     temporary_folder,
 )
 from models.checkpoint.manifest import (
-    ALIASES_FILE,
-    DEFAULT_FILE,
     MANIFEST_FILE,
     FileEntry,
     Manifest,
     Version,
-    is_name,
-    parse_aliases,
     parse_manifest,
     sha256_of,
     verify_files,
 )
-from models.checkpoint.stores import ConditionalStore, ObjectStore, manifest_key
+from models.checkpoint.stores import (
+    FolderStore,
+    ObjectEntry,
+    ObjectStore,
+    TaggedContent,
+    list_models,
+    manifest_key,
+)
 from models.errors import IntegrityError, RegistryError
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 _MAX_NAME_LENGTH = 80
 
-Download = Callable[[str, FileEntry], Iterator[bytes]]
-"""The bytes of a version's file, by its name and its entry in the manifest."""
+BLOBS_FOLDER = ".blobs"
+"""The folder of contents."""
 
 
 class DownloadCache:
@@ -58,13 +60,14 @@ class DownloadCache:
 
     Args:
         folder: of the cache, which other registries and processes use too; there or not.
-        location: the registry's URL.
+        store: the registry's.
     """
 
-    def __init__(self, folder: Path, location: str) -> None:
+    def __init__(self, folder: Path, store: ObjectStore) -> None:
+        self._store = store
         self._blobs = folder / "blobs"
-        readable = _NOT_IN_NAMES.sub("_", location)[-_MAX_NAME_LENGTH:]
-        digest = hashlib.sha256(location.encode()).hexdigest()[:12]
+        readable = _NOT_IN_NAMES.sub("_", store.location)[-_MAX_NAME_LENGTH:]
+        digest = hashlib.sha256(store.location.encode()).hexdigest()[:12]
         self.root = folder / "registries" / f"{readable}-{digest}"
 
     def manifest(self, version: Version) -> bytes | None:
@@ -74,13 +77,12 @@ class DownloadCache:
         except OSError:
             return None
 
-    def materialise(self, version: Version, raw: bytes, download: Download) -> Path:
-        """The folder of a version, with all its files.
+    def materialise(self, version: Version, raw: bytes) -> Path:
+        """The folder of a version, with all its files; those that are not here are fetched.
 
         Args:
             version: which.
             raw: its manifest, which all must agree with.
-            download: where the files come from that are not here.
 
         Raises:
             CheckpointError: a file is not what the manifest says, or the manifest is none.
@@ -94,11 +96,11 @@ class DownloadCache:
             model.mkdir(parents=True, exist_ok=True)
             with locked_folder(model):  # of several processes that want it, one fetches it
                 if not self._is_complete(version, raw, manifest):
-                    self._assemble(version, raw, manifest, download)
+                    self._assemble(version, raw, manifest)
         return version.path
 
-    def blob(self, name: str, entry: FileEntry, download: Download) -> Path:
-        """One file by its content, fetched if it is not here.
+    def blob(self, version: Version, name: str, entry: FileEntry) -> Path:
+        """One file of a version by its content, fetched if it is not here.
 
         Raises:
             IntegrityError: what came is not what the manifest says.
@@ -112,7 +114,7 @@ class DownloadCache:
             digest = hashlib.sha256()
             num_bytes = 0
             with temporary.open("wb") as file:
-                for chunk in download(name, entry):
+                for chunk in self._download(version, name, entry):
                     digest.update(chunk)
                     num_bytes += len(chunk)
                     file.write(chunk)
@@ -129,13 +131,6 @@ class DownloadCache:
                 )
             temporary.replace(path)
         return path
-
-    @contextlib.contextmanager
-    def staging_folder(self, model: str) -> Iterator[Path]:
-        """An empty folder to write a new version of a model in; removed at the end, if it was not adopted."""
-        versions = self.root / model / "versions"
-        with report_write_errors(versions), temporary_folder(versions) as folder:
-            yield folder
 
     def adopt(self, folder: Path, version: Version, manifest: Manifest) -> None:
         """Keep what was written in a scratch folder, and has been published since, as that version."""
@@ -156,20 +151,30 @@ class DownloadCache:
             return False
         return True
 
-    def _assemble(self, version: Version, raw: bytes, manifest: Manifest, download: Download) -> None:
+    def _assemble(self, version: Version, raw: bytes, manifest: Manifest) -> None:
         versions = version.path.parent
         with temporary_folder(versions) as folder:
             new, old = folder / "new", folder / "old"
             new.mkdir()
             for name, entry in manifest.files.items():
                 (new / name).parent.mkdir(parents=True, exist_ok=True)
-                (new / name).hardlink_to(self.blob(name, entry, download))
+                (new / name).hardlink_to(self.blob(version, name, entry))
             with (new / MANIFEST_FILE).open("xb") as file:
                 file.write(raw)
             fsync_tree(new)
             if version.path.exists():  # damaged, or of a registry that was emptied since
                 version.path.rename(old)
             new.rename(version.path)
+
+    def _download(self, version: Version, name: str, entry: FileEntry) -> Iterator[bytes]:
+        # a local registry that was copied as it is has the files beside their manifest
+        for key in (f"{BLOBS_FOLDER}/{entry.sha256}", f"{version.name}/versions/{version.number}/{name}"):
+            try:
+                yield from self._store.chunks(key, entry.bytes)
+            except FileNotFoundError:
+                continue
+            return
+        raise IntegrityError(f"{version.address}: {name} is not in {self._store.location}")
 
 
 def _matches_entry(path: Path, entry: FileEntry) -> bool:
@@ -179,162 +184,109 @@ def _matches_entry(path: Path, entry: FileEntry) -> bool:
         return False
 
 
-_VERSIONS_FILE = "versions.json"
-
-
-class CachedCatalogue:
-    """The versions and aliases last seen: a `Catalogue` without requests.
-
-    Args:
-        root: the folder for one registry; there or not.
-        location: the registry's, for messages.
-    """
-
-    def __init__(self, root: Path, location: str) -> None:
-        self.root = root
-        self.location = location
-
-    def models(self) -> list[str]:
-        """Names of the models with at least one version, sorted."""
-        try:
-            names = sorted(path.name for path in self.root.iterdir() if is_name(path.name))
-        except OSError:
-            return []
-        return [name for name in names if self.versions(name)]
-
-    def versions(self, name: str) -> list[int]:
-        """A model's version numbers, ascending; none if nothing is known of it."""
-        try:
-            numbers = json.loads((self.root / name / _VERSIONS_FILE).read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return []
-        is_list = isinstance(numbers, list) and all(type(number) is int for number in numbers)
-        return numbers if is_list else []
-
-    def aliases(self, name: str) -> dict[str, int]:
-        """A model's aliases.
-
-        Raises:
-            ManifestError: they were damaged when they were last seen.
-        """
-        path = self.root / name / ALIASES_FILE
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return {}
-        return parse_aliases(content, path)
-
-    def default(self) -> bytes:
-        """Content of the registry's file of the default; empty if there was none."""
-        try:
-            return (self.root / DEFAULT_FILE).read_bytes()
-        except OSError:
-            return b""
-
-    def version(self, name: str, number: int) -> Version:
-        """The version of this number, and the folder where it is laid."""
-        return Version(name, number, self.root / name / "versions" / str(number))
-
-    def remember_all(self, versions: dict[str, list[int]]) -> None:
-        """Take note of all models and versions there are."""
-        for name in self.models():
-            if name not in versions:
-                self.remember_versions(name, [])
-        for name, numbers in versions.items():
-            self.remember_versions(name, numbers)
-
-    def remember_versions(self, name: str, numbers: Iterable[int]) -> None:
-        """Take note of a model's versions."""
-        self._replace(self.root / name / _VERSIONS_FILE, json.dumps(list(numbers)).encode())
-
-    def remember_aliases(self, name: str, content: bytes | None) -> None:
-        """Take note of a model's `aliases.json`; None if there is none."""
-        path = self.root / name / ALIASES_FILE
-        if content is not None:
-            self._replace(path, content)
-        else:
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-    def remember_default(self, content: bytes) -> None:
-        """Take note of the registry's file of the default; nothing if there is none."""
-        self._replace(self.root / DEFAULT_FILE, content)
-
-    @staticmethod
-    def _replace(path: Path, content: bytes) -> None:
-        """Write what has changed. A full disk is no reason not to answer: then only less is known later."""
-        with contextlib.suppress(OSError):
-            if not path.exists() or path.read_bytes() != content:
-                replace_file(path, content)
-
-
-BLOBS_FOLDER = ".blobs"
-"""The folder of contents."""
-
-
-def upload_blobs(store: ConditionalStore, folder: Path, manifest: Manifest) -> None:
-    """Store the contents of a version's files.
-
-    Those that are there already are stored anew: so they are young, and nobody sweeps them away before the manifest
-    names them.
-
-    Raises:
-        RegistryError: the store cannot be reached.
-    """
-    for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
-        store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
-
-
-def blob_downloader(store: ObjectStore, version: Version) -> Download:
-    """Source of the contents of a version's files."""
-    folder = manifest_key(version).removesuffix(f"/{MANIFEST_FILE}")
-
-    def download(name: str, entry: FileEntry) -> Iterator[bytes]:
-        # a local registry that was copied as it is has the files beside their manifest
-        for key in (f"{BLOBS_FOLDER}/{entry.sha256}", f"{folder}/{name}"):
-            try:
-                yield from store.chunks(key, entry.bytes)
-            except FileNotFoundError:
-                continue
-            return
-        raise IntegrityError(f"{version.address}: {name} is not in {store.location}")
-
-    return download
-
-
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
+_KNOWN_FOLDER = ".known"
 _RETRY_AFTER_S = 10.0
 """For so long after a failure questions are answered from what is known, without asking again."""
 
 
-class CircuitBreaker:
-    """Whether a store can be reached, as the last question showed.
+class CatalogueStore(FolderStore):
+    """Record of what was last seen of a store: an empty manifest for each version, the aliases and the default.
 
-    Args:
-        clock: seconds, monotonic.
+    A full disk is no reason not to answer: then only less is known later.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def remember_entries(self, folder: str, entries: Iterable[ObjectEntry]) -> None:
+        """Take note of what there is in a folder, which may be the root."""
+        with contextlib.suppress(OSError, RegistryError):
+            before, now = _manifest_keys(self.entries(folder)), _manifest_keys(entries)
+            for key in before - now:
+                (self._root / key).unlink(missing_ok=True)
+            for key in now - before:
+                (self._root / key).parent.mkdir(parents=True, exist_ok=True)
+                (self._root / key).touch()
+
+    def remember(self, key: str, content: bytes | None) -> None:
+        """Take note of a small object; None if there is none."""
+        path = self._root / key
+        with contextlib.suppress(OSError):
+            if content is None:
+                path.unlink(missing_ok=True)
+            elif not path.exists() or path.read_bytes() != content:
+                replace_file(path, content)
+
+    @override
+    def _check_root(self) -> None:
+        """Accept a missing folder: nothing is known yet."""
+
+
+def _manifest_keys(entries: Iterable[ObjectEntry]) -> set[str]:
+    models = list_models(entries).items()
+    return {manifest_key(name, number) for name, model in models for number in model.versions}
+
+
+class CachedStore(ObjectStore):
+    """A store for reading; while it cannot be reached, answers are what is last known of it.
+
+    Args:
+        store: what is asked.
+        folder: of what is known; there or not.
+        clock: seconds, monotonic.
+
+    Attributes:
+        known: what was last seen.
+    """
+
+    def __init__(self, store: ObjectStore, folder: Path, clock: Callable[[], float]) -> None:
+        self.location = store.location
+        self.known = CatalogueStore(folder / _KNOWN_FOLDER)
+        self.known.location = store.location
+        self._store = store
         self._clock = clock
         self._failure: RegistryError | None = None
         self._failed_s = 0.0
 
     @property
-    def is_closed(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether the last question was answered by the store."""
         return self._failure is None
 
-    def reset(self) -> None:
-        """Mark the store as reachable."""
-        self._failure = None
+    @override
+    def entries(self, folder: str = "") -> list[ObjectEntry]:
+        return self.ask(lambda: self._entries(folder), lambda: self.known.entries(folder) or None)
 
-    def call(self, ask: Callable[[], R], remember: Callable[[], R | None]) -> R:
-        """Ask the store; if it fails, return the last known value.
+    @override
+    def read(self, key: str) -> TaggedContent | None:
+        def note() -> TaggedContent | None:
+            found = self._store.read(key)
+            self.known.remember(key, found and found.content)
+            return found
+
+        # in lists, as None is an answer, too
+        [found] = self.ask(lambda: [note()], lambda: [self.known.read(key)])
+        return found
+
+    @override
+    def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
+        return self._store.chunks(key, num_bytes)
+
+    def refresh(self) -> list[ObjectEntry]:
+        """All entries, as the store has them now.
+
+        Raises:
+            RegistryError: it cannot be reached.
+        """
+        entries = self._entries("")
+        self._failure = None
+        return entries
+
+    def ask(self, read: Callable[[], R], recall: Callable[[], R | None]) -> R:
+        """Ask the store; if it fails, or has failed just now, return the last known value.
 
         Args:
-            ask: the store.
-            remember: what is known; None if nothing is.
+            read: asks the store.
+            recall: what is known; None if nothing is.
 
         Raises:
             RegistryError: the store cannot be reached, and nothing is known.
@@ -342,7 +294,7 @@ class CircuitBreaker:
         failure = self._failure
         if failure is None or self._clock() - self._failed_s >= _RETRY_AFTER_S:
             try:
-                answer = ask()
+                answer = read()
             except RegistryError as error:
                 failure = self._failure = error
                 self._failed_s = self._clock()
@@ -350,7 +302,12 @@ class CircuitBreaker:
             else:
                 self._failure = None
                 return answer
-        known = remember()
+        known = recall()
         if known is None:
             raise RegistryError(str(failure))
         return known
+
+    def _entries(self, folder: str) -> list[ObjectEntry]:
+        entries = self._store.entries(folder)
+        self.known.remember_entries(folder, entries)
+        return entries

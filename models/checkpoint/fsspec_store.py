@@ -10,19 +10,16 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from datetime import datetime
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import fsspec
 from typing_extensions import override
 
-from models.checkpoint.stores import ConditionalStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
+from models.checkpoint.stores import LockedStore, ObjectEntry, ObjectStore, StoreTimeouts, TaggedContent
 from models.errors import RegistryError
 
 _CHUNK_BYTES = 8 << 20
-_TAGS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-_TIMES = ("LastModified", "last_modified", "mtime", "created")
 
 
 class FsspecStore(ObjectStore):
@@ -80,11 +77,14 @@ class FsspecStore(ObjectStore):
 
     def _found(self, folder: str) -> list[ObjectEntry]:
         found: Mapping[str, Mapping[str, Any]] = self._invoke("find", self._path(folder), detail=True)
-        return [
-            ObjectEntry(path[len(self._root) + 1 :], _num_bytes(info), _tag(info), _modified_s(info))
-            for path, info in found.items()
-            if path.startswith(f"{self._root}/")
-        ]
+        entries = []
+        for path, info in found.items():
+            if path.startswith(f"{self._root}/"):
+                size, created = info.get("size"), info.get("created")
+                modified_s = created if isinstance(created, float) else math.inf  # as that in memory tells it
+                key = path[len(self._root) + 1 :]
+                entries.append(ObjectEntry(key, -1 if size is None else int(size), "", modified_s))
+        return entries
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root
@@ -103,9 +103,7 @@ class FsspecStore(ObjectStore):
         if process not in self._opened:
             try:
                 self._opened = {process: self._open()}
-            except ImportError as error:
-                raise RegistryError(f"the registry {self.location} cannot be opened: {error}") from None
-            except (ValueError, OSError) as error:
+            except (ImportError, ValueError, OSError) as error:
                 raise RegistryError(f"the registry {self.location} cannot be opened: {error}") from None
         return self._opened[process]
 
@@ -126,64 +124,28 @@ class FsspecStore(ObjectStore):
             raise RegistryError(f"cannot {what} {path}: {why}") from error
 
 
-def _tag(info: Mapping[str, Any]) -> str:
-    return next((str(info[name]) for name in _TAGS if info.get(name)), "")
+_memory_lock = threading.RLock()
 
 
-def _num_bytes(info: Mapping[str, Any]) -> int:
-    size = info.get("size")
-    return -1 if size is None else int(size)
-
-
-def _modified_s(info: Mapping[str, Any]) -> float:
-    for name in _TIMES:
-        value = info.get(name)
-        if isinstance(value, datetime):
-            return value.timestamp()
-        if isinstance(value, int | float):
-            return float(value)
-    return math.inf
-
-
-_lock = threading.RLock()
-
-
-class MemoryStore(FsspecStore, ConditionalStore):
+class MemoryStore(FsspecStore, LockedStore):
     """fsspec's files in memory; a lock of the process makes its conditional writes atomic."""
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        with _lock:
+        with _memory_lock:
             return super().entries(folder) if self._invoke("exists", self._path(folder)) else []
 
     @override
     def put(self, key: str, content: bytes) -> None:
-        with _lock, self._translate_errors("write", key):
+        with _memory_lock, self._translate_errors("write", key):
             self._invoke("pipe_file", self._path(key), content)
 
     @override
-    def upload(self, key: str, path: Path) -> None:
-        self.put(key, path.read_bytes())
-
-    @override
-    def put_if_absent(self, key: str, content: bytes) -> bool:
-        with _lock:
-            if self.read(key) is not None:
-                return False
-            self.put(key, content)
-        return True
-
-    @override
-    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
-        with _lock:
-            current = self.read(key)
-            if current is None or current.tag != tag:
-                return False
-            self.put(key, content)
-        return True
-
-    @override
     def delete(self, key: str) -> None:
-        with _lock, self._translate_errors("delete", key):
+        with _memory_lock, self._translate_errors("delete", key):
             if self._invoke("exists", self._path(key)):
                 self._invoke("rm_file", self._path(key))
+
+    @override
+    def _lock(self, key: str) -> AbstractContextManager[object]:
+        return _memory_lock

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from models.checkpoint.copies import Copies
 from models.checkpoint.golden import has_int8, replay_golden
@@ -32,7 +32,7 @@ from models.checkpoint.write import PARTS_FOLDER
 from models.errors import CheckpointError, IncompatibleVersionError, InvalidInputError, ManifestError
 from models.language_model import LanguageModel
 from models.mixture import MixtureModel
-from models.tensor_files import PackedWeightCache, SharedWeightCache
+from models.tensor_files import PackedWeightCache
 from models.tokenizers import Tokenizer, load_tokenizer
 from models.vocabulary import Vocabulary
 
@@ -51,10 +51,6 @@ COMPOSITES = {
     CACHE_FAMILY: ("models.cache.model", "CacheModel"),
 }
 """Families whose models are made of others, which lie under `parts/`."""
-
-
-WeightCacheFactory: TypeAlias = Callable[[Path], PackedWeightCache | None]
-"""Where packed weights of a checkpoint lie, by its directory; None for this process's memory."""
 
 
 class Checkpoint(NamedTuple):
@@ -135,8 +131,8 @@ def _load_verified(
     wanted = check_precision(precision)
     try:
         metrics = _read_metrics(directory / "metrics.json")
-        shelves = partial(_shared_weight_cache, shared if device == "cpu" else None, directory, manifest)
-        model = _build(directory, manifest, tokenizer.vocabulary, device, shelves)
+        weight_cache = partial(_shared_weight_cache, shared if device == "cpu" else None, directory, manifest)
+        model = _build(directory, manifest, tokenizer.vocabulary, device, weight_cache)
         used: Precision = FLOAT32
         if _families(directory, manifest) & {*NEURAL_FAMILIES} and _uses_int8(
             directory, location, metrics, device, wanted
@@ -209,7 +205,11 @@ def _part_folders(directory: Path) -> Iterator[Path]:
 
 
 def _build(
-    directory: Path, manifest: Manifest, vocabulary: Vocabulary, device: str, shelves: WeightCacheFactory
+    directory: Path,
+    manifest: Manifest,
+    vocabulary: Vocabulary,
+    device: str,
+    weight_cache: Callable[[Path], PackedWeightCache],
 ) -> LanguageModel[Any]:
     if manifest.family in COMPOSITES:
         parts = []
@@ -217,7 +217,7 @@ def _build(
             inner = read_manifest(part)
             known = inner.vocabulary_fingerprint == vocabulary.fingerprint
             its_own = vocabulary if known else load_tokenizer(part).vocabulary  # every word is an object
-            parts.append(_build(part, inner, its_own, device, shelves))
+            parts.append(_build(part, inner, its_own, device, weight_cache))
         composite: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
         return composite
     if manifest.family not in FAMILIES:
@@ -225,7 +225,7 @@ def _build(
             f"{directory} holds a model of the family {manifest.family!r}; this version knows "
             f"{', '.join([*FAMILIES, *COMPOSITES])}: upgrade gramophone-lm"
         )
-    packing = {"weight_cache": shelves(directory)} if manifest.family in NEURAL_FAMILIES else {}
+    packing = {"weight_cache": weight_cache(directory)} if manifest.family in NEURAL_FAMILIES else {}
     loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
         from models.ngram.cuda.model import move_if_it_fits  # brings in torch
@@ -237,19 +237,19 @@ def _build(
 
 def _shared_weight_cache(
     shared: Path | None, root: Path, manifest: Manifest, directory: Path
-) -> PackedWeightCache | None:
+) -> PackedWeightCache:
     """The weight cache for what is computed from the files of a directory, whose hashes have been verified.
 
     Alone or as a part of several models, the same files have the same cache.
     """
     if shared is None:
-        return None
+        return PackedWeightCache()
     hashes = {
         (root / name).relative_to(directory).as_posix(): entry.sha256
         for name, entry in manifest.files.items()
         if (root / name).is_relative_to(directory) and (root / name).name != MANIFEST_FILE
     }
-    return SharedWeightCache(shared, hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest())
+    return PackedWeightCache(shared, hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest())
 
 
 def _import_class(module: str, name: str) -> Any:

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,39 +31,36 @@ MANIFEST_FILE = "manifest.json"
 SCHEMA_VERSION = 2
 """What this code writes, and the newest it reads."""
 
-_HASH_CHUNK_BYTES = 1 << 20
 Direction = Literal["forward", "backward"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class FileEntry(BaseModel):
-    """One file's hash and size."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileEntry(_Strict):
+    """One file's hash and size."""
 
     sha256: Sha256
     bytes: int = Field(ge=0)
 
 
-class SpecialIds(BaseModel):
+class SpecialIds(_Strict):
     """Ids of the control tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     unk: int
     bos: int
     eos: int
 
 
-class Manifest(BaseModel):
+class Manifest(_Strict):
     """A checkpoint's description.
 
     `reader_version` is the smallest `SCHEMA_VERSION` that can read it. `created` is ISO 8601,
     UTC. `direction` says in which order a text's tokens are read: `backward` is from its end to
     its start. `normalisation_deviation` is the largest |Σp − 1| measured when it was written.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: int
     reader_version: int
@@ -91,11 +88,8 @@ def file_entries(directory: Path) -> dict[str, FileEntry]:
 
 def sha256_of(path: Path) -> str:
     """A file's SHA-256 in hex, read in bounded chunks."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -221,9 +215,6 @@ MAX_NAME_LENGTH = 100
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-ChangeStamp: TypeAlias = tuple[int | str, ...]
-"""Another one means that something has changed."""
-
 
 class Version(NamedTuple):
     """One published version.
@@ -268,17 +259,6 @@ def check_name(name: str, *, parameter: str = "name") -> None:
         )
 
 
-def check_alias(alias: str) -> None:
-    """Refuse what cannot be an alias.
-
-    Raises:
-        InvalidInputError: it is not a name, or is a number.
-    """
-    if alias.isdecimal():
-        raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
-    check_name(alias, parameter="alias")
-
-
 def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
     """Refuse to delete a version that is in use.
 
@@ -291,30 +271,6 @@ def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
             f"{version.address} is {' and '.join(pointing)}: point the alias elsewhere first",
             parameter="version",
         )
-
-
-def parse_aliases(content: bytes, location: object) -> dict[str, int]:
-    """Read `aliases.json`.
-
-    Args:
-        content: its bytes.
-        location: what messages call it.
-
-    Raises:
-        ManifestError: it is damaged.
-    """
-    try:
-        aliases: Any = json.loads(content)
-        if not isinstance(aliases, dict) or not all(
-            is_name(alias) and type(number) is int and is_version_number(str(number))
-            for alias, number in aliases.items()
-        ):
-            raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(
-            f"{location} is damaged: {error}; set the alias again with `gramophone models promote`"
-        ) from None
-    return aliases
 
 
 def format_aliases(aliases: dict[str, int]) -> bytes:
@@ -372,14 +328,3 @@ def choose_default(names: Sequence[str], remembered: str | None) -> DefaultChoic
         "no default was chosen" if remembered is None else f"the chosen default {remembered!r} is not here"
     )
     return DefaultChoice(name, f"{missing}, and {reason}: {_DEFAULT_HINT}", is_guess=True)
-
-
-def parse_default(content: bytes | None) -> str | None:
-    """The name in a registry's file; None if there is no file, or no name in it."""
-    name = (content or b"").decode("utf-8-sig", errors="replace").strip()
-    return name if is_name(name) else None
-
-
-def format_default(name: str) -> bytes:
-    """Content of the file."""
-    return f"{name}\n".encode()

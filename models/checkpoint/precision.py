@@ -54,20 +54,17 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
             return model
         return MixtureModel(parts, model.weights, weights_by_context=model.weights_by_context)
     if model.family == CACHE_FAMILY:
-        return _cache_to_int8(model)
+        from models.cache.model import CacheModel  # brings in numba
+
+        cache: Any = model
+        inner = to_int8(cache.inner)
+        return model if inner is cache.inner else CacheModel(inner, cache.config)
     if model.family not in NEURAL_FAMILIES or int8_problems(model):
         return model
     from models.neural.model import Int8Model
 
     network: Any = model
     return Int8Model(network.network, model.vocabulary, weight_cache=network.weight_cache)
-
-
-def _cache_to_int8(cache: Any) -> LanguageModel[Any]:
-    from models.cache.model import CacheModel  # brings in numba
-
-    inner = to_int8(cache.inner)
-    return cache if inner is cache.inner else CacheModel(inner, cache.config)
 
 
 def int8_problems(model: LanguageModel[Any]) -> list[str]:

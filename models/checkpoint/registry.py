@@ -13,7 +13,6 @@ sees all of it or nothing, whenever the writer dies.
 import errno
 import re
 import shutil
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,21 +25,16 @@ from models.checkpoint.folders import (
     make_read_only,
     remove_stale_folders,
     report_write_errors,
-    temporary_folder,
 )
 from models.checkpoint.manifest import (
     ALIASES_FILE,
-    MANIFEST_FILE,
-    ChangeStamp,
     Manifest,
     Version,
-    check_name,
     check_unaliased,
     format_aliases,
     is_name,
     is_version_number,
     read_manifest,
-    verify_files,
 )
 from models.checkpoint.registry_interface import Registry
 from models.checkpoint.stores import FolderStore, ObjectStore, StoreTimeouts, require_writable
@@ -120,7 +114,7 @@ class LocalRegistry(Registry):
     """
 
     def __init__(self, root: Path, *, create: bool = False) -> None:
-        super().__init__(FolderStore(root))
+        super().__init__(FolderStore(root), root)
         self.root = root
         if create:
             try:
@@ -131,33 +125,6 @@ class LocalRegistry(Registry):
             raise RegistryError(
                 f"there is no registry at {root}: train or import a model first, or name another folder with --registry"
             )
-
-    @property
-    @override
-    def work_folder(self) -> Path:
-        return self.root
-
-    @override
-    def models(self) -> list[str]:
-        return [name for name in self._names() if self.versions(name)]
-
-    @override
-    def versions(self, name: str) -> list[int]:
-        folder = self._folder(name) / "versions"
-        try:
-            return sorted(
-                int(p.name)
-                for p in folder.iterdir()
-                if is_version_number(p.name) and (p / MANIFEST_FILE).is_file()
-            )
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise RegistryError(f"cannot read {folder}: {error.strerror}") from None
-
-    @override
-    def version(self, name: str, number: int) -> Version:
-        return Version(name, number, self._folder(name) / "versions" / str(number))
 
     @override
     def fetch(self, version: Version) -> Path:
@@ -178,17 +145,12 @@ class LocalRegistry(Registry):
             raise ManifestError(f"{path}: {error}") from None
 
     @override
-    def publish(self, name: str, write: Callable[[Path], None]) -> Version:
-        check_name(name)
-        versions = self._folder(name) / "versions"
-        with report_write_errors(versions), temporary_folder(versions) as temporary:
-            write(temporary)
-            verify_files(temporary, read_manifest(temporary))
-            make_read_only(temporary)
-            fsync_tree(temporary)
-            self.pin_default(name)
-            with locked_folder(versions):  # nobody deletes the newest while the next number is looked for
-                number = _rename_to_next_number(temporary, versions)
+    def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
+        make_read_only(folder)
+        fsync_tree(folder)
+        self.pin_default(name)
+        with locked_folder(folder.parent):  # nobody deletes the newest while the next number is looked for
+            number = _rename_to_next_number(folder, folder.parent)
         return self.version(name, number)
 
     def replace_aliases(self, name: str, aliases: dict[str, int]) -> None:
@@ -199,33 +161,27 @@ class LocalRegistry(Registry):
         """
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_aliases(aliases))
 
-    def deleted_numbers(self, name: str) -> set[int]:
-        """Numbers of a model that were deleted, and are not used again."""
-        tombstones = (self._folder(name) / "versions").glob(f"{_DELETED}*")
-        return {
-            int(number)
-            for path in tombstones
-            if is_version_number(number := path.name.removeprefix(_DELETED))
-        }
-
-    def retire_numbers(self, name: str, numbers: Iterable[int]) -> None:
-        """Have no later version of a model get one of some numbers.
+    def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
+        """Have no later version of a model get a number that was deleted in a backup.
 
         Raises:
             RegistryError: the registry cannot be written to.
         """
-        versions = self._folder(name) / "versions"
+        versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
-            for number in numbers:
-                (versions / f"{_DELETED}{number}").mkdir(parents=True, exist_ok=True)
+            for tombstone in (backup.root / name / "versions").glob(f"{_DELETED}*"):
+                number = tombstone.name.removeprefix(_DELETED)
+                if is_version_number(number) and int(number) not in present:
+                    (versions / tombstone.name).mkdir(parents=True, exist_ok=True)
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
         """A live writer is recognized by its lock, whatever the age."""
         removed = 0
-        for folder in map(self._folder, self._names()):
-            versions = folder / "versions"
-            if versions.is_dir():
+        self.models()  # raises what prevents reading
+        for versions in self.root.glob("*/versions"):
+            folder = versions.parent
+            if is_name(folder.name) and versions.is_dir():
                 with report_write_errors(folder), locked_folder(folder), locked_folder(versions):
                     removed += remove_stale_folders(versions) + sum(
                         map(_empty_folder, versions.glob(f"{_DELETED}*"))
@@ -233,42 +189,15 @@ class LocalRegistry(Registry):
         return removed
 
     @override
-    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
-        names = self._names() if names is None else names
-        if not self.root.is_dir():
-            raise RegistryError(f"cannot read the registry {self.root}: it is not there")
-        return {
-            name: (
-                *_file_stamp(self._folder(name) / "versions"),
-                *_file_stamp(self._folder(name) / ALIASES_FILE),
-            )
-            for name in names
-        }
-
-    @override
     def delete(self, name: str, number: int) -> None:
         self.resolve(f"{name}@{number}")
-        folder = self._folder(name)
+        folder = self.root / name
         with report_write_errors(folder), locked_folder(folder), locked_folder(folder / "versions"):
             version = self.resolve(f"{name}@{number}")  # somebody else may have deleted it meanwhile
             check_unaliased(version, self.aliases(name))
             tombstone = version.path.with_name(f"{_DELETED}{number}")
             version.path.rename(tombstone)
             _empty_folder(tombstone)
-
-    def _names(self) -> list[str]:
-        """Folders that may be models, sorted."""
-        try:
-            return sorted(p.name for p in self.root.iterdir() if is_name(p.name))
-        except OSError as error:
-            raise RegistryError(f"cannot read the registry {self.root}: {error.strerror}") from None
-
-    def _folder(self, name: str) -> Path:
-        return self.root / name
-
-    @override
-    def _stored_versions(self, name: str) -> list[int]:
-        return self.versions(name)
 
 
 def _empty_folder(tombstone: Path) -> bool:
@@ -277,14 +206,6 @@ def _empty_folder(tombstone: Path) -> bool:
     for entry in entries:
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     return bool(entries)
-
-
-def _file_stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0, 0)
-    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _rename_to_next_number(temporary: Path, versions: Path) -> int:

@@ -1,195 +1,99 @@
 """Interface of model registries: immutable, numbered versions and movable aliases.
 
-`resolve_address` finds the version that `name`, `name@7` or `name@champion` means in any catalogue.
+`Catalogue` finds the version that `name`, `name@7` or `name@champion` means by what a store lists.
 """
 
+import json
 import random
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple
 
+from models.checkpoint.folders import report_write_errors, temporary_folder
 from models.checkpoint.manifest import (
     ALIASES_FILE,
     CHAMPION,
     DEFAULT_FILE,
     MAX_NAME_LENGTH,
-    ChangeStamp,
     Manifest,
     Version,
-    check_alias,
+    check_name,
     choose_default,
     format_aliases,
-    format_default,
     is_name,
     is_version_number,
-    parse_aliases,
-    parse_default,
+    read_manifest,
     unknown_alias_error,
+    verify_files,
 )
-from models.checkpoint.stores import ConditionalStore, ObjectStore, require_writable
+from models.checkpoint.stores import (
+    ModelEntries,
+    ModelStamp,
+    ObjectStore,
+    TaggedContent,
+    list_models,
+    require_writable,
+)
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
 
-class Catalogue(Protocol):
-    """Lists of versions and aliases; `Registry` documents each method."""
+class ModelSnapshot(NamedTuple):
+    """Versions and aliases of a model as they were read once.
 
-    @property
-    def location(self) -> str:
-        """Name in messages."""
-        ...
-
-    def models(self) -> list[str]:
-        """Names of the models with at least one version, sorted."""
-        ...
-
-    def versions(self, name: str) -> list[int]:
-        """A model's version numbers, ascending."""
-        ...
-
-    def aliases(self, name: str) -> dict[str, int]:
-        """A model's aliases."""
-        ...
-
-    def version(self, name: str, number: int) -> Version:
-        """The version of this number, there or not."""
-        ...
-
-
-def resolve_address(catalogue: Catalogue, address: str) -> Version:
-    """The version that `name`, `name@7` or `name@champion` means; a bare name means `champion`, else the newest.
-
-    Raises:
-        InvalidInputError: nothing stands after the `@`.
-        ModelNotFoundError: there is no such model, version or alias; the message lists what there is.
-        Whatever the catalogue raises where it cannot be read.
+    Attributes:
+        versions: the version numbers, ascending.
+        aliases: the aliases.
+        stamp: what `Registry.change_stamps` tells for as long as nothing is changed.
     """
-    name, at, which = address.partition("@")
-    if at and not which and is_name(name):
-        raise InvalidInputError(
-            f"the model is {address!r}; after @ stands a version's number or an alias, as in {name}@7 or "
-            f"{name}@{CHAMPION}",
-            parameter="model",
-        )
-    versions = catalogue.versions(name) if is_name(name) else []
-    if not versions:
-        known = ", ".join(catalogue.models()) or "none"
-        raise ModelNotFoundError(
-            f"there is no model {name[:MAX_NAME_LENGTH]!r} in {catalogue.location}; there are: {known}"
-        )
-    if which.isdecimal():
-        if not is_version_number(which):
-            raise ModelNotFoundError(f"model {name!r} has no version {which[:20]!r}: not a version number")
-        number = int(which)
-    else:
-        aliases = catalogue.aliases(name)
-        if which and which not in aliases:
-            raise unknown_alias_error(name, which, aliases)
-        number = aliases[which or CHAMPION] if (which or CHAMPION) in aliases else versions[-1]
-    if number not in versions:
-        # it may have been published, and the alias moved to it, since the versions were listed
-        versions = catalogue.versions(name)
-    if number not in versions:
-        listed = ", ".join(map(str, versions[-10:]))
-        raise ModelNotFoundError(f"model {name!r} has no version {number}; it has: {listed}")
-    return catalogue.version(name, number)
+
+    versions: list[int]
+    aliases: dict[str, int]
+    stamp: ModelStamp
 
 
-_QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
-_ACCOUNT = re.compile(r"\barn:[^\s,;]+")
-
-
-_MAX_ALIAS_ATTEMPTS = 40
-_ALIAS_RETRY_PAUSE_S = 0.02
-
-
-def update_aliases(
-    store: ConditionalStore,
-    key: str,
-    location: str,
-    change: Callable[[dict[str, int]], dict[str, int]],
-    *,
-    replace_damaged: bool = False,
-) -> dict[str, int]:
-    """Change a model's aliases, on top of whatever others changed.
+class Catalogue:
+    """Versions and aliases of the models in a store.
 
     Args:
-        store: where they are.
-        key: their object's.
-        location: what messages call it.
-        change: from what is there to what is to be; called again if somebody else was faster.
-        replace_damaged: whether damaged aliases are replaced.
-
-    Returns:
-        What was there before.
-
-    Raises:
-        ManifestError: they are damaged.
-        RegistryError: the store cannot be reached, or others change them without end.
-        What `change` raises.
-    """
-    for attempt in range(_MAX_ALIAS_ATTEMPTS):
-        current = store.read(key)
-        aliases: dict[str, int] = {}
-        if current is not None:
-            try:
-                aliases = parse_aliases(current.content, location)
-            except ManifestError:
-                if not replace_damaged:
-                    raise
-        content = format_aliases(change(aliases))
-        if (
-            store.put_if_absent(key, content)
-            if current is None
-            else store.put_if_match(key, content, current.tag)
-        ):
-            return aliases
-        time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
-    raise RegistryError(f"{location} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again")
-
-
-class Registry(ABC):
-    """Models with immutable, numbered versions and movable aliases, wherever they are kept.
-
-    Args:
-        store: store of its aliases and documents.
+        store: what is asked.
+        folder: where versions lie, or are laid.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, store: ObjectStore, folder: Path) -> None:
+        self._reads = store
+        self._folder = folder
 
     @property
     def location(self) -> str:
         """Name in messages: the folder or the URL."""
-        return self._store.location
+        return self._reads.location
 
-    @property
-    @abstractmethod
-    def work_folder(self) -> Path:
-        """A local folder for what is not published yet, such as trainings that are to be resumed."""
+    def entries(self, folder: str = "") -> dict[str, ModelEntries]:
+        """Models by name, those without versions included; all, or that in a folder.
 
-    @property
-    def is_reachable(self) -> bool:
-        """Whether the last answer was the registry's own, and not what is known from before."""
-        return True
+        Raises:
+            RegistryError: the registry cannot be read.
+        """
+        return list_models(self._reads.entries(folder))
 
-    @abstractmethod
     def models(self) -> list[str]:
         """Names of the models with at least one version, sorted.
 
         Raises:
             RegistryError: the registry cannot be read, or is there no longer.
         """
+        return sorted(name for name, model in self.entries().items() if model.versions)
 
-    @abstractmethod
     def versions(self, name: str) -> list[int]:
         """A model's version numbers, ascending; empty if there is no such model.
 
         Raises:
             RegistryError: the registry cannot be read.
         """
+        return self.entries(name).get(name, ModelEntries()).versions if is_name(name) else []
 
     def aliases(self, name: str) -> dict[str, int]:
         """A model's aliases.
@@ -198,12 +102,39 @@ class Registry(ABC):
             ManifestError: aliases.json is damaged.
             RegistryError: the registry cannot be read.
         """
-        return self._stored_aliases(name)
+        return self._parse_aliases(name, self._reads.read(f"{name}/{ALIASES_FILE}"))
 
-    def resolve(self, address: str) -> Version:
+    def default(self) -> str | None:
+        """The name of the model remembered for requests that name none, there or not; None if none is remembered.
+
+        Raises:
+            RegistryError: the registry cannot be read.
+        """
+        found = self._reads.read(DEFAULT_FILE)
+        name = "" if found is None else found.content.decode("utf-8-sig", errors="replace").strip()
+        return name if is_name(name) else None
+
+    def published(self) -> list[Version]:
+        """Every version of every model.
+
+        Raises:
+            RegistryError: the registry cannot be read.
+        """
+        models = sorted(self.entries().items())
+        return [self.version(name, number) for name, model in models for number in model.versions]
+
+    def version(self, name: str, number: int) -> Version:
+        """The version of this number, there or not."""
+        return Version(name, number, self._folder / name / "versions" / str(number))
+
+    def resolve(self, address: str, seen: ModelSnapshot | None = None) -> Version:
         """The version that `name`, `name@7` or `name@champion` means.
 
         A bare name means the alias `champion`, else the newest version.
+
+        Args:
+            address: what is looked for.
+            seen: what is known of the model; None means that the registry is asked.
 
         Raises:
             InvalidInputError: nothing stands after the `@`.
@@ -211,7 +142,90 @@ class Registry(ABC):
             ManifestError: aliases.json is needed and damaged.
             RegistryError: the registry cannot be read.
         """
-        return resolve_address(self, address)
+        name, at, which = address.partition("@")
+        if at and not which and is_name(name):
+            raise InvalidInputError(
+                f"the model is {address!r}; after @ stands a version's number or an alias, as in {name}@7 or "
+                f"{name}@{CHAMPION}",
+                parameter="model",
+            )
+        versions = self.versions(name) if seen is None else seen.versions
+        if not versions:
+            known = ", ".join(self.models()) or "none"
+            raise ModelNotFoundError(
+                f"there is no model {name[:MAX_NAME_LENGTH]!r} in {self.location}; there are: {known}"
+            )
+        if which.isdecimal():
+            if not is_version_number(which):
+                raise ModelNotFoundError(
+                    f"model {name!r} has no version {which[:20]!r}: not a version number"
+                )
+            number = int(which)
+        else:
+            aliases = self.aliases(name) if seen is None else seen.aliases
+            if which and which not in aliases:
+                raise unknown_alias_error(name, which, aliases)
+            number = aliases.get(which or CHAMPION, versions[-1])
+        if number not in versions and seen is None:
+            # it may have been published, and the alias moved to it, since the versions were listed
+            versions = self.versions(name)
+        if number not in versions:
+            listed = ", ".join(map(str, versions[-10:]))
+            raise ModelNotFoundError(f"model {name!r} has no version {number}; it has: {listed}")
+        return self.version(name, number)
+
+    def _parse_aliases(self, name: str, found: TaggedContent | None) -> dict[str, int]:
+        """Aliases of a model in what was found in their file."""
+        if found is None:
+            return {}
+        try:
+            aliases: Any = json.loads(found.content)
+            if not isinstance(aliases, dict) or not all(
+                is_name(alias) and type(number) is int and is_version_number(str(number))
+                for alias, number in aliases.items()
+            ):
+                raise ValueError("it must map names to version numbers")  # noqa: TRY301 - same message as bad JSON
+        except (ValueError, RecursionError) as error:
+            raise ManifestError(
+                f"{self._path_of(name, ALIASES_FILE)} is damaged: {error}; set the alias again with "
+                "`gramophone models promote`"
+            ) from None
+        return aliases
+
+    def _path_of(self, *parts: str) -> str:
+        """Name of a file in messages."""
+        return "/".join((self.location, *parts))
+
+
+_QUOTED_URL = re.compile(r""""[a-z][a-z0-9+.-]*://[^"]*"|'[a-z][a-z0-9+.-]*://[^']*'""", re.IGNORECASE)
+_ACCOUNT = re.compile(r"\barn:[^\s,;]+")
+_MAX_ALIAS_ATTEMPTS = 40
+_ALIAS_RETRY_PAUSE_S = 0.02
+
+
+class Registry(Catalogue, ABC):
+    """Models with immutable, numbered versions and movable aliases, wherever they are kept.
+
+    Args:
+        store: what lies in it is changed in this store.
+        folder: where versions lie, or are laid.
+        reads: store that answers questions, from a cache say; None means the same.
+    """
+
+    def __init__(self, store: ObjectStore, folder: Path, reads: ObjectStore | None = None) -> None:
+        super().__init__(reads or store, folder)
+        self._store = store
+        self._stored = Catalogue(store, folder)
+
+    @property
+    def work_folder(self) -> Path:
+        """A local folder for what is not published yet, such as trainings that are to be resumed."""
+        return self._folder
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the last answer was the registry's own, and not what is known from before."""
+        return True
 
     def resolve_cached(self, address: str) -> Version:
         """Resolve like `resolve`, from local knowledge: without a request to a remote registry.
@@ -222,17 +236,20 @@ class Registry(ABC):
         """
         return self.resolve(address)
 
-    def published(self) -> list[Version]:
-        """Every version of every model.
+    def snapshot(self, name: str) -> ModelSnapshot:
+        """Read the versions and aliases of a model once.
 
         Raises:
+            ManifestError: aliases.json is damaged.
             RegistryError: the registry cannot be read.
         """
-        return [self.version(name, number) for name in self.models() for number in self.versions(name)]
-
-    @abstractmethod
-    def version(self, name: str, number: int) -> Version:
-        """The version of this number, there or not."""
+        if not is_name(name):
+            return ModelSnapshot([], {}, ModelStamp((), ""))
+        # in this order: what an alias leads to was published before
+        found = self._reads.read(f"{name}/{ALIASES_FILE}")
+        versions = self.versions(name)
+        stamp = ModelStamp(tuple(versions), "" if found is None else found.tag)
+        return ModelSnapshot(versions, self._parse_aliases(name, found), stamp)
 
     def location_of(self, version: Version) -> str:
         """Name of a version's location in messages."""
@@ -265,7 +282,6 @@ class Registry(ABC):
             RegistryError: it cannot be read.
         """
 
-    @abstractmethod
     def publish(self, name: str, write: Callable[[Path], None]) -> Version:
         """Make a new version.
 
@@ -278,6 +294,18 @@ class Registry(ABC):
             CheckpointError: what was written does not verify; nothing is published.
             RegistryError: the registry cannot be written to; nothing is published.
         """
+        check_name(name)
+        require_writable(self._store)
+        versions = self._folder / name / "versions"
+        with report_write_errors(versions), temporary_folder(versions) as folder:
+            write(folder)
+            manifest = read_manifest(folder)
+            verify_files(folder, manifest)
+            return self._publish_folder(name, folder, manifest)
+
+    @abstractmethod
+    def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
+        """Make a new version of a folder that was verified; the folder may be renamed."""
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Point an alias at a version, atomically.
@@ -288,13 +316,15 @@ class Registry(ABC):
             ManifestError: aliases.json is damaged (it is set anew if `alias` is the champion).
             RegistryError: the registry cannot be written to.
         """
-        check_alias(alias)
+        if alias.isdecimal():
+            raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
+        check_name(alias, parameter="alias")
         require_writable(self._store)
         self.resolve(f"{name}@{number}")
         before = self._update_aliases(
             name, lambda aliases: {**aliases, alias: number}, replace_damaged=alias == CHAMPION
         )
-        if number in self._stored_versions(name):
+        if number in self._stored.versions(name):
             return
 
         def back(aliases: dict[str, int]) -> dict[str, int]:
@@ -326,14 +356,6 @@ class Registry(ABC):
 
         return self._update_aliases(name, without)[alias]
 
-    def default(self) -> str | None:
-        """The name of the model remembered for requests that name none, there or not; None if none is remembered.
-
-        Raises:
-            RegistryError: the registry cannot be read.
-        """
-        return parse_default(self._stored_default())
-
     def set_default(self, name: str) -> None:
         """Remember which model answers requests that name none, atomically.
 
@@ -342,7 +364,7 @@ class Registry(ABC):
             RegistryError: the registry cannot be written to.
         """
         self.resolve(name)
-        require_writable(self._store).put(DEFAULT_FILE, format_default(name))
+        require_writable(self._store).put(DEFAULT_FILE, f"{name}\n".encode())
 
     def pin_default(self, coming: str) -> None:
         """Remember what the default has been so far, if a model of another name is about to be published.
@@ -368,11 +390,8 @@ class Registry(ABC):
             RegistryError: the registry cannot be read or written to.
         """
 
-    @abstractmethod
-    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
-        """Cheap fingerprint of a model's versions and aliases, to detect changes; nothing is read.
-
-        Two changes at nearly the same time may have one stamp: look a second time.
+    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ModelStamp]:
+        """Cheap fingerprint of a model's versions and aliases, to detect changes.
 
         Args:
             names: of models, there or not; None means every model of the registry.
@@ -380,6 +399,11 @@ class Registry(ABC):
         Raises:
             RegistryError: the registry cannot be read.
         """
+        models = self._stored_models(names)
+        return {
+            name: self._stamp(name, models.get(name, ModelEntries()))
+            for name in (models if names is None else names)
+        }
 
     @abstractmethod
     def delete(self, name: str, number: int) -> None:
@@ -391,35 +415,47 @@ class Registry(ABC):
             RegistryError: the registry cannot be written to.
         """
 
-    @abstractmethod
-    def _stored_versions(self, name: str) -> list[int]:
-        """Version numbers as the store has them now."""
+    def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:
+        """Models as the store has them now: all, or at least those of some names."""
+        models: dict[str, ModelEntries] = {}
+        for name in [""] if names is None else names:
+            models |= self._stored.entries(name)
+        return models
 
-    def _stored_aliases(self, name: str) -> dict[str, int]:
-        """Aliases as the store has them now."""
-        found = self._store.read(f"{name}/{ALIASES_FILE}")
-        return {} if found is None else parse_aliases(found.content, self._path_of(name, ALIASES_FILE))
-
-    def _stored_default(self) -> bytes:
-        """Content of the file of the default as the store has it now; empty if there is none."""
-        found = self._store.read(DEFAULT_FILE)
-        return b"" if found is None else found.content
+    def _stamp(self, name: str, model: ModelEntries) -> ModelStamp:
+        tag = model.alias_tag
+        if tag is None:  # the listing does not tell it
+            found = self._store.read(f"{name}/{ALIASES_FILE}")
+            tag = "" if found is None else found.tag
+        return ModelStamp(tuple(model.versions), tag)
 
     def _update_aliases(
         self, name: str, change: Callable[[dict[str, int]], dict[str, int]], *, replace_damaged: bool = False
     ) -> dict[str, int]:
-        """Change a model's aliases, as `update_aliases`."""
-        return update_aliases(
-            require_writable(self._store),
-            f"{name}/{ALIASES_FILE}",
-            self._path_of(name, ALIASES_FILE),
-            change,
-            replace_damaged=replace_damaged,
-        )
+        """Change a model's aliases, on top of whatever others changed; return what was there before.
 
-    def _path_of(self, *parts: str) -> str:
-        """Name of a file in messages."""
-        return "/".join((self.location, *parts))
+        `change` is called again if somebody else was faster. Damaged aliases are replaced if that is wanted.
+        """
+        store, key = require_writable(self._store), f"{name}/{ALIASES_FILE}"
+        for attempt in range(_MAX_ALIAS_ATTEMPTS):
+            current = store.read(key)
+            aliases: dict[str, int] = {}
+            try:
+                aliases = self._parse_aliases(name, current)
+            except ManifestError:
+                if not replace_damaged:
+                    raise
+            content = format_aliases(change(aliases))
+            if (
+                store.put_if_absent(key, content)
+                if current is None
+                else store.put_if_match(key, content, current.tag)
+            ):
+                return aliases
+            time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
+        raise RegistryError(
+            f"{self._path_of(key)} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again"
+        )
 
     def redact_location(self, message: str) -> str:
         """A message without where the registry lies."""

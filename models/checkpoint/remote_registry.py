@@ -12,7 +12,6 @@ never removed, only emptied, so no number is used twice. Aliases change by compa
 removes contents that are old and that no manifest names.
 """
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -21,72 +20,21 @@ from pathlib import Path
 from typing_extensions import override
 
 from models.checkpoint import folders
-from models.checkpoint.download_cache import (
-    BLOBS_FOLDER,
-    CachedCatalogue,
-    CircuitBreaker,
-    DownloadCache,
-    blob_downloader,
-    upload_blobs,
+from models.checkpoint.download_cache import BLOBS_FOLDER, CachedStore, DownloadCache
+from models.checkpoint.manifest import MANIFEST_FILE, Manifest, Version, check_unaliased, parse_manifest
+from models.checkpoint.registry_interface import Catalogue, Registry
+from models.checkpoint.stores import (
+    ConditionalStore,
+    ModelEntries,
+    ObjectStore,
+    list_models,
+    manifest_key,
+    require_writable,
 )
-from models.checkpoint.manifest import (
-    ALIASES_FILE,
-    MANIFEST_FILE,
-    ChangeStamp,
-    Manifest,
-    Version,
-    check_name,
-    check_unaliased,
-    parse_aliases,
-    parse_default,
-    parse_manifest,
-    read_manifest,
-    verify_files,
-)
-from models.checkpoint.registry_interface import Registry, resolve_address
-from models.checkpoint.stores import ConditionalStore, Listing, ObjectStore, manifest_key, require_writable
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
 """An empty object, which is there while somebody sweeps."""
-
-
-def sweep_blobs(store: ConditionalStore, *, older_than_s: float) -> int:
-    """Remove contents that are old and that no manifest names.
-
-    Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
-    looked at once more when it is known which are named. A manifest that cannot be read stops the sweep.
-
-    Args:
-        store: where they are.
-        older_than_s: how old, by the store's own clock, as this machine's may be wrong; far longer than any
-            publishing takes.
-
-    Returns:
-        How many were removed.
-
-    Raises:
-        CheckpointError: a manifest is damaged: what it names is not known.
-        RegistryError: the store cannot be reached.
-    """
-    before_s = _store_time_s(store) - older_than_s
-    unnamed = _blobs_older_than(store, before_s)
-    if unnamed:
-        unnamed -= _referenced_blobs(store)
-    doomed = unnamed & _blobs_older_than(store, before_s) if unnamed else unnamed
-    for key in sorted(doomed):
-        store.delete(key)
-    return len(doomed)
-
-
-def _store_time_s(store: ConditionalStore) -> float:
-    """Current time of the store's clock, in seconds since 1970; long ago if unknown."""
-    store.put(_CLOCK_KEY, b"")
-    now_s = next(
-        (entry.modified_s for entry in store.entries(BLOBS_FOLDER) if entry.key == _CLOCK_KEY), math.inf
-    )
-    store.delete(_CLOCK_KEY)
-    return now_s if math.isfinite(now_s) else -math.inf
 
 
 def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
@@ -126,10 +74,9 @@ class RemoteRegistry(Registry):
     def __init__(
         self, store: ObjectStore, *, cache: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(store)
-        self._cache = DownloadCache(folders.cache_folder(cache), store.location)
-        self._known = CachedCatalogue(self._cache.root, store.location)
-        self._breaker = CircuitBreaker(clock)
+        self._cache = DownloadCache(folders.cache_folder(cache), store)
+        self._cached = CachedStore(store, self._cache.root, clock)
+        super().__init__(store, self._cache.root, self._cached)
 
     def check_writable(self) -> None:
         """Refuse to write to a store that cannot be reached, or that can only be read.
@@ -141,97 +88,53 @@ class RemoteRegistry(Registry):
 
     @property
     @override
-    def work_folder(self) -> Path:
-        return self._cache.root
-
-    @property
-    @override
     def is_reachable(self) -> bool:
-        return self._breaker.is_closed
-
-    @override
-    def models(self) -> list[str]:
-        return self._breaker.call(lambda: self._list_all().models(), lambda: self._known.models() or None)
-
-    @override
-    def versions(self, name: str) -> list[int]:
-        return self._breaker.call(
-            lambda: self._stored_versions(name), lambda: self._known.versions(name) or None
-        )
-
-    @override
-    def published(self) -> list[Version]:
-        def told(catalogue: Listing | CachedCatalogue) -> list[Version]:
-            return [
-                self.version(name, number)
-                for name in catalogue.models()
-                for number in catalogue.versions(name)
-            ]
-
-        return self._breaker.call(lambda: told(self._list_all()), lambda: told(self._known) or None)
-
-    @override
-    def aliases(self, name: str) -> dict[str, int]:
-        return self._breaker.call(
-            lambda: self._stored_aliases(name),
-            lambda: self._known.aliases(name) if self._known.versions(name) else None,
-        )
+        return self._cached.is_reachable
 
     @override
     def resolve_cached(self, address: str) -> Version:
-        return resolve_address(self._known, address)
-
-    @override
-    def version(self, name: str, number: int) -> Version:
-        return self._known.version(name, number)
+        return Catalogue(self._cached.known, self.work_folder).resolve(address)
 
     @override
     def fetch(self, version: Version) -> Path:
-        return self._cache.materialise(
-            version, self._manifest_bytes(version), blob_downloader(self._store, version)
-        )
+        return self._cache.materialise(version, self._manifest_bytes(version))
 
     @override
     def manifest(self, version: Version) -> Manifest:
-        return parse_manifest(self._manifest_bytes(version), self._path_of(manifest_key(version)))
+        return parse_manifest(
+            self._manifest_bytes(version), self._path_of(manifest_key(version.name, version.number))
+        )
 
     @override
     def read_file(self, version: Version, name: str) -> bytes:
         entry = self.manifest(version).files.get(name)
         if entry is None:
             raise ManifestError(f"{version.address} has no file {name}")
-        return self._cache.blob(name, entry, blob_downloader(self._store, version)).read_bytes()
+        return self._cache.blob(version, name, entry).read_bytes()
 
     @override
-    def publish(self, name: str, write: Callable[[Path], None]) -> Version:
-        check_name(name)
+    def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
         store = require_writable(self._store)
-        with self._cache.staging_folder(name) as folder:
-            write(folder)
-            manifest = read_manifest(folder)
-            verify_files(folder, manifest)
-            upload_blobs(store, folder, manifest)
-            raw = (folder / MANIFEST_FILE).read_bytes()
-            self.pin_default(name)
-            version = self._take_number(store, name, raw)
-            self._cache.adopt(folder, version, manifest)
+        # what is there already is stored anew: so it is young, and nobody sweeps it away before the manifest names it
+        for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
+            store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
+        raw = (folder / MANIFEST_FILE).read_bytes()
+        self.pin_default(name)
+        version = self._take_number(store, name, raw)
+        self._cache.adopt(folder, version, manifest)
         return version
-
-    @override
-    def default(self) -> str | None:
-        return parse_default(self._breaker.call(self._stored_default, self._known.default))
 
     @override
     def delete(self, name: str, number: int) -> None:
         store = require_writable(self._store)
         version = self.resolve(f"{name}@{number}")
-        check_unaliased(version, self._stored_aliases(name))
-        key = manifest_key(version)
+        check_unaliased(version, self._stored.aliases(name))
+        key = manifest_key(name, number)
         manifest = store.read(key)
         if manifest is None or not store.put_if_match(key, b"", manifest.tag):
             raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
         try:  # an alias that came meanwhile is seen here, or whoever set it sees that the version is gone
-            check_unaliased(version, self._stored_aliases(name))
+            check_unaliased(version, self._stored.aliases(name))
         except InvalidInputError:
             tombstone = store.read(key)
             if tombstone is not None:
@@ -240,72 +143,50 @@ class RemoteRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        return sweep_blobs(require_writable(self._store), older_than_s=older_than_s)
+        """Contents are removed that are old, by the store's own clock, and that no manifest names.
+
+        Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
+        looked at once more when it is known which are named. A manifest that cannot be read stops the sweep.
+        """
+        store = require_writable(self._store)
+        store.put(_CLOCK_KEY, b"")
+        ages = {entry.key: entry.modified_s for entry in store.entries(BLOBS_FOLDER)}
+        store.delete(_CLOCK_KEY)
+        now_s = ages.get(_CLOCK_KEY, math.inf)
+        if not math.isfinite(now_s):  # the store does not tell when: nothing is known to be old
+            return 0
+        before_s = now_s - older_than_s
+        doomed = _blobs_older_than(store, before_s)
+        if doomed:
+            doomed -= _referenced_blobs(store)
+        if doomed:
+            doomed &= _blobs_older_than(store, before_s)
+        for key in sorted(doomed):
+            store.delete(key)
+        return len(doomed)
 
     @override
-    def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ChangeStamp]:
-        listing = self._list_all()
-        self._breaker.reset()
-        names = listing.names() if names is None else names
-        return {name: (listing.tag(name), self._alias_tag(listing, name)) for name in names}
+    def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:
+        return list_models(self._cached.refresh())  # one request, for however many
 
     def _take_number(self, store: ConditionalStore, name: str, raw: bytes) -> Version:
         """Store a manifest under the first number that nobody else was faster to take."""
-        first = 1 + max(self._list_model(name).numbers(name), default=0)
+        first = 1 + max(self._stored.entries(name).get(name, ModelEntries()).numbers, default=0)
         for number in range(first, first + _MAX_NUMBER_ATTEMPTS):
-            version = self.version(name, number)
-            if store.put_if_absent(manifest_key(version), raw):
-                return version
+            if store.put_if_absent(manifest_key(name, number), raw):
+                return self.version(name, number)
         raise RegistryError(
-            f"{self.location} refused {_MAX_NUMBER_ATTEMPTS} new versions of {name} in a row, {version.number} the "
+            f"{self.location} refused {_MAX_NUMBER_ATTEMPTS} new versions of {name} in a row, {number} the "
             "last, as if each were there already"
         )
 
-    @override
-    def _stored_versions(self, name: str) -> list[int]:
-        return self._list_model(name).versions(name)
-
-    @override
-    def _stored_aliases(self, name: str) -> dict[str, int]:
-        found = self._store.read(f"{name}/{ALIASES_FILE}")
-        self._known.remember_aliases(name, found and found.content)
-        return {} if found is None else parse_aliases(found.content, self._path_of(name, ALIASES_FILE))
-
-    @override
-    def _stored_default(self) -> bytes:
-        content = super()._stored_default()
-        self._known.remember_default(content)
-        return content
-
-    def _alias_tag(self, listing: Listing, name: str) -> str:
-        """The tag of a model's aliases; their hash if the store has no tags."""
-        tag = listing.alias_tag(name)
-        if tag is not None:
-            return tag
-        found = self._store.read(f"{name}/{ALIASES_FILE}")
-        return "" if found is None else hashlib.sha256(found.content).hexdigest()
-
-    def _list_all(self) -> Listing:
-        """All of the registry, which is taken note of."""
-        listing = Listing(self._store.entries())
-        self._known.remember_all({name: listing.versions(name) for name in listing.models()})
-        return listing
-
-    def _list_model(self, name: str) -> Listing:
-        """One model, which is taken note of."""
-        listing = Listing(self._store.entries(name))
-        numbers = listing.versions(name)
-        if numbers or self._known.versions(name):
-            self._known.remember_versions(name, numbers)
-        return listing
-
     def _manifest_bytes(self, version: Version) -> bytes:
+        key = manifest_key(version.name, version.number)
+
         def read() -> bytes:
-            found = self._store.read(manifest_key(version))
+            found = self._store.read(key)
             if found is None or not found.content:
-                raise ManifestError(
-                    f"{self._path_of(manifest_key(version))} is missing: never finished, or deleted"
-                )
+                raise ManifestError(f"{self._path_of(key)} is missing: never finished, or deleted")
             return found.content
 
-        return self._breaker.call(read, lambda: self._cache.manifest(version))
+        return self._cached.ask(read, lambda: self._cache.manifest(version))

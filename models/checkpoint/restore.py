@@ -130,7 +130,7 @@ def restore_backup(
             put()
     if isinstance(backup, LocalRegistry):
         for name in names:
-            target.retire_numbers(name, backup.deleted_numbers(name) - {*target.versions(name)})
+            target.retire_numbers(name, backup)
     return RestoreResult([item.name for item in chosen], kept, same)
 
 
@@ -228,22 +228,19 @@ def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_Restor
     for folder in (documents.PROFILES_FOLDER, documents.CALIBRATIONS_FOLDER):
         from_ = DocumentStore(backup.location, folder)
         to = DocumentStore(target.location, folder)
-        for name in sorted(filter(_is_document, from_.names())):
-            content = from_.read(name)
-            if content is not None and len(content) > MAX_DOCUMENT_BYTES:
+        for name in sorted(from_.names()):
+            # the keys of a bucket may have any shape
+            is_document = name.endswith(".json") and not name.startswith(".") and "/" not in name
+            content = from_.read(name) if is_document else None
+            if content is None:
+                continue
+            if len(content) > MAX_DOCUMENT_BYTES:
                 raise ManifestError(
                     f"{from_.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the most that is read"
                 )
-            if content is not None:
-                yield _RestoreItem(
-                    f"{folder}/{name}", to.read(name), content, partial(_stage_document, to, name, content)
-                )
+            put = partial(to.write, name, content)
+            yield _RestoreItem(f"{folder}/{name}", to.read(name), content, partial(_unstaged, put))
 
 
-def _is_document(name: str) -> bool:
-    """Return whether it names a file of the folder itself: the keys of a bucket may have any shape."""
-    return name.endswith(".json") and not name.startswith(".") and "/" not in name
-
-
-def _stage_document(to: DocumentStore, name: str, content: bytes, _beside: ExitStack) -> Callable[[], None]:
-    return partial(to.write, name, content)
+def _unstaged(put: Callable[[], None], _beside: ExitStack) -> Callable[[], None]:
+    return put

@@ -80,7 +80,7 @@ class S3Store(FsspecStore, ConditionalStore):
     @override
     def put(self, key: str, content: bytes) -> None:
         with self._translate_errors("write", key):
-            self._run_sync(lambda: self._call("put_object", Key=self._key(key), Body=content))
+            self._run_sync(self._call, "put_object", Key=self._key(key), Body=content)
 
     @override
     def upload(self, key: str, path: Path) -> None:
@@ -99,7 +99,7 @@ class S3Store(FsspecStore, ConditionalStore):
     @override
     def delete(self, key: str) -> None:
         with self._translate_errors("delete", key):
-            self._run_sync(lambda: self._call("delete_object", Key=self._key(key)))
+            self._run_sync(self._call, "delete_object", Key=self._key(key))
 
     def _put_conditionally(self, key: str, content: bytes, condition: dict[str, str]) -> bool:
         """Store on a condition. Who wrote is written too: a try whose answer was lost is not taken for another's."""
@@ -108,7 +108,7 @@ class S3Store(FsspecStore, ConditionalStore):
         with self._translate_errors("write", key):
             for attempt in range(self._timeouts.attempts):
                 try:
-                    self._run_sync(lambda: self._call("put_object", **arguments))
+                    self._run_sync(self._call, "put_object", **arguments)
                 except self.failures as error:
                     status = _status(error)
                     if status == _CONFLICT:  # with another write at the same time; neither may have won
@@ -124,7 +124,7 @@ class S3Store(FsspecStore, ConditionalStore):
     def _writer(self, key: str) -> str | None:
         """Writer of a conditionally stored object."""
         try:
-            answer = self._run_sync(lambda: self._call("head_object", Key=self._key(key)))
+            answer = self._run_sync(self._call, "head_object", Key=self._key(key))
         except FileNotFoundError:
             return None
         written: str | None = answer["Metadata"].get(_WRITER)
@@ -133,9 +133,9 @@ class S3Store(FsspecStore, ConditionalStore):
     async def _call(self, method: str, **arguments: Any) -> Any:
         return await self._file_system._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001 - its way to S3's own calls
 
-    def _run_sync(self, ask: Callable[[], Awaitable[R]]) -> R:
+    def _run_sync(self, ask: Callable[..., Awaitable[R]], *given: Any, **options: Any) -> R:
         """Have it done on the file system's own event loop, no longer than a call may take."""
-        done: R = sync(self._file_system.loop, ask, timeout=self._timeouts.call_s)
+        done: R = sync(self._file_system.loop, ask, *given, timeout=self._timeouts.call_s, **options)
         return done
 
     def _key(self, key: str) -> str:

@@ -5,20 +5,26 @@ from overwriting each other.
 """
 
 import hashlib
+import math
 import os
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from typing_extensions import override
 
 from models.checkpoint.folders import fsync_path, locked_folder, replace_file, report_write_errors
-from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, Version, is_name, is_version_number
+from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, is_name, is_version_number
 from models.errors import RegistryError
 
 _CHUNK_BYTES = 1 << 20
+_MAX_DEPTH = 3
+"""Of what is listed in a local folder: manifests lie so deep."""
 
 
 class StoreTimeouts(NamedTuple):
@@ -49,7 +55,7 @@ class ObjectEntry(NamedTuple):
     Attributes:
         key: its name below the store's root.
         num_bytes: its size; −1 where the store does not tell.
-        tag: changes with its content; empty where the store tells none.
+        tag: what `ObjectStore.read` would tell; empty where the listing does not tell it.
         modified_s: when it was stored, in seconds since 1970; infinite where the store does not tell.
     """
 
@@ -79,7 +85,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        """The objects in a folder, at any depth; of the root, those whose first part begins with no dot."""
+        """The objects in a folder; of the root, at least those whose first part can be the name of a model."""
 
     @abstractmethod
     def read(self, key: str) -> TaggedContent | None:
@@ -126,7 +132,35 @@ class ConditionalStore(ObjectStore):
         """Remove an object, if it is there."""
 
 
-class FolderStore(ConditionalStore):
+class LockedStore(ConditionalStore):
+    """A store whose conditional writes are atomic because all its writers hold a lock."""
+
+    @abstractmethod
+    def _lock(self, key: str) -> AbstractContextManager[object]:
+        """Lock of an object, for this process and all others that write to the store."""
+
+    @override
+    def upload(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    @override
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        return self._put_if(key, content, None)
+
+    @override
+    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
+        return self._put_if(key, content, tag)
+
+    def _put_if(self, key: str, content: bytes, tag: str | None) -> bool:
+        with self._lock(key):
+            current = self.read(key)
+            if (None if current is None else current.tag) != tag:
+                return False
+            self.put(key, content)
+        return True
+
+
+class FolderStore(LockedStore):
     """Files below a local folder, each replaced by one rename; conditional writes hold the lock of the file's folder.
 
     Args:
@@ -140,21 +174,18 @@ class FolderStore(ConditionalStore):
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
         def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise RegistryError(f"cannot read {error.filename}: {error.strerror}") from None
             self._check_root()
 
         found = []
-        for parent, folders, names in os.walk(self._root / folder, onerror=refuse):
-            if not folder and parent == self.location:
-                folders[:] = [name for name in folders if not name.startswith(".")]
-                names[:] = [name for name in names if not name.startswith(".")]
-            for path in (Path(parent, name) for name in names):
-                info = path.stat()
-                key = path.relative_to(self._root).as_posix()
-                found.append(
-                    ObjectEntry(key, info.st_size, f"{info.st_mtime_ns}-{info.st_ino}", info.st_mtime)
-                )
+        for parent, folders, names in os.walk(self._root / folder, onerror=refuse, followlinks=True):
+            place = Path(parent).relative_to(self._root)
+            found += [ObjectEntry((place / name).as_posix(), -1, "", math.inf) for name in names]
+            if len(place.parts) == _MAX_DEPTH:
+                folders.clear()
+            elif not place.parts:
+                folders[:] = filter(is_name, folders)
         return found
 
     @override
@@ -183,33 +214,20 @@ class FolderStore(ConditionalStore):
             fsync_path(path.parent)
 
     @override
-    def upload(self, key: str, path: Path) -> None:
-        self.put(key, path.read_bytes())
-
-    @override
-    def put_if_absent(self, key: str, content: bytes) -> bool:
-        return self._put_if(key, content, lambda current: current is None)
-
-    @override
-    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
-        return self._put_if(key, content, lambda current: current is not None and current.tag == tag)
-
-    @override
     def delete(self, key: str) -> None:
         try:
             (self._root / key).unlink(missing_ok=True)
         except OSError as error:
             raise RegistryError(f"cannot remove {self._root / key}: {error.strerror}") from None
 
-    def _put_if(self, key: str, content: bytes, expects: Callable[[TaggedContent | None], bool]) -> bool:
+    @override
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
         folder = (self._root / key).parent
         with report_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with locked_folder(folder):
-                if not expects(self.read(key)):
-                    return False
-                self.put(key, content)
-        return True
+                yield
 
     def _check_root(self) -> None:
         """Tell a registry that is gone from one without such a file: the file may come back with it."""
@@ -231,50 +249,47 @@ def require_writable(store: ObjectStore) -> ConditionalStore:
     return store
 
 
-def manifest_key(version: Version) -> str:
+def manifest_key(name: str, number: int) -> str:
     """Key of a version's manifest."""
-    return f"{version.name}/versions/{version.number}/{MANIFEST_FILE}"
+    return f"{name}/versions/{number}/{MANIFEST_FILE}"
 
 
-class Listing:
-    """Models, versions and aliases by the keys, sizes and tags of objects.
+class ModelStamp(NamedTuple):
+    """Fingerprint of a model's versions and aliases.
 
-    Args:
-        entries: of the whole registry, or of some models.
+    Attributes:
+        versions: the version numbers.
+        alias_tag: changes with the aliases; empty if the model has none.
     """
 
-    def __init__(self, entries: Iterable[ObjectEntry]) -> None:
-        self._manifests: dict[str, dict[int, ObjectEntry]] = defaultdict(dict)
-        self._aliases: dict[str, ObjectEntry] = {}
-        for entry in entries:
-            match entry.key.split("/"):
-                case [name, "versions", number, file] if file == MANIFEST_FILE and is_version_number(number):
-                    self._manifests[name][int(number)] = entry
-                case [name, file] if file == ALIASES_FILE:
-                    self._aliases[name] = entry
+    versions: tuple[int, ...]
+    alias_tag: str
 
-    def names(self) -> list[str]:
-        """Names that may be models', those without versions included, sorted."""
-        return sorted(name for name in {*self._manifests, *self._aliases} if is_name(name))
 
-    def models(self) -> list[str]:
-        """Names of the models with at least one version, sorted."""
-        return [name for name in self.names() if self.versions(name)]
+@dataclass
+class ModelEntries:
+    """A model in a listing.
 
-    def numbers(self, name: str) -> list[int]:
-        """Numbers of a model's versions, deleted ones included, ascending."""
-        return sorted(self._manifests.get(name, ()))
+    Attributes:
+        numbers: of its versions, deleted ones included, in no order.
+        versions: numbers of its versions, ascending; the manifest of a deleted one is empty.
+        alias_tag: tag of its aliases; empty if it has none, None if the listing does not tell it.
+    """
 
-    def versions(self, name: str) -> list[int]:
-        """Numbers of a model's versions, ascending; the manifest of a deleted one is empty."""
-        return [number for number in self.numbers(name) if self._manifests[name][number].num_bytes]
+    numbers: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    alias_tag: str | None = ""
 
-    def tag(self, name: str) -> str:
-        """Fingerprint of the versions; it changes when one is added or removed."""
-        found = [(number, self._manifests[name][number].tag) for number in self.versions(name)]
-        return hashlib.sha256(repr(found).encode()).hexdigest()
 
-    def alias_tag(self, name: str) -> str | None:
-        """Fingerprint of the aliases; it changes with them. None if the store has none."""
-        entry = self._aliases.get(name)
-        return "" if entry is None else entry.tag or None
+def list_models(entries: Iterable[ObjectEntry]) -> dict[str, ModelEntries]:
+    """Models by name, those without versions included, by the keys, sizes and tags of objects."""
+    models: defaultdict[str, ModelEntries] = defaultdict(ModelEntries)
+    for entry in entries:
+        match entry.key.split("/"):
+            case [name, "versions", number, file] if file == MANIFEST_FILE and is_version_number(number):
+                models[name].numbers.append(int(number))
+                if entry.num_bytes:
+                    insort(models[name].versions, int(number))
+            case [name, file] if file == ALIASES_FILE:
+                models[name].alias_tag = entry.tag or None
+    return {name: model for name, model in models.items() if is_name(name)}

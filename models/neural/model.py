@@ -21,7 +21,7 @@ from models.neural.network import Network, read_network, resolve_device, write_n
 from models.neural.sequences import Int8Reader, TorchReader, advance_one, read_batch, score_choices_after
 from models.neural.state import Int8State, NeuralState
 from models.neural.threads import run_row_slices
-from models.tensor_files import PackedWeightCache, PrivateWeightCache
+from models.tensor_files import PackedWeightCache
 from models.vocabulary import BOS, Vocabulary
 
 
@@ -252,7 +252,7 @@ class Int8Model(NetworkModel[Int8State]):
         self, network: Network, vocabulary: Vocabulary, *, weight_cache: PackedWeightCache | None = None
     ) -> None:
         super().__init__(network, vocabulary)
-        self._network = Int8Network(network, weight_cache or PrivateWeightCache())
+        self._network = Int8Network(network, weight_cache or PackedWeightCache())
 
     @override
     def memory(self) -> ModelBytes:

@@ -1,6 +1,7 @@
 """Registry watcher: new versions and moved aliases of served addresses, default model, retries.
 
-Changed models are found by stamps. What the registry cannot answer is logged and stays as it was.
+Changed models are found by stamps: what was read of a model has one, and a listing has another once
+something has changed since. What the registry cannot answer is logged and stays as it was.
 Loads that failed are retried after 10 s, then after twice the delay each time, up to 600 s. For one
 thread at a time.
 """
@@ -11,8 +12,9 @@ from typing import NamedTuple
 
 import structlog
 
-from models.checkpoint.manifest import ChangeStamp, Version, choose_default
+from models.checkpoint.manifest import Version, choose_default
 from models.checkpoint.registry_interface import Registry
+from models.checkpoint.stores import ModelStamp
 from models.errors import CheckpointError, ModelNotFoundError, RegistryError
 from service.engine.loaded_model import HostedModel
 
@@ -75,8 +77,7 @@ class RegistryWatcher:
         self.watched: dict[str, WatchedAddress] = {}
         self.aliases: dict[str, dict[str, int]] = {}
         self.default = registry.default()
-        self._stamps: dict[str, ChangeStamp] = {}
-        self._recheck: set[str] = set()
+        self._stamps: dict[str, ModelStamp] = {}
         for address in addresses:
             self._watch_at_start(address)
 
@@ -87,7 +88,10 @@ class RegistryWatcher:
             ModelNotFoundError, CheckpointError, RegistryError: the registry cannot resolve it.
         """
         watched = self.watched.get(address) or WatchedAddress(address)
-        self._resolve(watched)
+        seen = self._registry.snapshot(watched.name)
+        watched.version, watched.problem = self._registry.resolve(address, seen), None
+        self.aliases[watched.name] = seen.aliases
+        self._stamps.pop(watched.name, None)  # other addresses of the model were not resolved with it
         self.watched[address] = watched
         return watched
 
@@ -106,22 +110,22 @@ class RegistryWatcher:
         Returns:
             Whether the registry could be read.
         """
+        names = None if self._watches_all else {watched.name for watched in self.watched.values()}
         try:
-            changed = self._changed()
-            names = self._registry.models() if self._watches_all else []
+            stamps = self._registry.change_stamps(names)
             self.default = self._registry.default()
         except RegistryError as error:
             _log.warning("registry cannot be watched", reason=str(error))
             return False
-        for watched in list(self.watched.values()):
-            if watched.name in changed or watched.problem is not None:
-                self._resolve_or_log(watched)
-        for name in names:
-            if name not in self._names:
-                self._names.append(name)
-                self._resolve_or_log(self.watched.setdefault(name, WatchedAddress(name)))
-        if not self._registry.is_reachable:
-            self._recheck |= changed  # resolved from cached data: resolve again at the next poll
+        if self._watches_all:
+            for name, stamp in sorted(stamps.items()):
+                if stamp.versions and name not in self._names:
+                    self._names.append(name)
+                    self.watched.setdefault(name, WatchedAddress(name))
+        changed = {name for name, stamp in stamps.items() if self._stamps.get(name) != stamp}
+        changed |= {watched.name for watched in self.watched.values() if watched.problem is not None}
+        for name in sorted(changed):
+            self._resolve_all(name)
         return self._registry.is_reachable
 
     def addresses_of(self, model: str) -> list[str]:
@@ -148,28 +152,20 @@ class RegistryWatcher:
             self.watched[address] = WatchedAddress(address, problem=self.redact_root(error))
             _log.error("model failed", model=address, reason=self.watched[address].problem)
 
-    def _resolve(self, watched: WatchedAddress) -> None:
-        version = self._registry.resolve(watched.address)
-        self.aliases[watched.name] = self._registry.aliases(watched.name)
-        watched.version, watched.problem = version, None
-
-    def _resolve_or_log(self, watched: WatchedAddress) -> None:
-        try:
-            self._resolve(watched)
-        except (CheckpointError, ModelNotFoundError, RegistryError) as error:
-            problem = self.redact_root(error)
-            if problem != watched.problem:
-                _log.warning("model cannot be followed", model=watched.address, reason=problem)
-            watched.problem = problem
-
-    def _changed(self) -> set[str]:
-        """Return the names of models whose versions or aliases may have changed since the last poll."""
-        names = None if self._watches_all else {watched.name for watched in self.watched.values()}
-        stamps = self._registry.change_stamps(names)
-        changed = {name for name, stamp in stamps.items() if self._stamps.get(name) != stamp}
-        candidates = changed | self._recheck  # again: a change within the same clock tick keeps the stamp
-        self._stamps, self._recheck = stamps, changed
-        return candidates
+    def _resolve_all(self, name: str) -> None:
+        """Resolve all addresses of a model by one reading of it, whose stamp is remembered."""
+        seen = None
+        for watched in [watched for watched in self.watched.values() if watched.name == name]:
+            try:
+                seen = seen or self._registry.snapshot(name)
+                watched.version, watched.problem = self._registry.resolve(watched.address, seen), None
+            except (CheckpointError, ModelNotFoundError, RegistryError) as error:
+                problem = self.redact_root(error)
+                if problem != watched.problem:
+                    _log.warning("model cannot be followed", model=watched.address, reason=problem)
+                watched.problem = problem
+        if seen is not None:
+            self.aliases[name], self._stamps[name] = seen.aliases, seen.stamp
 
 
 FIRST_RETRY_S = 10.0

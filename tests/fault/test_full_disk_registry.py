@@ -17,7 +17,7 @@ from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import RegistryError
 from models.reranking.ranking import Profile
-from models.tensor_files import SharedWeightCache
+from models.tensor_files import PackedWeightCache
 from tests.fault.disks import KINDS, disk_of_kind
 from tests.support import families
 
@@ -168,11 +168,11 @@ def test_weights_that_find_no_room_on_the_shelf_are_this_processs_own(disk, room
     caplog.set_level(logging.WARNING)
     made = {"values": np.arange(30_000, dtype=np.int32)}
     with disk.full(room_bytes):
-        taken = SharedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
+        taken = PackedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
         np.testing.assert_array_equal(taken["values"], made["values"])
     assert disk.refusal in caplog.text
     assert not (disk.folder / "key.a").exists()
-    laid = SharedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
+    laid = PackedWeightCache(disk.folder, "key").get_or_make("a", lambda: made)
     np.testing.assert_array_equal(laid["values"], made["values"])
     assert (disk.folder / "key.a").exists()
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
-from models.tensor_files import SharedWeightCache
+from models.tensor_files import PackedWeightCache
 from tests.support import families
 
 LOAD = """
@@ -32,13 +32,13 @@ TAKE = """
 import json, sys, time
 from pathlib import Path
 import numpy as np
-from models.tensor_files import SharedWeightCache
+from models.tensor_files import PackedWeightCache
 made = []
 def make():
     made.append(1)
     time.sleep(0.02)
     return {"values": np.full(5000, 7, np.int8)}
-cache = SharedWeightCache(Path(sys.argv[1]), "key")
+cache = PackedWeightCache(Path(sys.argv[1]), "key")
 sys.stdin.readline()
 held = [cache.get_or_make(str(number), make) for number in range(10)]
 with open("/proc/self/maps") as maps:
@@ -57,7 +57,7 @@ def dies(file, arrays):
     write(file, arrays)
     os.kill(os.getpid(), signal.SIGKILL)
 tensor_files.write_hashed_tensors = dies
-tensor_files.SharedWeightCache(Path(sys.argv[1]), "key").get_or_make("a", lambda: {"values": np.zeros(5000, np.int8)})
+tensor_files.PackedWeightCache(Path(sys.argv[1]), "key").get_or_make("a", lambda: {"values": np.zeros(5000, np.int8)})
 """
 
 
@@ -107,6 +107,6 @@ def test_one_that_is_killed_while_it_writes_leaves_nothing_that_counts(tmp_path)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert (tmp_path / ".unfinished").stat().st_size > 5000
-    laid = SharedWeightCache(tmp_path, "key").get_or_make("a", lambda: {"values": np.ones(5, np.int8)})
+    laid = PackedWeightCache(tmp_path, "key").get_or_make("a", lambda: {"values": np.ones(5, np.int8)})
     assert laid["values"].tolist() == [1] * 5
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "key.a"]

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.checkpoint.documents import CalibrationStore, ProfileStore
-from models.checkpoint.download_cache import CachedCatalogue
 from models.checkpoint.manifest import is_name
 from models.checkpoint.registry import LocalRegistry
 from models.errors import InvalidInputError, LanguageModelError
@@ -89,14 +88,6 @@ def read_aliases(path: Path) -> None:
     assert all(is_name(alias) and number > 0 for alias, number in aliases.items())
 
 
-def read_known_versions(path: Path) -> None:
-    """What a cache of a remote registry knows: nothing, where its file is damaged."""
-    assert all(
-        type(number) is int
-        for number in CachedCatalogue(path.parent.parent, "s3://x").versions(path.parent.name)
-    )
-
-
 def read_keys(path: Path) -> None:
     """A file of keys."""
     assert KeyStore(file=path).find(b"gm_guessed") is None
@@ -127,7 +118,6 @@ FILES = {
     "read_profile": (".profiles/one.json", as_json(PROFILE)),
     "read_calibration": (".calibrations/small@3.json", as_json(CALIBRATION)),
     "read_aliases": ("small/aliases.json", as_json({"champion": 3, "canary": 12})),
-    "read_known_versions": ("small/versions.json", as_json([1, 2, 3])),
     "read_keys": ("keys.txt", b"# ours\n" + KEYS + b"\n"),
     "read_weighted_words": ("words.tsv", "Zürich\t2.5\nword\n\nx\t1e3\n".encode()),
     "read_recipe": ("mine.toml", RECIPES[0]),

@@ -17,7 +17,7 @@ import zstandard
 from models import files
 from models.errors import FormatError
 from models.files import DECOMPRESSION_ERRORS, MAX_EXPANSION, ExpansionError, atomic_writer, decompressed
-from models.tensor_files import PrivateWeightCache, SharedWeightCache
+from models.tensor_files import PackedWeightCache
 
 CONTENT = random.Random(0).randbytes(5000) * 20
 PACKERS = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -138,7 +138,7 @@ def refuse():
 
 @pytest.fixture
 def shelf(tmp_path):
-    return SharedWeightCache(tmp_path, "key")
+    return PackedWeightCache(tmp_path, "key")
 
 
 def same(one, other):
@@ -147,7 +147,7 @@ def same(one, other):
 
 def test_what_was_made_once_is_not_made_again(shelf, tmp_path):
     first = shelf.get_or_make("a", make)
-    again = SharedWeightCache(tmp_path, "key").get_or_make("a", refuse)
+    again = PackedWeightCache(tmp_path, "key").get_or_make("a", refuse)
     assert same(first, make())
     assert same(again, make())
 
@@ -156,7 +156,7 @@ def test_names_sections_and_keys_keep_arrays_apart(shelf, tmp_path):
     held = [
         part.get_or_make("a", lambda number=number: {"n": np.full(1, number, np.int32)})
         for number, part in enumerate(
-            [shelf, shelf.section("b"), shelf.section("c"), SharedWeightCache(tmp_path, "other")]
+            [shelf, shelf.section("b"), shelf.section("c"), PackedWeightCache(tmp_path, "other")]
         )
     ]
     assert [int(arrays["n"][0]) for arrays in held] == [0, 1, 2, 3]
@@ -245,5 +245,5 @@ def test_a_file_that_goes_while_it_is_opened_is_made_anew(shelf, monkeypatch):
 
 
 def test_own_memory_keeps_nothing():
-    shelf = PrivateWeightCache().section("a")
+    shelf = PackedWeightCache().section("a")
     assert shelf.get_or_make("b", make)["values"] is not shelf.get_or_make("b", make)["values"]

@@ -1,5 +1,6 @@
 """How the host follows addresses: new versions, moved aliases, failures, loading and unloading by hand."""
 
+import os
 import weakref
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -7,14 +8,15 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.registry import LocalRegistry, open_registry
 from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
 from service.engine.loaded_model import LoadState
 from service.engine.model_host import ModelHost
-from service.engine.registry_watcher import FIRST_RETRY_S
+from service.engine.registry_watcher import FIRST_RETRY_S, RegistryWatcher
 from tests.support.checkpoints import write_minimal
 from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.object_stores import s3_server, using
 
 
 class Clock:
@@ -126,19 +128,53 @@ def test_nothing_is_resolved_or_loaded_again_while_nothing_changes(made, loads, 
     host.refresh()
     host.refresh()
     before = loads.done.copy()
-    monkeypatch.setattr(host.registry, "resolve", None)
+    monkeypatch.setattr(host.registry, "snapshot", None)
     host.refresh()
     assert loads.done == before
 
 
-def test_two_changes_with_one_stamp_are_both_seen(made, registry, monkeypatch):
-    """A file system's clock may stand still between two changes."""
-    host = made("ngram")
-    monkeypatch.setattr(registry, "change_stamps", lambda _names: {"ngram": (1,)})
-    host.refresh()
-    registry.publish("ngram", write_minimal)
-    host.refresh()
-    assert host.resolve("ngram").address == "ngram@2"
+def test_changes_within_a_tick_of_the_clock_are_all_seen(made, registry, monkeypatch):
+    host = made("lstm", "ngram")
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # so that they follow one another at once
+    for number in (2, 1):
+        registry.set_alias("lstm", "champion", number)
+        registry.publish("ngram", write_minimal)
+        host.refresh()
+        assert host.resolve("lstm").address == f"lstm@{number}"
+    assert host.resolve("ngram").address == "ngram@3"
+
+
+@pytest.fixture
+def in_a_store(monkeypatch, tmp_path):
+    """Opens `lstm` with two versions in S3, of which the second is the champion, each time with its own cache."""
+    with s3_server() as server, using(server, monkeypatch):
+        address = server.make_bucket("watched")
+        caches = (tmp_path / f"cache-{number}" for number in range(9))
+        publisher = open_registry(address, cache=next(caches))
+        for _ in range(2):
+            publisher.publish("lstm", write_minimal)
+        publisher.set_alias("lstm", "champion", 2)
+        yield lambda: open_registry(address, cache=next(caches))
+
+
+def test_an_alias_that_is_moved_while_it_is_read_and_then_back_is_followed(in_a_store, monkeypatch):
+    """What the listing told is not what was read: the tag of what was read is what later listings differ from."""
+    registry, other = in_a_store(), in_a_store()
+    watcher = RegistryWatcher(registry, ["lstm"])
+    list_all = registry.change_stamps
+
+    def move_after_listing(names):
+        stamps = list_all(names)
+        other.set_alias("lstm", "champion", 1)
+        return stamps
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "change_stamps", move_after_listing)
+        for _ in range(3):
+            assert watcher.poll()
+            other.set_alias("lstm", "champion", 2)
+    watcher.poll()
+    assert watcher.targets() == {"lstm": "lstm@2"}
 
 
 def test_a_failed_load_leaves_the_old_version_serving_and_says_why(made, registry, loads):
