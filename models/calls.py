@@ -5,9 +5,9 @@ and is resumed with the answer, or yields None to let others run. `run_calls` an
 calls one by one; the service's engine answers them in batches with those of other requests.
 """
 
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias
 
 from typing_extensions import TypeVar, override
 
@@ -155,13 +155,37 @@ def run_call(call: ModelCall) -> Any:
     return read_sequences(call.model, call.state, call.tokens, call.lengths, call.want)
 
 
-def run_calls(work: CallGenerator[A]) -> A:
-    """Run a computation, answering its calls one by one."""
+class WorkOutput(NamedTuple):
+    """The next output of a computation: an event, or at the end its result.
+
+    Attributes:
+        value: the event or the result.
+        last: whether `value` is the result.
+    """
+
+    value: Any
+    last: bool
+
+
+def iter_outputs(
+    work: CallGenerator[Any], answer_call: Callable[[ModelCall], Any] = run_call
+) -> Iterator[WorkOutput]:
+    """Run a computation, answering its calls one by one; yield its events as they come, then its result."""
     answer: Any = None
     while True:
         try:
-            call = work.send(answer)
+            output = work.send(answer)
         except StopIteration as stopped:
-            result: A = stopped.value
-            return result
-        answer = None if call is None else run_call(call)
+            yield WorkOutput(stopped.value, last=True)
+            return
+        answer = answer_call(output) if isinstance(output, ModelCall) else None
+        if output is not None and not isinstance(output, ModelCall):
+            yield WorkOutput(output, last=False)
+
+
+def run_calls(work: CallGenerator[A], answer_call: Callable[[ModelCall], Any] = run_call) -> A:
+    """Run a computation, answering its calls one by one and dropping its events."""
+    result: A
+    for item in iter_outputs(work, answer_call):
+        result = item.value
+    return result

@@ -2,32 +2,6 @@
 
 Every layer raises from this tree and none returns error objects. One table in the service maps
 classes to HTTP; one handler on the command line maps them to exit codes.
-
-    LanguageModelError
-    ├ InvalidInputError(parameter)          the caller's value is wrong
-    │ ├ ContextLengthError                  … too long
-    │ ├ UnsupportedParameterError           … valid, but not for this model
-    │ ├ UnknownStateError                   … a handle of no known state
-    │ ├ UnknownUserError                    … a user without stored text
-    │ └ StateElsewhereError                 … a handle of a state in another process
-    ├ ModelNotFoundError                    no such model, version or alias
-    ├ RegistryError                         the registry is missing or not writable
-    ├ CheckpointError                       an unusable version
-    │ ├ ManifestError                       an invalid manifest
-    │ ├ IncompatibleVersionError            a version for another reader
-    │ ├ IntegrityError                      bytes or answers differ from those published
-    │ └ VocabularyMismatchError             parts with different tokenizers
-    ├ FormatError(path)                     an invalid file of the user's
-    ├ ProcessLostError                      another process of the same training is gone
-    └ EngineError                           no answer possible now
-      ├ OverloadedError(retry_after_s)      the queue is full
-      │ └ StatesFullError                   no capacity for more states
-      ├ DrainingError                       shutting down
-      ├ NotReadyError                       the model is not loaded (yet, or because loading failed)
-      ├ MemoryBudgetError                   no memory for another model
-      ├ DeadlineExceededError               out of time
-      ├ SupersededError                     replaced by a newer request of the same client
-      └ EngineFailedError                   the model raised an exception
 """
 
 from pathlib import Path

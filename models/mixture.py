@@ -20,7 +20,6 @@ from models.errors import InvalidInputError, ManifestError, VocabularyMismatchEr
 from models.files import CONFIG_FILE, read_config, write_config
 from models.language_model import (
     ContextMatcher,
-    FeatureExtractor,
     LanguageModel,
     ReadResult,
     Want,
@@ -93,8 +92,9 @@ class MixtureModel:
         self.weights = tuple(float(w) for w in weights)
         self.weights_by_context = tuple(tuple(float(w) for w in row) for row in weights_by_context)
         self._matching = find_context_matcher(parts) if weights_by_context else None
+        self._matcher: Any = None if self._matching is None else parts[self._matching]
         if weights_by_context:
-            _check_context_lengths(parts, self._matching, len(weights_by_context))
+            _check_context_lengths(self._matching, self._matcher, len(weights_by_context))
         self._log_weights = np.log(np.asarray(weights_by_context or [weights])).astype(
             np.float32
         )  # [C or 1, M]
@@ -178,7 +178,9 @@ class MixtureModel:
 
     def features(self, state: MixtureState) -> Array:
         """The vectors [B, W] of the first part that has features."""
-        return self._features.features(state.parts[self._featured])
+        part: Any = self.parts[self._featured]
+        features: Array = part.features(state.parts[self._featured])
+        return features
 
     def save(self, directory: Path) -> None:
         """Write the weights; the parts are checkpoints of their own under `parts/`."""
@@ -200,20 +202,6 @@ class MixtureModel:
             return cls(parts, config["weights"], weights_by_context=config.get("weights_by_context", ()))
         except (ValueError, KeyError, TypeError, OverflowError, InvalidInputError) as error:
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
-
-    @property
-    def _features(self) -> FeatureExtractor[Any]:
-        part = self.parts[self._featured]
-        if not isinstance(part, FeatureExtractor):
-            raise InvalidInputError("no part of the mixture has features", parameter="parts")
-        return part
-
-    @property
-    def _matcher(self) -> ContextMatcher[Any]:
-        part = self.parts[self._matching or 0]
-        if not isinstance(part, ContextMatcher):
-            raise InvalidInputError("no part of the mixture tells contexts apart", parameter="parts")
-        return part
 
     def _mix_scores(
         self, scores: Sequence[FloatArray], state: MixtureState, tokens: TokenIds, lengths: TokenIds
@@ -282,10 +270,7 @@ def _check_weights(weights: Sequence[float], num_parts: int) -> None:
         )
 
 
-def _check_context_lengths(
-    parts: Sequence[LanguageModel[Any]], matching: int | None, num_lengths: int
-) -> None:
-    part: Any = None if matching is None else parts[matching]
+def _check_context_lengths(matching: int | None, part: Any, num_lengths: int) -> None:
     num_known = 0 if part is None else part.num_context_lengths
     if num_known != num_lengths:
         which = "no part does" if part is None else f"part {matching} ({part.family}) tells {num_known} apart"

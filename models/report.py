@@ -6,7 +6,8 @@ screens. The page is `report.html.jinja`, its style `report.css`, both beside th
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -157,11 +158,7 @@ def draw_svg(
         height: in inches.
         grid: axes with grid lines, those of values.
     """
-    import matplotlib as mpl  # slow to import
-    from matplotlib.figure import Figure  # no global state: not pyplot
-
-    with mpl.rc_context(_STYLE | {"svg.hashsalt": title}):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    with _figure(WIDTH, height, **{"svg.hashsalt": title}) as figure:
         axes = figure.subplots()
         draw(axes)
         axes.set_title(title, parse_math=False)  # names may have dollars in them
@@ -172,6 +169,33 @@ def draw_svg(
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     return _themed(buffer.getvalue(), title)
+
+
+def draw_png(
+    draw: Callable[[Any], None], *, width: float = 7.2, height: float = 3.6, columns: int = 1
+) -> bytes:
+    """Draw a picture for a page that holds no SVG.
+
+    Args:
+        draw: draws on matplotlib's axes, or on an array of them for several columns, in this module's colours.
+        width: in inches.
+        height: in inches.
+        columns: pictures side by side.
+    """
+    with _figure(width, height) as figure:
+        draw(figure.subplots(ncols=columns))
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+@contextmanager
+def _figure(width: float, height: float, **style: str) -> Iterator[Any]:
+    import matplotlib as mpl  # slow to import
+    from matplotlib.figure import Figure  # no global state: not pyplot
+
+    with mpl.rc_context(_STYLE | style):
+        yield Figure(figsize=(width, height), layout="constrained")
 
 
 def plain_log_ticks(axis: Any) -> None:

@@ -144,7 +144,7 @@ class WordTokenizer(Tokenizer):
         self.pattern = pattern
         self.lowercase = lowercase
         self.marked_unknown = marked_unknown
-        self._split = make_word_splitter(pattern, lowercase=lowercase)
+        self._split = WordSplitter(pattern, lowercase=lowercase)
         self._ids = dict(vocabulary.ids)
         if marked_unknown == "unknown":
             self._ids[_UNK_TEXT] = UNK
@@ -193,27 +193,25 @@ class WordTokenizer(Tokenizer):
         }
 
 
-def make_word_splitter(pattern: str | None, *, lowercase: bool) -> "WordSplitter":
-    """The splitter of a word tokenizer, which also counts words before there is a vocabulary.
+class WordSplitter:
+    """Cuts a text into words, also to count them before there is a vocabulary.
+
+    Args:
+        pattern: a regular expression whose matches are the words; None splits at white space.
+        lowercase: whether text is lower-cased first.
 
     Raises:
         InvalidInputError: the pattern is no regular expression.
     """
-    try:
-        compiled = re.compile(pattern) if pattern is not None else None
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidInputError(
-            f"tokenizer.pattern {pattern!r} is not a regular expression: {error}",
-            parameter="tokenizer.pattern",
-        ) from None
-    return WordSplitter(compiled, lowercase)
 
-
-class WordSplitter:
-    """Cuts a text into words by a pattern, or at white space."""
-
-    def __init__(self, pattern: re.Pattern[str] | None, lowercase: bool) -> None:
-        self._pattern = pattern
+    def __init__(self, pattern: str | None, *, lowercase: bool) -> None:
+        try:
+            self._pattern = re.compile(pattern) if pattern is not None else None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise InvalidInputError(
+                f"tokenizer.pattern {pattern!r} is not a regular expression: {error}",
+                parameter="tokenizer.pattern",
+            ) from None
         self._lowercase = lowercase
 
     def __call__(self, text: str) -> list[str]:

@@ -8,6 +8,7 @@ clients need not know the location of a registry.
 import json
 import math
 import re
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -119,27 +120,12 @@ def _truncate(text: str) -> str:
 
 def error_json(body: ErrorBody) -> bytes:
     """Return the JSON `{"error": {…}}`."""
-    fields = {"message": body.message, "type": body.type, "param": body.param, "code": body.code}
-    return json.dumps({"error": fields}).encode()
+    return json.dumps({"error": asdict(body)}).encode()
 
 
 def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response:
     """Return an unsuccessful response."""
     return Response(error_json(body), status, headers, "application/json")
-
-
-def internal_error() -> Response:
-    """Return the response to an internal error, without details."""
-    body = ErrorBody(
-        "the service failed on this request; its log tells why", "server_error", None, "internal_error"
-    )
-    return error_response(500, body)
-
-
-def overloaded_response(message: str, code: str) -> Response:
-    """Return the response of an overloaded service, with `Retry-After`."""
-    body = ErrorBody(message, "service_unavailable_error", None, code)
-    return error_response(503, body, {"retry-after": f"{_RETRY_AFTER_S:.0f}", "connection": "close"})
 
 
 def not_found(path: str) -> Response:

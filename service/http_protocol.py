@@ -23,7 +23,6 @@ import socket
 import struct
 import termios
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from types import SimpleNamespace
@@ -40,19 +39,6 @@ _LINGER_RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with zero seconds: closing resets the connection."""
 
 
-@dataclass(slots=True)
-class _SlowConnection:
-    """Connection whose client reads too slowly.
-
-    Attributes:
-        left_bytes: unsent bytes at the last check.
-        timer: timer of the next check.
-    """
-
-    left_bytes: int
-    timer: asyncio.TimerHandle
-
-
 class SlowClients:
     """Connections with unsent bytes, oldest first.
 
@@ -64,28 +50,29 @@ class SlowClients:
     def __init__(self, *, timeout_s: float, max_bytes: int) -> None:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._slow: dict[asyncio.Transport, _SlowConnection] = {}
+        # unsent bytes at the last check, and the timer of the next
+        self._slow: dict[asyncio.Transport, tuple[int, asyncio.TimerHandle]] = {}
 
     def add(self, transport: asyncio.Transport) -> None:
         """Watch a connection until it is discarded, or disconnected for lack of progress."""
         if transport not in self._slow:
-            self._slow[transport] = _SlowConnection(_unsent_bytes(transport), self._timer(transport))
+            self._check_later(transport)
             self._enforce_limit()
 
     def discard(self, transport: asyncio.Transport) -> None:
         """Stop watching a connection whose client has caught up or disconnected."""
         if (slow := self._slow.pop(transport, None)) is not None:
-            slow.timer.cancel()
+            slow[1].cancel()
 
-    def _timer(self, transport: asyncio.Transport) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._timeout_s, self._check_progress, transport)
+    def _check_later(self, transport: asyncio.Transport) -> None:
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._check_progress, transport)
+        self._slow[transport] = _unsent_bytes(transport), timer
 
     def _check_progress(self, transport: asyncio.Transport) -> None:
-        left_bytes, slow = _unsent_bytes(transport), self._slow[transport]
-        if left_bytes >= slow.left_bytes:
+        if _unsent_bytes(transport) >= self._slow[transport][0]:
             self._cut_off(transport)
         else:
-            slow.left_bytes, slow.timer = left_bytes, self._timer(transport)
+            self._check_later(transport)
 
     def _enforce_limit(self) -> None:
         sizes = {transport: transport.get_write_buffer_size() for transport in self._slow}
@@ -120,25 +107,21 @@ _MAX_QUOTED_BYTES = 40
 _BLANK = b" \t"
 
 
-def head_error(headers: Sequence[tuple[bytes, bytes]], version: str) -> tuple[int, str] | None:
+def head_error(num_hosts: int, codings: Sequence[bytes], version: str) -> tuple[int, str] | None:
     """Return the status and the message to refuse a head with, or None.
 
     Args:
-        headers: names in lower case, and values.
+        num_hosts: number of `Host` headers.
+        codings: values of `Transfer-Encoding` headers.
         version: version of HTTP, such as `1.1`.
     """
-    names = [name for name, _ in headers]
-    hosts = names.count(b"host")
-    if hosts > 1 or (not hosts and version not in OLD_VERSIONS):
-        return HTTPStatus.BAD_REQUEST, f"the request has {hosts} Host headers; send one"
-    if b"transfer-encoding" not in names:
+    if num_hosts > 1 or (not num_hosts and version not in OLD_VERSIONS):
+        return HTTPStatus.BAD_REQUEST, f"the request has {num_hosts} Host headers; send one"
+    if not codings:
         return None
     if version in OLD_VERSIONS:
         return HTTPStatus.BAD_REQUEST, f"HTTP/{version} has no Transfer-Encoding; send Content-Length"
-    return _coding_error(b",".join(value for name, value in headers if name == b"transfer-encoding"))
-
-
-def _coding_error(value: bytes) -> tuple[int, str] | None:
+    value = b",".join(codings)
     shown = value[:_MAX_QUOTED_BYTES].decode("latin-1")
     *previous, last = (coding.strip(_BLANK).lower() for coding in value.split(b","))
     if last != b"chunked" or b"chunked" in previous:
@@ -268,21 +251,20 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the head before the request is created; trailers are not part of it."""
-        head_bytes, num_hosts, has_coding = len(self.url), 0, False
+        head_bytes, num_hosts, codings = len(self.url), 0, []
         for name, value in self.headers:
             head_bytes += len(name) + len(value) + _FRAME_BYTES
             if name == b"host":
                 num_hosts += 1
             elif name == b"transfer-encoding":
-                has_coding = True
+                codings.append(value)
         if head_bytes > self.max_header_bytes:
             self._stop(self._too_long())
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is no proxy"))
             return  # an offer to upgrade: see `_parse`
-        if num_hosts != 1 or has_coding:
-            self._stop(head_error(self.headers, self.parser.get_http_version()))
+        self._stop(head_error(num_hosts, codings, self.parser.get_http_version()))
         super().on_headers_complete()
         if self.scope["http_version"] in OLD_VERSIONS:
             self.cycle.keep_alive = False

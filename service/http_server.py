@@ -98,6 +98,9 @@ class SocketListener:
             _log.error("a connection could not be taken", reason=str(error))
             self._pause(_RETRY_S)  # out of descriptors, for instance
             return
+        self._take(accepted)
+
+    def _take(self, accepted: socket.socket) -> None:
         self._connect(accepted)
 
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,16 +90,13 @@ class ChosenCache(NamedTuple):
     Attributes:
         config: the cache's parameters.
         log_probs: natural-log probabilities of the predicted tokens, mixed with the cache [N].
-        grid: the values of θ and the half-life tried.
-        perplexities: per token for each grid value [F, H], at its best weight.
-        priors: (μ, perplexity) pairs tried with the best θ and half-life.
+        tried: for metrics.json: the half-lives, and perplexities per token at the best weight: with each of them
+            by θ, and by μ with the best θ and half-life.
     """
 
     config: CacheConfig
     log_probs: npt.NDArray[np.float32]
-    grid: CacheGrid
-    perplexities: Sequence[Sequence[float | None]]
-    priors: Sequence[tuple[float, float | None]]
+    tried: Mapping[str, Any]
 
 
 def score_with_caches(
@@ -170,18 +168,26 @@ def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) 
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
         raise InvalidInputError("a cache cannot be fitted on a text of one token", parameter="valid")
-    grid = readings.grid
-    tried = [
+    grid, count = readings.grid, len(log_probs)
+    rows = [
         [_try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]
         for flatness in grid.flatnesses
     ]
-    best = max((trial for row in tried for trial in row), key=lambda trial: trial.total)
-    flatness, half_life = best.config.flatness, best.config.half_life
+    best = max((trial for row in rows for trial in row), key=itemgetter(2))
+    flatness, half_life = best[0].flatness, best[0].half_life
     prior_trials = [_try_cache(readings, log_probs, flatness, half_life, share) for share in _PRIORS]
-    best = max([best, *prior_trials], key=lambda trial: trial.total)
-    perplexities = [[perplexity(trial.total, len(log_probs)) for trial in row] for row in tried]
-    priors = [(trial.config.prior, perplexity(trial.total, len(log_probs))) for trial in prior_trials]
-    return ChosenCache(best.config, best.log_probs, grid, perplexities, priors)
+    config, cached, _ = max([best, *prior_trials], key=itemgetter(2))
+    tried = {
+        "half_lives": list(grid.half_lives),
+        "perplexities_by_flatness": {
+            f"{flatness:g}": [perplexity(total, count) for _, _, total in row]
+            for flatness, row in zip(grid.flatnesses, rows, strict=True)
+        },
+        "perplexities_by_prior": {
+            f"{tried_config.prior:g}": perplexity(total, count) for tried_config, _, total in prior_trials
+        },
+    }
+    return ChosenCache(config, cached, tried)
 
 
 def mix_with_cache(
@@ -194,22 +200,18 @@ def mix_with_cache(
     return mixed
 
 
-class _Trial(NamedTuple):
-    """A cache, the log-probabilities of a text with it, and their sum."""
-
-    config: CacheConfig
-    log_probs: npt.NDArray[np.float32]
-    total: float
-
-
 def _try_cache(
     readings: CacheGridScores,
     log_probs: npt.NDArray[np.float32],
     flatness: float,
     half_life: float | None,
     prior_share: float,
-) -> _Trial:
-    """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence."""
+) -> tuple[CacheConfig, npt.NDArray[np.float32], float]:
+    """Fit a cache's weight by EM; its prior is `prior_share` times the median evidence.
+
+    Returns:
+        The cache, the log-probabilities of the text with it [N], and their sum.
+    """
     config = CacheConfig(
         kind=readings.kind, window=readings.window, flatness=flatness, half_life=half_life, weight=0.5
     )
@@ -222,7 +224,7 @@ def _try_cache(
         both = np.stack([own, np.log(trust * shares + (1 - trust) * np.exp(own))], axis=1)
     config = dataclasses.replace(config, weight=fit_weights(both)[1], prior=prior)
     cached = mix_with_cache(log_probs, readings, config)
-    return _Trial(config, cached, float(cached.sum(dtype=np.float64)))
+    return config, cached, float(cached.sum(dtype=np.float64))
 
 
 def _search_grid(kind: CacheKind, window: int) -> CacheGrid:

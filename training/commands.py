@@ -10,26 +10,24 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from models.checkpoint.load import Checkpoint, load_checkpoint
-from models.checkpoint.manifest import Version, check_name
+from models.checkpoint.manifest import check_name
 from models.checkpoint.precision import FLOAT32, check_precision
 from models.checkpoint.registry import Address, open_registry
 from models.checkpoint.registry_interface import Registry
 from models.errors import InvalidInputError
 from models.files import atomic_writer
 from models.neural.network import resolve_device
-from models.tokenizers import Tokenizer
 from training.console import console_progress
 from training.corpus import read_corpus, read_lines
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
 from training.evaluation.evaluate import (
     CONTEXTS,
-    DEFAULT_WINDOW_TOKENS,
     Context,
     evaluation_facts,
     score_corpus,
@@ -41,60 +39,28 @@ from training.evaluation.published import (
     compare_models,
     evaluation_details,
 )
-from training.evaluation.spelling import DEFAULT_CHECK_WORDS as CHECKED_WORDS
-from training.evaluation.spelling import KINDS, Kind, run_check_task
-from training.mixture import mixture_tokenizer
-from training.model_card import card_notes, fitted_note, overlap_notes
+from training.mixture import mixture_tokenizer, network_recipes, train_mixture
+from training.model_card import overlap_notes
 from training.neural.distributed import Processes, Terminated, exit_on_sigterm, join_processes
 from training.neural.resume import own_version, text_hash
 from training.overlap import overlap_with_files, overlaps
 from training.progress import SILENT, Progress
-from training.publish import RunContext, command_line, publish
+from training.publish import RunContext, publish, published_result
 from training.recipe import Recipe, load_recipe
 from training.scale.engines import require_engine
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
 from training.scale.tables import workspace
 from training.scale.training import EstimationJob, train_out_of_core
-from training.single_model import ResumableRuns
-from training.texts import (
-    EncodedTexts,
-    Texts,
-    encode_texts,
-    read_default_corpus,
-    read_fitting_text,
-    read_texts,
+from training.single_model import (
+    RUNS_FOLDER,
+    ResumableRuns,
+    TrainingInputs,
+    fit_network,
+    in_model_direction,
+    train_single,
 )
+from training.texts import encode_texts, read_default_corpus, read_fitting_text, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
-from training.train import network_recipes, train, train_as_follower
-from training.trained import Trained
-
-
-def training_result(
-    store: Registry, version: Version, trained: Trained, run: RunContext, *, first_notes: Sequence[str]
-) -> dict[str, Any]:
-    """Return the version's address, directory, notes and held-out figures.
-
-    Args:
-        store: registry of the version.
-        version: the published version.
-        trained: the model.
-        run: its training run.
-        first_notes: notes to put before the derived notes.
-    """
-    metrics = json.loads(store.read_file(version, "metrics.json"))
-    notes = [
-        *first_notes,
-        *filter(None, [fitted_note(metrics)]),
-        *card_notes(metrics),
-        *overlap_notes(run.overlap),
-    ]
-    return {
-        "model": version.address,
-        "path": store.location_of(version),
-        "seconds": trained.seconds,
-        "notes": notes,
-        **metrics,
-    }
 
 
 def check_same_command(
@@ -120,21 +86,17 @@ def check_same_command(
         "--device": torch.device(device).type,
         "--resume": resume,
         **_recipe_keys("", recipe),
-        **{
-            name: value
-            for title, part in parts.items()
-            for name, value in _recipe_keys(f"{title}: ", part).items()
-        },
     }
+    for title, part in parts.items():
+        facts |= _recipe_keys(f"{title}: ", part)
     facts_by_rank = _gather_facts(facts, torch=torch.__version__)
     check_agreement(facts_by_rank)
-    versions = {str(process["torch"]) for process in facts_by_rank}
-    return [f"the processes have different versions of torch: {', '.join(sorted(versions))}"][
-        : len(versions) - 1
-    ]
+    versions = sorted({str(process["torch"]) for process in facts_by_rank})
+    note = f"the processes have different versions of torch: {', '.join(versions)}"
+    return [note] if len(versions) > 1 else []
 
 
-def check_same_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -> None:
+def check_same_text(run: RunContext) -> None:
     """Check that all processes train on the same text, tokenised alike.
 
     Raises:
@@ -144,11 +106,11 @@ def check_same_text(texts: Texts, tokenizer: Tokenizer, encoded: EncodedTexts) -
     if Processes.current().count == 1:
         return
     hashes = {
-        "the training text": texts.train.sha256,
-        "the validation text": texts.valid.sha256,
-        "the tokenizer": tokenizer.fingerprint,
-        "the training text in tokens": text_hash(encoded.train),
-        "the validation text in tokens": text_hash(encoded.valid),
+        "the training text": run.texts.train.sha256,
+        "the validation text": run.texts.valid.sha256,
+        "the tokenizer": run.tokenizer.fingerprint,
+        "the training text in tokens": text_hash(run.encoded.train),
+        "the validation text in tokens": text_hash(run.encoded.valid),
     }
     facts_by_rank = _gather_facts({name: f"sha256 {value[:12]}" for name, value in hashes.items()})
     check_agreement(facts_by_rank, shown=1)  # the first difference causes the others
@@ -162,7 +124,12 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
     """
     first = facts_by_rank[0]
     for rank, process in enumerate(facts_by_rank):
-        differences = list(_differences(first["facts"], process["facts"]))
+        own, expected = process["facts"], first["facts"]
+        differences = [
+            f"{name} is {own.get(name)} there and {expected.get(name)} in process 0"
+            for name in {**expected, **own}
+            if own.get(name) != expected.get(name)
+        ]
         if differences:
             listed = "; ".join(differences[:shown])
             more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
@@ -178,13 +145,6 @@ def _gather_facts(facts: Mapping[str, Any], **more: str) -> list[dict[str, Any]]
     return [json.loads(text) for text in Processes.current().gather_texts(json.dumps(own))]
 
 
-def _differences(first: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
-    for name in {**first, **facts}:
-        expected, found = first.get(name), facts.get(name)
-        if expected != found:
-            yield f"{name} is {found} there and {expected} in process 0"
-
-
 def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
     """Flatten a recipe into dotted keys, such as `train.batch_size`, and their values."""
     keys: dict[str, Any] = {}
@@ -195,6 +155,7 @@ def _recipe_keys(prefix: str, recipe: Recipe) -> dict[str, Any]:
 
 
 QUICKSTART_NAME = "mixture"
+_ESTIMATION_FOLDER = "estimation"
 
 
 def run_train(
@@ -232,10 +193,11 @@ def run_train(
     """
     check_name(name)
     recipe = load_recipe(recipe_name, assignments)
-    title = Path(recipe_name).stem
+    files = (corpus, valid, test)
     if scale is not None:
-        target = (open_registry(registry, create=True), name)
-        return _train_out_of_core(recipe, (corpus, valid, test), target, scale, recipe_name=recipe_name)
+        store = open_registry(registry, create=True)
+        return _train_out_of_core(recipe_name, recipe, files, (store, name), scale)
+    title = Path(recipe_name).stem
     networks = network_recipes(title, recipe)  # rejects invalid parts before the text is read
     with exit_on_sigterm(), join_processes(resolve_device(device)) as resolved:
         is_leader = Processes.current().is_leader
@@ -247,33 +209,21 @@ def run_train(
         ):
             runs.notes += check_same_command(recipe, networks, device=str(resolved), resume=resume)
             progress = console_progress() if is_leader else SILENT
-            prepared = _prepare(recipe, store, (corpus, valid, test), device=str(resolved), progress=progress)
-            check_same_text(prepared.run.texts, prepared.run.tokenizer, prepared.run.encoded)
-            if is_leader:
-                return _train_and_publish(
-                    title, recipe, prepared, (store, name), device=str(resolved), runs=runs, progress=progress
-                )
-            run = prepared.run
-            train_as_follower(title, recipe, run.tokenizer, run.encoded, device=str(resolved), runs=runs)
-            return {}
-
-
-def _train_out_of_core(
-    recipe: Recipe,
-    files: Sequence[Sequence[Path]],
-    target: tuple[Registry, str],
-    options: ScaleOptions,
-    *,
-    recipe_name: str,
-) -> dict[str, Any]:
-    """Estimate n-grams with a relational engine, in rank 0 only."""
-    hint = "the same command goes on from the stages that are finished"
-    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: hint):
-        if not Processes.current().is_leader:
-            return {}
-        return train_out_of_core_command(
-            recipe, files, target, options, recipe_name=recipe_name, progress=console_progress()
-        )
+            published, run = _prepare(recipe, store, files, device=str(resolved), progress=progress)
+            check_same_text(run)
+            inputs = TrainingInputs(run.tokenizer, run.encoded, str(resolved), progress, runs)
+            if not is_leader:
+                for part_title, part in networks.items():
+                    texts = in_model_direction(run.encoded, part)
+                    fit_network(part_title, part, inputs._replace(texts=texts))
+                return {}
+            if recipe.family == "mixture":
+                trained = train_mixture(title, recipe, inputs, published)
+            else:
+                trained = train_single(title, recipe, inputs)
+            version = publish(store, name, trained, run)
+            runs.close()
+            return published_result(store, version, trained.seconds, first_notes=runs.notes)
 
 
 @contextlib.contextmanager
@@ -292,17 +242,10 @@ def _resume_hint(hint: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-class _PreparedRun(NamedTuple):
-    """Inputs of training: a mixture's published parts, and the texts with their tokenizer."""
-
-    published: Sequence[Checkpoint]
-    run: RunContext
-
-
 def _prepare(
     recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
-) -> _PreparedRun:
-    """Load published parts, and read and encode the training, validation and test files."""
+) -> tuple[Sequence[Checkpoint], RunContext]:
+    """Load a mixture's published parts, and read and encode the training, validation and test files."""
     part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing is on the CPU
     published = [
         load_checkpoint(store.fetch(store.resolve(address)), device=part_device, precision="float32")
@@ -319,81 +262,40 @@ def _prepare(
         {"valid": texts.valid if valid else None, "test": texts.test if test else None},
         texts.train,
     )
-    return _PreparedRun(published, RunContext(command_line(), tokenizer, texts, encoded, overlap))
+    return published, RunContext(tokenizer, texts, encoded, overlap)
 
 
-def _train_and_publish(
-    title: str,
-    recipe: Recipe,
-    prepared: _PreparedRun,
-    target: tuple[Registry, str],
-    *,
-    device: str,
-    runs: ResumableRuns,
-    progress: Progress,
-) -> dict[str, Any]:
-    published, run = prepared
-    trained = train(
-        title,
-        recipe,
-        run.tokenizer,
-        run.encoded,
-        published=published,
-        device=device,
-        progress=progress,
-        runs=runs,
-    )
-    version = publish(*target, trained, run)
-    runs.close()
-    return training_result(target[0], version, trained, run, first_notes=runs.notes)
-
-
-_RUNS_FOLDER = Path(".runs")
-_ESTIMATION_FOLDER = "estimation"
-
-
-def train_out_of_core_command(
+def _train_out_of_core(
+    recipe_name: str,
     recipe: Recipe,
     files: Sequence[Sequence[Path]],
     target: tuple[Registry, str],
     options: ScaleOptions,
-    *,
-    recipe_name: str,
-    progress: Progress,
 ) -> dict[str, Any]:
-    """Estimate n-grams by the relational plan and publish; remove its stages on success only.
-
-    Args:
-        recipe: of the model.
-        files: for training, validation and test.
-        target: the registry, and the name to publish under.
-        options: the engine and its limits.
-        recipe_name: the recipe's name or path.
-        progress: reports every stage.
-
-    Returns:
-        The same as `run_train`.
-
-    Raises:
-        LanguageModelError: bad input, or the registry refused; nothing is partly published.
-    """
-    check_relational(recipe, options.engine, name=recipe_name)
-    require_engine(options.engine)
-    if options.engine == "duckdb":
-        engine_memory_bytes(options.memory_limit_bytes)  # rejects too small a limit before any text is read
-    store, name = target
-    folder = options.work_dir or store.work_folder / _RUNS_FOLDER / name / _ESTIMATION_FOLDER
-    with exit_on_sigterm(), workspace(folder) as work:
-        job = EstimationJob(Path(recipe_name).stem, recipe, options, work, progress)
-        outcome = train_out_of_core(job, files)
-        version = publish(store, name, outcome.trained, outcome.run)
-        result = training_result(store, version, outcome.trained, outcome.run, first_notes=outcome.notes)
-        work.remove()
-    if options.work_dir is None:
-        with contextlib.suppress(OSError):  # an unfinished network of that name may be there
-            folder.rmdir()
-            folder.parent.rmdir()
-    return result
+    """Estimate n-grams by the relational plan and publish, in rank 0 only; remove its stages on success only."""
+    hint = "the same command goes on from the stages that are finished"
+    with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: hint):
+        if not Processes.current().is_leader:
+            return {}
+        check_relational(recipe, options.engine, name=recipe_name)
+        require_engine(options.engine)
+        if options.engine == "duckdb":
+            engine_memory_bytes(
+                options.memory_limit_bytes
+            )  # rejects too small a limit before any text is read
+        store, name = target
+        folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
+        with workspace(folder) as work:
+            job = EstimationJob(Path(recipe_name).stem, recipe, options, work, console_progress())
+            trained, run, notes = train_out_of_core(job, files)
+            version = publish(store, name, trained, run)
+            result = published_result(store, version, trained.seconds, first_notes=notes)
+            work.remove()
+        if options.work_dir is None:
+            with contextlib.suppress(OSError):  # an unfinished network of that name may be there
+                folder.rmdir()
+                folder.parent.rmdir()
+        return result
 
 
 def run_evaluate(
@@ -410,6 +312,7 @@ def run_evaluate(
     sample: int = DEFAULT_SAMPLE,
     against: str | None = None,
     overlap: Sequence[Path] = (),
+    dynamic: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a published model on files, or on the default corpus's test part.
 
@@ -426,49 +329,63 @@ def run_evaluate(
         sample: maximum number of predictions with full distributions.
         against: the address of a second model to compare with.
         overlap: training files to compare the text with.
+        dynamic: read the text as one stream with a copy of a neural model, in float32, that learns from the
+            text after scoring it.
 
     Raises:
-        LanguageModelError: a model, a file or an option is wrong.
+        LanguageModelError: a model, a file or an option is wrong, or a dynamic model has no gradient.
     """
-    options = _evaluation_options(context, window, sample)
-    store = open_registry(registry)
-    version, baseline = store.resolve(address), None if against is None else store.resolve(against)
-    progress = console_progress()
-    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
-    second = (
-        None
-        if baseline is None
-        else load_checkpoint(store.fetch(baseline), device=device, precision=precision)
-    )
-    if second is not None and baseline is not None:
-        check_comparable(checkpoint, second, (version.address, baseline.address))
+    options = _evaluation_options("stream" if dynamic else context, window, sample)
+    precision = _dynamic_precision(precision) if dynamic else precision
+    store, progress = open_registry(registry), console_progress()
+    checkpoints, addresses = _load_models(store, (address, against), device=device, precision=precision)
+    checkpoint = checkpoints[0]
+    if against is not None:
+        check_comparable(checkpoint, checkpoints[1], (addresses[0], addresses[1]))
     backward = checkpoint.manifest.direction == "backward"
-    if backward and options.context != "sentence":
+    if backward and not dynamic and context != "sentence":
         raise InvalidInputError(
-            f"--context is {context!r}, but {version.address} reads right to left: only 'sentence' is possible",
+            f"--context is {context!r}, but {addresses[0]} reads right to left: only 'sentence' is possible",
             parameter="context",
         )
     texts = _held_out_texts(corpus, options.context, unit, progress)
     encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
     encoded = encoded.reversed() if backward else encoded
-    targets = score_corpus(
-        checkpoint.model, encoded, context=options.context, window=window, progress=progress
-    )
+    entropy = None
+    if dynamic:
+        from training.dynamic_evaluation import dynamic_evaluation  # imports torch
+
+        targets, entropy = dynamic_evaluation(
+            checkpoint.model, encoded, sample=sample if detail else 0, progress=progress
+        )
+    else:
+        targets = score_corpus(
+            checkpoint.model, encoded, context=options.context, window=window, progress=progress
+        )
     if not len(targets.tokens):
         raise InvalidInputError("the text has no token to predict", parameter="corpus")
     result = {
-        "model": version.address,
+        "model": addresses[0],
         "precision": checkpoint.precision,
         **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=options.context)),
         "oov_policy": OOV_POLICY,
     }
+    notes = []
+    if dynamic:
+        notes = ["a copy of the model went on learning from the text as it was scored"]
+        result |= {"dynamic": True, "notes": notes}
     if detail:
-        result["detail"] = evaluation_details(checkpoint, encoded, targets, options, progress=progress)
-    if second is not None and baseline is not None:
-        compared = compare_models(checkpoint, second, encoded, targets, options, progress=progress)
-        result["against"] = {"model": baseline.address, **compared}
+        result["detail"] = evaluation_details(
+            checkpoint, encoded, targets, options, entropy=entropy, progress=progress
+        )
+    if against is not None:
+        compared = compare_models(checkpoint, checkpoints[1], encoded, targets, options, progress=progress)
+        result["against"] = {"model": addresses[1], **compared}
     if overlap:
-        result |= _training_overlap(texts, overlap, unit, progress)
+        sentences = [line for text in texts for line in text.split("\n")]
+        facts = overlap_with_files(sentences, overlap, unit=unit, progress=progress)
+        result["overlap"] = {"training_text": [path.name for path in overlap], **facts}
+        result["notes"] = [*notes, *overlap_notes({"evaluated text": facts})]
     return result
 
 
@@ -483,82 +400,24 @@ def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOpt
     raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
 
 
-def _training_overlap(
-    texts: Sequence[str], files: Sequence[Path], unit: str, progress: Progress
-) -> dict[str, Any]:
-    """Return the text's overlap with training files, and a warning if it is too high."""
-    sentences = [line for text in texts for line in text.split("\n")]
-    overlap = overlap_with_files(sentences, files, unit=unit, progress=progress)
-    return {
-        "overlap": {"training_text": [path.name for path in files], **overlap},
-        "notes": list(overlap_notes({"evaluated text": overlap})),
-    }
-
-
-def run_dynamic_evaluation(
-    address: str,
-    *,
-    corpus: Sequence[Path],
-    registry: Address,
-    unit: str,
-    device: str,
-    precision: str = "auto",
-    detail: bool = False,
-    sample: int = DEFAULT_SAMPLE,
-    overlap: Sequence[Path] = (),
-) -> dict[str, Any]:
-    """Evaluate a published neural model dynamically: a copy learns from the text stream after scoring it.
-
-    Args:
-        address: of the model.
-        corpus: the files.
-        registry: holds the model.
-        unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        device: to compute on.
-        precision: `float32`, or `auto`, which is the same here.
-        detail: add the predictions' entropy, and figures by frequency and position.
-        sample: maximum number of predictions with full distributions.
-        overlap: training files to compare the text with.
-
-    Raises:
-        LanguageModelError: the model has no gradient, or it, a file or an option is wrong.
-    """
-    from training.dynamic_evaluation import SampledEntropies, dynamic_evaluation  # imports torch
-
-    options = _evaluation_options("stream", DEFAULT_WINDOW_TOKENS, sample)
+def _dynamic_precision(precision: str) -> str:
     if check_precision(precision) not in {"auto", FLOAT32}:
         raise InvalidInputError(
             f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
             parameter="precision",
         )
-    store = open_registry(registry)
-    version = store.resolve(address)
-    progress = console_progress()
-    checkpoint = load_checkpoint(store.fetch(version), device=device, precision=FLOAT32)
-    texts = _held_out_texts(corpus, "stream", unit, progress)
-    encoded = encode_corpus(checkpoint.tokenizer, texts, progress=progress)
-    encoded = encoded.reversed() if checkpoint.manifest.direction == "backward" else encoded
-    entropies = SampledEntropies(encoded.num_tokens, sample) if detail else None
-    targets = dynamic_evaluation(checkpoint.model, encoded, entropies=entropies, progress=progress)
-    if not len(targets.tokens):
-        raise InvalidInputError("the text has no token to predict", parameter="corpus")
-    result = {
-        "model": version.address,
-        "precision": checkpoint.precision,
-        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context="stream")),
-        "oov_policy": OOV_POLICY,
-        "dynamic": True,
-        "notes": ["a copy of the model went on learning from the text as it was scored"],
-    }
-    if entropies is not None:
-        entropy = entropies.mean()
-        result["detail"] = evaluation_details(
-            checkpoint, encoded, targets, options, entropy=entropy, progress=progress
-        )
-    if overlap:
-        found = _training_overlap(texts, overlap, unit, progress)
-        result |= {**found, "notes": [*result["notes"], *found["notes"]]}
-    return result
+    return FLOAT32
+
+
+def _load_models(
+    store: Registry, names: Sequence[str | None], *, device: str, precision: str
+) -> tuple[list[Checkpoint], list[str]]:
+    """Load the models that are named; return them and their addresses."""
+    versions = [store.resolve(name) for name in names if name is not None]
+    checkpoints = [
+        load_checkpoint(store.fetch(version), device=device, precision=precision) for version in versions
+    ]
+    return checkpoints, [version.address for version in versions]
 
 
 def run_evaluate_autocomplete(
@@ -597,58 +456,22 @@ def run_evaluate_autocomplete(
         raise InvalidInputError(
             f"--report is {report}, but there is no folder {report.parent}", parameter="report"
         )
-    store = open_registry(registry)
-    addresses = [store.resolve(name) for name in (address, *([against] if against else []))]
-    progress = console_progress()
-    models = [
-        load_checkpoint(store.fetch(version), device=device, precision=precision) for version in addresses
-    ]
+    store, progress = open_registry(registry), console_progress()
+    models, addresses = _load_models(store, (address, against or None), device=device, precision=precision)
     texts = _held_out_texts(corpus, "sentence", unit, progress)
     second = models[1] if against else None
     figures = autocomplete_figures(
         models[0], texts, words=sample, context=context, against=second, progress=progress
     )
-    result = {"model": addresses[0].address, "task": "autocomplete", **figures}
+    result = {"model": addresses[0], "task": "autocomplete", **figures}
     if against:
-        result["against"] = {"model": addresses[1].address, **figures["against"]}
+        result["against"] = {"model": addresses[1], **figures["against"]}
     if report is not None:
         from training.report import autocomplete_page
 
         with atomic_writer(report) as write:
             write(autocomplete_page(result))
     return result
-
-
-def run_evaluate_check(
-    address: str,
-    *,
-    corpus: Sequence[Path],
-    registry: Address,
-    device: str,
-    precision: str = "auto",
-    sample: int = CHECKED_WORDS,
-    kinds: Sequence[Kind] = KINDS,
-    save_calibration: bool = False,
-) -> dict[str, Any]:
-    """Evaluate error checking on errors injected into files, or into the default corpus's test part.
-
-    For the arguments see `training.evaluation.spelling.run_check_task`.
-
-    Raises:
-        LanguageModelError: a model, a file or an option is wrong.
-    """
-    figures = run_check_task(
-        address,
-        corpus=corpus,
-        registry=registry,
-        device=device,
-        precision=precision,
-        sample=sample,
-        kinds=kinds,
-        save_calibration=save_calibration,
-        progress=console_progress(),
-    )
-    return {"task": "check", **figures}
 
 
 def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:

@@ -14,7 +14,7 @@ An encoded corpus is one flat array of the token ids of all sentences, with offs
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -71,16 +71,8 @@ _CHUNK_BYTES = 1 << 20
 _ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 
 
-class Sentences(Protocol):
+class Sentences(Sized, Iterable[str], Protocol):
     """Re-iterable sentences, not necessarily in memory."""
-
-    def __len__(self) -> int:
-        """Return the number of sentences."""
-        ...
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the sentences in order."""
-        ...
 
 
 class Corpus(NamedTuple):
@@ -174,7 +166,12 @@ def read_lines(
         head, newline, tail = chunk.rpartition(b"\n")
         if not newline:
             pending.append(chunk)
-            _check_line(path, pending, offset)
+            if sum(map(len, pending)) > MAX_LINE_BYTES:
+                raise FormatError(
+                    path,
+                    f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}",
+                    hint="give text in lines, one sentence or paragraph each",
+                )
             continue
         block = b"".join([*pending, head])
         yield from _decode(path, block, offset).removesuffix("\r").split("\n")  # its "\n" is cut off
@@ -184,15 +181,6 @@ def read_lines(
         yield _decode(path, last, offset)
     elif offset == 0:
         raise FormatError(path, "is empty (0 bytes)", hint="give a text file")
-
-
-def _check_line(path: Path, pieces: Sequence[bytes], offset: int) -> None:
-    if sum(map(len, pieces)) > MAX_LINE_BYTES:
-        raise FormatError(
-            path,
-            f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}",
-            hint="give text in lines, one sentence or paragraph each",
-        )
 
 
 def _decode(path: Path, block: bytes, offset: int) -> str:

@@ -19,7 +19,7 @@ from models.cache.model import CacheModel
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import check_name, version_address
 from models.checkpoint.write import StorableModel
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.language_model import (
     ContextMatcher,
     LanguageModel,
@@ -52,7 +52,7 @@ from training.mixture_weights import fit_weights, fit_weights_by_context
 from training.ngram.pruning import CompressionSettings
 from training.progress import Progress
 from training.recipe import MixtureSettings, Recipe, merge_tables, parse_recipe, recipe_table
-from training.single_model import ResumableRuns, train_single
+from training.single_model import TrainingInputs, train_single
 from training.static_mixture import id_translation, mix_statically, union_tokenizer
 from training.texts import EncodedTexts
 from training.trained import Figures, Trained, held_out_figures, normalisation_facts, part_title
@@ -134,29 +134,13 @@ TokenLogProbs = npt.NDArray[np.float32]
 _WITHOUT_FEATURES = {NGramModel.family, CacheModel.family}
 
 
-class _Weights(NamedTuple):
-    """Weights λ for all tokens [M], and by context length [C, M], which may be empty."""
-
-    common: tuple[float, ...]
-    by_context: tuple[tuple[float, ...], ...]
-
-
-class _FittedMixture(NamedTuple):
-    """Fitted weights, and the cache around the mixture or, given its index, around one part."""
-
-    weights: _Weights
-    cache: ChosenCache | None
-    cached_part: int | None
-
-
 def mix_dynamically(
     title: str,
     recipe: Recipe,
     parts: Sequence[Trained | Checkpoint],
-    texts: EncodedTexts,
+    inputs: TrainingInputs,
     *,
     began: float,
-    progress: Progress,
 ) -> Trained:
     """Mix models with the weights and the cache that maximise the likelihood of the validation text.
 
@@ -164,9 +148,8 @@ def mix_dynamically(
         title: of the mixture.
         recipe: of the mixture.
         parts: of one vocabulary.
-        texts: encoded in that vocabulary; the training text is not used.
+        inputs: of the run; the training text is not used.
         began: start of the training, by the monotonic clock.
-        progress: reports each pass over a text.
 
     Returns:
         The outermost stage; each stage has the one before it as a part.
@@ -174,14 +157,24 @@ def mix_dynamically(
     Raises:
         InvalidInputError: there is no held-out token, or no part supports the recipe.
     """
-    models = [part.model for part in parts]
+    models, texts, progress = [part.model for part in parts], inputs.texts, inputs.progress
     check_mixing_plan(recipe, [model.family for model in models])
-    readings = {"valid": score_parts(models, texts.valid, recipe, progress=progress)}
-    fitted = _fit(readings["valid"], models, recipe)
+    valid = score_parts(models, texts.valid, recipe, progress=progress)
+    log_probs = [targets.log_probs for targets in valid.targets]
+    cache, cached_part = None, None
+    if valid.caches is not None and recipe.has_cache_inside:  # the inner stage is fitted first
+        cached_part = first_featured_part(models) or 0
+        cache = choose_cache(valid.caches, log_probs[cached_part])
+        log_probs[cached_part] = cache.log_probs
+    weights = _fit_weights(np.stack(log_probs, axis=1), valid.context_lengths, models)
+    if valid.caches is not None and cache is None:
+        cache = choose_cache(valid.caches, _mix(log_probs, weights, valid.context_lengths))
+    readings = {"valid": valid}
     if texts.test is not None:
-        grid = None if fitted.cache is None else grid_of(fitted.cache.config)
+        grid = None if cache is None else grid_of(cache.config)
         readings["test"] = score_parts(models, texts.test, recipe, grid=grid, progress=progress)
-    return _build_stages(title, recipe, parts, readings, fitted, seconds=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return _build_stages(title, recipe, parts, readings, weights, cache, cached_part, seconds=seconds)
 
 
 def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
@@ -207,41 +200,28 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
         )
 
 
-def _fit(valid: PartScores, models: Sequence[LanguageModel[Any]], recipe: Recipe) -> _FittedMixture:
-    """Fit cache and weights, the inner stage first."""
-    parts = [targets.log_probs for targets in valid.targets]
-    cache, cached_part = None, None
-    if valid.caches is not None and recipe.has_cache_inside:
-        cached_part = first_featured_part(models) or 0
-        cache = choose_cache(valid.caches, parts[cached_part])
-        parts[cached_part] = cache.log_probs
-    weights = _fit_weights(np.stack(parts, axis=1), valid.context_lengths, models)
-    if valid.caches is not None and cache is None:
-        cache = choose_cache(valid.caches, _mix(parts, weights, valid.context_lengths))
-    return _FittedMixture(weights, cache, cached_part)
-
-
 def _fit_weights(
     log_probs: TokenLogProbs, lengths: npt.NDArray[np.int64] | None, models: Sequence[LanguageModel[Any]]
-) -> _Weights:
+) -> dict[str, Any]:
+    """Fit λ for all tokens, `weights` [M], and by context length, `weights_by_context` [C, M], if it is given."""
     common = fit_weights(log_probs)
     matcher_index = find_context_matcher(models)
     if lengths is None or matcher_index is None:
-        return _Weights(common, ())
+        return {"weights": list(common)}
     matcher: Any = models[matcher_index]
     table = fit_weights_by_context(
         log_probs, lengths, num_lengths=matcher.num_context_lengths, weights=common
     )
-    return _Weights(common, table)
+    return {"weights": list(common), "weights_by_context": [list(row) for row in table]}
 
 
 def _mix(
-    parts: Sequence[TokenLogProbs], weights: _Weights, lengths: npt.NDArray[np.int64] | None
+    parts: Sequence[TokenLogProbs], weights: Mapping[str, Any], lengths: npt.NDArray[np.int64] | None
 ) -> TokenLogProbs:
     """Mix the parts' log-probabilities [N]; return those of a single part unchanged."""
     if len(parts) == 1:
         return parts[0]
-    table = np.log(np.asarray(weights.by_context or [weights.common]))  # [C, M] or [1, M]
+    table = np.log(np.asarray(weights.get("weights_by_context", [weights["weights"]])))  # [C, M] or [1, M]
     rows = table if lengths is None else table[lengths]
     mixed = np.logaddexp.reduce(np.stack(parts, axis=1) + rows, axis=1)
     return np.asarray(mixed, dtype=np.float32)
@@ -260,12 +240,16 @@ def _build_stages(
     recipe: Recipe,
     parts: Sequence[Trained | Checkpoint],
     readings: Mapping[str, PartScores],
-    fitted: _FittedMixture,
+    weights: dict[str, Any],
+    cache: ChosenCache | None,
+    cached_part: int | None,
     *,
     seconds: float,
 ) -> Trained:
-    """Build the model of each stage, with its figures; return the last one."""
-    weights, cache, cached_part = fitted
+    """Build the model of each stage, with its figures; return the last one.
+
+    The cache is around one part, if its index is given, else around the mixture.
+    """
 
     def figures_of(model: LanguageModel[Any], targets: Mapping[str, CorpusScores]) -> Figures:
         context = recipe.mixture.fitted_context
@@ -298,10 +282,8 @@ def _build_stages(
     has_outer_cache = cache is not None and cached_part is None
     if len(stages) > 1:
         name = f"{title} without cache" if has_outer_cache else title
-        mixed = MixtureModel(
-            [inner.part.model for inner in stages], weights.common, weights_by_context=weights.by_context
-        )
-        stages = [stage(name, mixed, _weight_facts(weights), stages)]
+        mixed = MixtureModel([inner.part.model for inner in stages], **weights)
+        stages = [stage(name, mixed, weights, stages)]
     if cache is not None and cached_part is None:
         model = CacheModel(stages[0].part.model, cache.config)
         stages = [stage(title, model, cache_facts(cache), stages)]
@@ -309,28 +291,10 @@ def _build_stages(
     return whole
 
 
-def _weight_facts(weights: _Weights) -> dict[str, Any]:
-    by_context = {"weights_by_context": [list(row) for row in weights.by_context]}
-    return {"weights": list(weights.common), **(by_context if weights.by_context else {})}
-
-
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
     """Return the facts of a fitted cache for metrics.json; `weights` is the share of the wrapped model."""
-    config, grid = chosen.config, chosen.grid
-    return {
-        "weights": [1 - config.weight],
-        "cache": {
-            **dataclasses.asdict(config),
-            "tried": {
-                "half_lives": list(grid.half_lives),
-                "perplexities_by_flatness": {
-                    f"{flatness:g}": list(row)
-                    for flatness, row in zip(grid.flatnesses, chosen.perplexities, strict=True)
-                },
-                "perplexities_by_prior": {f"{prior:g}": value for prior, value in chosen.priors},
-            },
-        },
-    }
+    config = dataclasses.asdict(chosen.config)
+    return {"weights": [1 - chosen.config.weight], "cache": {**config, "tried": chosen.tried}}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
@@ -349,30 +313,26 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
         )
     if not published:
         return None
-    first = published[0]
+    first, is_static = published[0], settings.kind == "static"
     for part in published:
+        address, problem = version_address(part.path), None
         if part.manifest.direction == "backward":
-            raise InvalidInputError(
-                f"{version_address(part.path)} reads from right to left; a mixture's parts read forward",
-                parameter="mixture.models",
+            problem = f"{address} reads from right to left; a mixture's parts read forward"
+        elif is_static and not isinstance(part.model, NGramModel):
+            problem = (
+                f"mixture.kind is 'static', which mixes n-gram models only; {address} is of the "
+                f"family {part.model.family}"
             )
-    if settings.kind == "static":
-        for part in published:
-            if not isinstance(part.model, NGramModel):
-                raise InvalidInputError(
-                    f"mixture.kind is 'static', which mixes n-gram models only; {version_address(part.path)} is of the "
-                    f"family {part.model.family}",
-                    parameter="mixture.models",
-                )
-        return union_tokenizer([(version_address(part.path), part.tokenizer) for part in published])
-    for part in published:
-        if part.tokenizer.fingerprint != first.tokenizer.fingerprint:
-            raise InvalidInputError(
-                f"{version_address(part.path)} has another tokenizer ({_tokenizer_label(part.tokenizer)}) than "
+        elif not is_static and part.tokenizer.fingerprint != first.tokenizer.fingerprint:
+            problem = (
+                f"{address} has another tokenizer ({_tokenizer_label(part.tokenizer)}) than "
                 f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)}); a dynamic mixture needs "
-                "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer",
-                parameter="mixture.models",
+                "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer"
             )
+        if problem is not None:
+            raise InvalidInputError(problem, parameter="mixture.models")
+    if is_static:
+        return union_tokenizer([(version_address(part.path), part.tokenizer) for part in published])
     return first.tokenizer
 
 
@@ -427,93 +387,81 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
     }
     recipe = parse_recipe(merge_tables(recipe_table(name), {**changes, "seed": mixture.seed}), source=name)
     recipe = recipe.model_copy(update={"corpus": mixture.corpus, "tokenizer": mixture.tokenizer})
+    is_static, problem = mixture.mixture.kind == "static", None
     if recipe.family == "mixture":
-        raise InvalidInputError(
-            f"mixture.recipes names {name!r}, which is itself a mixture", parameter="mixture.recipes"
-        )
-    if recipe.reading_direction == "backward":
-        raise InvalidInputError(
-            f"mixture.recipes names {name!r}, which reads backward; a mixture's parts read forward",
-            parameter="mixture.recipes",
-        )
-    if mixture.mixture.kind == "static" and recipe.family != "ngram":
-        raise InvalidInputError(
+        problem = f"mixture.recipes names {name!r}, which is itself a mixture"
+    elif recipe.reading_direction == "backward":
+        problem = f"mixture.recipes names {name!r}, which reads backward; a mixture's parts read forward"
+    elif is_static and recipe.family != "ngram":
+        problem = (
             f"mixture.kind is 'static', which mixes n-gram models only; {name!r} in mixture.recipes is of the "
-            f"family {recipe.family}",
-            parameter="mixture.recipes",
+            f"family {recipe.family}"
         )
-    if mixture.mixture.kind == "static":
+    if problem is not None:
+        raise InvalidInputError(problem, parameter="mixture.recipes")
+    if is_static:
         uncompressed = {"prune_entropy": 0.0, "quantize_bits": None}
         recipe = recipe.model_copy(update={"ngram": recipe.ngram.model_copy(update=uncompressed)})
     return recipe
 
 
+def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
+    """Return the recipes of the networks that a recipe trains, itself or as parts, by title, in order."""
+    recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
+    return {name: part for name, part in recipes.items() if part.family == "neural"}
+
+
 def train_mixture(
-    title: str,
-    recipe: Recipe,
-    tokenizer: Tokenizer,
-    texts: EncodedTexts,
-    *,
-    published: Sequence[Checkpoint],
-    device: str,
-    progress: Progress,
-    runs: ResumableRuns | None = None,
+    title: str, recipe: Recipe, inputs: TrainingInputs, published: Sequence[Checkpoint]
 ) -> Trained:
     """Train the parts given as recipes, then fit the weights of all parts on the validation text.
+
+    Args:
+        title: of the mixture.
+        recipe: of the mixture.
+        inputs: of the run.
+        published: loaded checkpoints of the published parts, whose tokenizer the texts have.
 
     Raises:
         InvalidInputError: fewer than two parts, a part that is a mixture, or a part of a static
             mixture that is no n-gram model.
-        VocabularyMismatchError: the texts' tokenizer is not that of the published parts.
     """
-    shared = mixture_tokenizer(recipe.mixture, published)
-    if shared is not None and shared.fingerprint != tokenizer.fingerprint:
-        raise VocabularyMismatchError(
-            "the texts were encoded with another tokenizer than the mixture's parts have"
-        )
     unfinished = part_recipes(recipe)  # checks every part before any work
     families = [r.family for r in unfinished.values()]
     check_mixing_plan(recipe, [*families, *(p.model.family for p in published)])
     began = time.monotonic()
-    trained = [
-        train_single(name, part, tokenizer, texts, device=device, progress=progress, runs=runs)
-        for name, part in unfinished.items()
-    ]
-    began -= 0.0 if runs is None else runs.seconds_before
-    parts: list[Trained | Checkpoint] = [*trained, *published]
-    if recipe.mixture.kind == "static":
-        return _mix_statically(title, recipe, tokenizer, texts, parts, began=began, progress=progress)
-    return mix_dynamically(title, recipe, parts, texts, began=began, progress=progress)
+    trained = [train_single(name, part, inputs) for name, part in unfinished.items()]
+    began -= 0.0 if inputs.runs is None else inputs.runs.seconds_before
+    mix = _mix_statically if recipe.mixture.kind == "static" else mix_dynamically
+    return mix(title, recipe, [*trained, *published], inputs, began=began)
 
 
 def _mix_statically(
     title: str,
     recipe: Recipe,
-    tokenizer: Tokenizer,
-    texts: EncodedTexts,
     parts: Sequence[Trained | Checkpoint],
+    inputs: TrainingInputs,
     *,
     began: float,
-    progress: Progress,
 ) -> Trained:
     """Merge n-gram models into one n-gram model, and evaluate it."""
-    settings, vocabulary = recipe.ngram, tokenizer.vocabulary
-    mixed = mix_statically(
+    settings, vocabulary, texts = recipe.ngram, inputs.tokenizer.vocabulary, inputs.texts
+    model, facts = mix_statically(
         [part.model for part in parts if isinstance(part.model, NGramModel)],
         vocabulary,
         texts.valid,
         shrinking=CompressionSettings(settings.prune_entropy, quantise=settings.quantize_bits is not None),
-        progress=progress,
+        progress=inputs.progress,
     )
-    facts = {"weights": list(mixed.weights), **mixed.facts, **normalisation_facts(mixed.model)}
+    facts |= normalisation_facts(model)
     seconds = time.monotonic() - began
-    figures = held_out_figures(mixed.model, texts, progress=progress)
+    figures = held_out_figures(model, texts, progress=inputs.progress)
     part_figures = [
         part.figures
         if isinstance(part, Trained)
         else held_out_figures(
-            part.model, translate_texts(part.model.vocabulary, texts, vocabulary), progress=progress
+            part.model, translate_texts(part.model.vocabulary, texts, vocabulary), progress=inputs.progress
         )
         for part in parts
     ]
-    return Trained(title, recipe, mixed.model, (), facts, figures, seconds, parts, part_figures)
+    return Trained(title, recipe, model, (), facts, figures, seconds, parts, part_figures)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import io
+import json
 import os
 import platform
 import subprocess
@@ -19,28 +20,29 @@ import numpy.typing as npt
 from models.cache.model import CacheModel
 from models.checkpoint.folders import report_write_errors
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.manifest import Version, check_name, version_address
+from models.checkpoint.manifest import Direction, Version, check_name, version_address
 from models.checkpoint.registry_interface import Registry
-from models.checkpoint.write import CheckpointDescription, write_checkpoint
+from models.checkpoint.write import CheckpointDescription, StorableModel, write_checkpoint
 from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
+from training.corpus import Corpus, EncodedCorpus, StreamedCorpus
 from training.evaluation.breakdown import token_counts
 from training.evaluation.published import COUNTS_FILE, int8_facts
-from training.model_card import CardData, model_card_files
-from training.progress import Silent
+from training.model_card import card_notes, fitted_note, model_card_files, overlap_notes
+from training.progress import HistoryRecord, Silent
 from training.recipe import Recipe
 from training.texts import EncodedTexts, Texts
 from training.trained import Trained, part_title
 
 _LIBRARIES = ("gramophone-lm", "torch", "numpy", "numba", "sentencepiece")
-_GOLDEN_SENTENCES = 4
+GOLDEN_SENTENCES = 4
+"""Number of inputs of the self-test."""
 
 
 class RunContext(NamedTuple):
     """Inputs shared by all models of one run.
 
     Attributes:
-        argv: the command line.
         tokenizer: of all models.
         texts: the sentences.
         encoded: the texts in ids.
@@ -48,7 +50,6 @@ class RunContext(NamedTuple):
         token_counts: counts of each token in a training text not in memory [V], int64.
     """
 
-    argv: Sequence[str]
     tokenizer: Tokenizer
     texts: Texts
     encoded: EncodedTexts
@@ -95,6 +96,33 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
     return version
 
 
+def published_result(
+    registry: Registry, version: Version, seconds: float, *, first_notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the address, directory, notes and figures of a published version, as commands print them.
+
+    Args:
+        registry: of the version.
+        version: the published version.
+        seconds: time taken.
+        first_notes: notes to put before those that follow from the figures.
+    """
+    metrics = json.loads(registry.read_file(version, "metrics.json"))
+    notes = [
+        *first_notes,
+        *filter(None, [fitted_note(metrics)]),
+        *card_notes(metrics),
+        *overlap_notes(metrics.get("overlap", {})),
+    ]
+    return {
+        "model": version.address,
+        "path": registry.location_of(version),
+        "seconds": seconds,
+        "notes": notes,
+        **metrics,
+    }
+
+
 def describe_model(
     name: str, trained: Trained, run: RunContext, *, part_names: Sequence[str] = ()
 ) -> CheckpointDescription:
@@ -107,13 +135,12 @@ def describe_model(
         part_names: of its parts; by default, their titles or addresses.
     """
     parts = _part_figures(trained, part_names)
-    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     metrics = {
         **trained.figures,
         **trained.facts,
         "context": trained.context,
         "data": {
-            split: {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
+            split: corpus_facts(corpus)
             for split, corpus in run.texts._asdict().items()
             if corpus is not None and len(corpus.sentences)
         },
@@ -125,29 +152,53 @@ def describe_model(
     }
     provenance = {
         "recipe": trained.recipe.model_dump(mode="json"),
-        "argv": list(run.argv),
         "seed": trained.recipe.seed,
         "seconds": round(trained.seconds, 3),
-        **environment_facts(),
     }
-    valid = run.encoded.valid
-    golden = [valid.sentence(i).tolist() for i in range(min(_GOLDEN_SENTENCES, valid.num_sentences))]
-    card = model_card_files(
-        CardData(
-            name=name,
-            family=trained.model.family,
-            created=created,
-            parameters=trained.model.num_parameters,
-            vocab_size=len(trained.model.vocabulary),
-            tokenizer=run.tokenizer.kind,
-            metrics=metrics,
-            provenance=provenance,
-            histories={p.title: p.history for p in _with_parts(trained) if p.history},
-            direction=trained.direction,
-        )
+    return describe_checkpoint(
+        name,
+        trained.model,
+        run.tokenizer,
+        metrics=metrics,
+        provenance=provenance,
+        golden=golden_sentences(run.encoded.valid),
+        direction=trained.recipe.reading_direction,
+        histories={p.title: p.history for p in _with_parts(trained) if p.history},
+        extra_files=_token_counts(run),
     )
-    extra_files = {**card, **_token_counts(run)}
-    return CheckpointDescription(created, metrics, provenance, golden, extra_files, trained.direction)
+
+
+def describe_checkpoint(
+    name: str,
+    model: StorableModel[Any],
+    tokenizer: Tokenizer,
+    *,
+    metrics: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    golden: Sequence[Sequence[int]],
+    direction: Direction,
+    histories: Mapping[str, Sequence[HistoryRecord]] = MappingProxyType({}),
+    extra_files: Mapping[str, bytes] = MappingProxyType({}),
+) -> CheckpointDescription:
+    """Describe a model made now by this program: add its card, the command line and the environment.
+
+    For the arguments see `CheckpointDescription` and `model_card_files`.
+    """
+    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    provenance = {**provenance, "argv": ["gramophone", *sys.argv[1:]], **_environment_facts()}
+    description = CheckpointDescription(created, metrics, provenance, golden, extra_files, direction)
+    card = model_card_files(name, model, tokenizer.kind, description, histories)
+    return description._replace(card={**card, **extra_files})
+
+
+def golden_sentences(text: EncodedCorpus) -> list[list[int]]:
+    """Return the first sentences of a held-out text, as inputs of the self-test."""
+    return [text.sentence(i).tolist() for i in range(min(GOLDEN_SENTENCES, text.num_sentences))]
+
+
+def corpus_facts(corpus: Corpus | StreamedCorpus) -> dict[str, Any]:
+    """Return the hash, files and size of a text."""
+    return {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
 
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -172,7 +223,7 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
 def _int8_facts(trained: Trained, run: RunContext) -> dict[str, Any]:
     """Measure the cost of int8 on the validation text."""
     valid = run.encoded.valid
-    text = valid.reversed() if trained.direction == "backward" else valid
+    text = valid.reversed() if trained.recipe.reading_direction == "backward" else valid
     return int8_facts(trained.model, text, context=trained.context, progress=Silent())
 
 
@@ -231,7 +282,7 @@ def _with_parts(trained: Trained) -> list[Trained]:
     ]
 
 
-def environment_facts() -> dict[str, Any]:
+def _environment_facts() -> dict[str, Any]:
     """Describe the code and the machine, for provenance."""
     return {
         "libraries": {library: _version_of(library) for library in _LIBRARIES},
@@ -261,8 +312,3 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None
-
-
-def command_line() -> list[str]:
-    """Return the command line, for provenance."""
-    return ["gramophone", *sys.argv[1:]]

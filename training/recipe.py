@@ -5,7 +5,7 @@ value given.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
 from training.neural.settings import TrainSettings
 from training.ngram.counts import threshold_problem
-from training.ngram.smoothing.choice import SMOOTHING_OF_KEY, WITH_DISCOUNTS, SmoothingName
+from training.ngram.estimate import SMOOTHING_OF_KEY, WITH_DISCOUNTS, SmoothingName
 from training.ngram.smoothing.jelinek_mercer import MAX_BUCKETS
 from training.ngram.smoothing.kneser_ney import DiscountSource
 from training.tokenizer import TokenizerSettings
@@ -34,77 +34,63 @@ def refuse_unused_keys(recipe: "Recipe", *, source: str) -> None:
     Raises:
         InvalidInputError: a key has no effect; the message names it and the condition for an effect.
     """
+    unused = next(_unused_keys(recipe), None)
+    if unused is not None:
+        key, problem = unused
+        raise InvalidInputError(f"recipe {source}: {problem}", parameter=key)
+
+
+def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
+    """Yield each key without an effect, and a sentence with the condition for one."""
     if recipe.cache.model_fields_set and not recipe.mixture.cache:
         key = min(recipe.cache.model_fields_set)
-        raise InvalidInputError(
-            f"recipe {source}: cache.{key} acts with mixture.cache=true only, given {getattr(recipe.cache, key)}",
-            parameter=f"cache.{key}",
-        )
-    if recipe.direction is not None:
-        _check_direction_key(recipe, source)
+        given = getattr(recipe.cache, key)
+        yield f"cache.{key}", f"cache.{key} acts with mixture.cache=true only, given {given}"
+    is_set_twice = recipe.direction is not None and "direction" in recipe.ngram.model_fields_set
+    if recipe.direction is not None and recipe.family == "mixture":
+        problem = "direction acts on the families ngram and neural, a mixture's parts read forward"
+        yield "direction", f"{problem}, given {recipe.direction}"
+    elif is_set_twice and recipe.ngram.direction != recipe.direction:
+        problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
+        yield "direction", f"{problem}; set one of them"
     if recipe.family == "ngram":
-        _check_smoothing_keys(recipe, source)
+        yield from _unused_smoothing_keys(recipe.ngram)
     elif recipe.family == "neural":
-        _check_network_keys(recipe, source)
-    elif recipe.family == "mixture" and not recipe.mixture.recipes:
-        _check_published_part_keys(recipe, source)
+        yield from _unused_network_keys(recipe)
+    elif not recipe.mixture.recipes:
+        yield from _unused_part_keys(recipe)
 
 
-def _check_direction_key(recipe: "Recipe", source: str) -> None:
-    if recipe.family == "mixture":
-        raise InvalidInputError(
-            f"recipe {source}: direction acts on the families ngram and neural, a mixture's parts read forward, "
-            f"given {recipe.direction}",
-            parameter="direction",
-        )
-    if "direction" in recipe.ngram.model_fields_set and recipe.ngram.direction != recipe.direction:
-        raise InvalidInputError(
-            f"recipe {source}: ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}; "
-            "set one of them",
-            parameter="direction",
-        )
-
-
-def _check_network_keys(recipe: "Recipe", source: str) -> None:
+def _unused_network_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
     for table, problem in (("neural", recipe.neural.unused_key()), ("train", recipe.train.unused_key())):
         if problem is not None:
-            raise InvalidInputError(
-                f"recipe {source}: {table}.{problem}", parameter=f"{table}.{problem.split()[0]}"
-            )
+            yield f"{table}.{problem.split()[0]}", f"{table}.{problem}"
     neural = recipe.neural
-    if "dropout_start" in recipe.train.model_fields_set and not (
-        neural.dropout or neural.of_inputs or neural.between_layers
-    ):
-        raise InvalidInputError(
-            f"recipe {source}: train.dropout_start acts with neural.dropout above 0 only, given {neural.dropout}",
-            parameter="train.dropout_start",
-        )
-    mismatch = recipe.train.problem_with(recipe.neural.output)
+    drops = neural.dropout or neural.of_inputs or neural.between_layers
+    if "dropout_start" in recipe.train.model_fields_set and not drops:
+        problem = f"train.dropout_start acts with neural.dropout above 0 only, given {neural.dropout}"
+        yield "train.dropout_start", problem
+    mismatch = recipe.train.problem_with(neural.output)
     if mismatch is not None:
-        raise InvalidInputError(f"recipe {source}: {mismatch}", parameter="train.loss")
+        yield "train.loss", mismatch
 
 
-def _check_smoothing_keys(recipe: "Recipe", source: str) -> None:
+def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:
     for key, smoothing in SMOOTHING_OF_KEY.items():
-        if key in recipe.ngram.model_fields_set and recipe.ngram.smoothing != smoothing:
-            raise InvalidInputError(
-                f"recipe {source}: ngram.{key} acts with ngram.smoothing={smoothing} only, "
-                f"given {getattr(recipe.ngram, key)} with {recipe.ngram.smoothing}",
-                parameter=f"ngram.{key}",
-            )
+        if key in ngram.model_fields_set and ngram.smoothing != smoothing:
+            given = f"given {getattr(ngram, key)} with {ngram.smoothing}"
+            yield f"ngram.{key}", f"ngram.{key} acts with ngram.smoothing={smoothing} only, {given}"
 
 
-def _check_published_part_keys(recipe: "Recipe", source: str) -> None:
+def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
+    """Yield the n-gram settings that cannot act on published parts."""
     kind = recipe.mixture.kind
     acting = _STATIC_MIXTURE_KEYS if kind == "static" else frozenset()
     for key in type(recipe.ngram).model_fields:
         if key in recipe.ngram.model_fields_set - acting:
             also = "; with mixture.kind=static it would" if key in _STATIC_MIXTURE_KEYS else ""
-            raise InvalidInputError(
-                f"recipe {source}: ngram.{key} cannot act on a {kind} mixture of published models, "
-                f"given {getattr(recipe.ngram, key)!r}{also}",
-                parameter=f"ngram.{key}",
-            )
+            problem = f"ngram.{key} cannot act on a {kind} mixture of published models"
+            yield f"ngram.{key}", f"{problem}, given {getattr(recipe.ngram, key)!r}{also}"
 
 
 _MUST_BE = {
@@ -129,25 +115,16 @@ _SHOWN_CHARACTERS = 200
 _LISTS = {"ngram.prune": "a list such as [0, 0, 1]", "mixture.recipes": 'a list such as ["ngram", "lstm"]'}
 
 
-def recipe_error(error: ValidationError, recipe: type[BaseModel], *, source: str) -> InvalidInputError:
-    """Convert the first validation error to an `InvalidInputError`.
-
-    Args:
-        error: of validating the table.
-        recipe: class of the whole recipe.
-        source: the recipe's name.
-    """
+def _recipe_error(error: ValidationError, source: str) -> InvalidInputError:
+    """Convert the first validation error."""
     first = error.errors()[0]
     path = [part for part in first["loc"] if isinstance(part, str)]  # without list indices
     key = ".".join(path)
     if first["type"] == "extra_forbidden":
-        problem = f"there is no such key; {_known_keys(recipe, path[:-1])}"
+        problem = f"there is no such key; {_known_keys(path[:-1])}"
     else:
         problem = _problem(key, first["type"], first["msg"], first.get("ctx", {}))
-        if first["type"] not in {
-            "missing",
-            "value_error",
-        }:  # messages of our validators name the value where it helps
+        if first["type"] not in {"missing", "value_error"}:  # our validators name the value where it helps
             problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
     return InvalidInputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
 
@@ -167,8 +144,8 @@ def _plain_limit(limit: Any) -> Any:
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
-def _known_keys(recipe: type[BaseModel], table: Sequence[str]) -> str:
-    model: Any = recipe
+def _known_keys(table: Sequence[str]) -> str:
+    model: Any = Recipe
     for name in table:
         model = model.model_fields[name].annotation
     subject = f"[{'.'.join(table)}] has" if table else "a recipe has"
@@ -178,19 +155,21 @@ def _known_keys(recipe: type[BaseModel], table: Sequence[str]) -> str:
 Family = Literal["ngram", "neural", "mixture"]
 
 
-class CorpusSettings(BaseModel):
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CorpusSettings(_Table):
     """The `[corpus]` table.
 
     Attributes:
         unit: `line`, one sentence a line; `paragraph`, paragraphs to split into sentences.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     unit: Literal["line", "paragraph"] = "line"
 
 
-class NGramSettings(BaseModel):
+class NGramSettings(_Table):
     """The `[ngram]` table.
 
     Attributes:
@@ -208,8 +187,6 @@ class NGramSettings(BaseModel):
         quantize_bits: bits of a stored probability or back-off weight; None keeps them exact.
         direction: `forward`, predict a word from the words before it; `backward`, from those after it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     order: int = Field(default=5, ge=1, le=20)
     smoothing: SmoothingName = "modified-kneser-ney"
@@ -240,7 +217,7 @@ class NGramSettings(BaseModel):
         return prune
 
 
-class MixtureSettings(BaseModel):
+class MixtureSettings(_Table):
     """The `[mixture]` table: its parts, whose weights are fitted on the validation text.
 
     Attributes:
@@ -257,8 +234,6 @@ class MixtureSettings(BaseModel):
             the state is carried across lines. None: `stream` with a cache, else `sentence`.
         cache: add a cache of the last tokens, see `[cache]`; then a single part is enough.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["dynamic", "static"] = "dynamic"
     recipes: tuple[str, ...] = ()
@@ -288,7 +263,7 @@ class MixtureSettings(BaseModel):
         return self.context or ("stream" if self.cache else "sentence")
 
 
-class CacheSettings(BaseModel):
+class CacheSettings(_Table):
     """The `[cache]` table, for a mixture with a cache; θ, half-life and λ are fitted on the validation text.
 
     Attributes:
@@ -297,13 +272,11 @@ class CacheSettings(BaseModel):
             provides them, or that `neural` part alone, before it is mixed with the other parts.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     window: int = Field(default=10_000, ge=1, le=MAX_WINDOW)
     around: Literal["mixture", "neural"] = "mixture"
 
 
-class Recipe(BaseModel):
+class Recipe(_Table):
     """Settings of a training run.
 
     Attributes:
@@ -312,8 +285,6 @@ class Recipe(BaseModel):
         direction: `backward` for a model that predicts a word from the words after it;
             `ngram.direction` is equivalent for n-gram models.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     family: Family
     seed: int = Field(default=1, ge=0, lt=2**63)
@@ -393,7 +364,7 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
     try:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
-        raise recipe_error(error, Recipe, source=source) from None
+        raise _recipe_error(error, source) from None
     refuse_unused_keys(recipe, source=source)
     return recipe
 

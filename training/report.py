@@ -1,8 +1,8 @@
 """HTML reports of a training run and of `gramophone evaluate --task autocomplete`."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from models.report import (
     ACCENT,
@@ -30,14 +30,20 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
     minutes = [record.seconds / 60 for record in history]
     millions = [record.tokens / 1e6 for record in history]
     pictures = [
-        Picture(
-            _learning_curve("Perplexity over time", history, minutes, "minutes of training"),
+        _perplexity_curve(
+            "Perplexity over time",
             "Training text is scored with dropout and by weights that change, validation text without: it may "
             "be lower. Validation that rises while training falls is overfitting.",
+            history,
+            minutes,
+            "minutes of training",
         ),
-        Picture(
-            _learning_curve("Perplexity over tokens", history, millions, "million tokens seen"),
+        _perplexity_curve(
+            "Perplexity over tokens",
             "The same by the amount of text: what a faster or slower machine has to do with it is taken out.",
+            history,
+            millions,
+            "million tokens seen",
         ),
         _curve(
             "Learning rate",
@@ -108,45 +114,44 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
         axes.set_xticks([0, 25, 50, 75, 100])
         axes.set_xlabel("per cent of values")
 
-    height = max(HEIGHT, 1.5 + 0.42 * len(gates))
-    if all(gate["gate"] == "|h|" for gate in gates):
-        return Picture(
-            draw_svg("Saturated outputs", draw, height=height, grid="x"),
-            "Absolute outputs of layers with tanh: above 0.9 it is flat and lets hardly any gradient through.",
-        )
-    return Picture(
-        draw_svg("Saturated gates", draw, height=height, grid="x"),
+    title = "Saturated gates"
+    caption = (
         "Values near 0 or 1 let hardly any gradient through. A forget gate often above 0.9 remembers; one "
-        "mostly below 0.1 reads single tokens.",
+        "mostly below 0.1 reads single tokens."
     )
-
-
-def _learning_curve(title: str, history: Sequence[HistoryRecord], along: Sequence[float], label: str) -> str:
-    def draw(axes: Any) -> None:
-        axes.plot(
-            along,
-            [_exp(r.train_loss) for r in history],
-            color=QUIET,
-            linewidth=1.2,
-            label="training (smoothed)",
+    if all(gate["gate"] == "|h|" for gate in gates):
+        title = "Saturated outputs"
+        caption = (
+            "Absolute outputs of layers with tanh: above 0.9 it is flat and lets hardly any gradient through."
         )
-        held_out = [
-            (x, r.valid_perplexity) for x, r in zip(along, history, strict=True) if r.valid_perplexity
-        ]
-        if held_out:
-            axes.plot(
-                *zip(*held_out, strict=True), color=ACCENT, marker="o", markersize=3.5, label="validation"
-            )
-            best = min(held_out, key=lambda point: point[1])
-            axes.annotate(
-                f"{best[1]:,.1f}", best, textcoords="offset points", xytext=(2, 7), ha="right", color=ACCENT
-            )
-        axes.set_yscale("log")
-        plain_log_ticks(axes.yaxis)
+    height = max(HEIGHT, 1.5 + 0.42 * len(gates))
+    return Picture(draw_svg(title, draw, height=height, grid="x"), caption)
+
+
+def plot_perplexity(axes: Any, history: Sequence[HistoryRecord], along: Sequence[float]) -> None:
+    """Draw training and validation perplexity along times or amounts of text, one per record."""
+    training = [math.exp(min(r.train_loss, 30.0)) for r in history]
+    axes.plot(along, training, color=QUIET, linewidth=1.2, label="training (smoothed)")
+    held_out = [(x, r.valid_perplexity) for x, r in zip(along, history, strict=True) if r.valid_perplexity]
+    if held_out:
+        axes.plot(*zip(*held_out, strict=True), color=ACCENT, marker="o", markersize=3.5, label="validation")
+        best = min(held_out, key=lambda point: point[1])  # the point of the published weights
+        axes.annotate(
+            f"{best[1]:,.1f}", best, textcoords="offset points", xytext=(2, 7), ha="right", color=ACCENT
+        )
+    axes.set_yscale("log")
+    plain_log_ticks(axes.yaxis)
+
+
+def _perplexity_curve(
+    title: str, caption: str, history: Sequence[HistoryRecord], along: Sequence[float], label: str
+) -> Picture:
+    def draw(axes: Any) -> None:
+        plot_perplexity(axes, history, along)
         axes.set_xlabel(label)
         axes.set_ylabel("per token (log scale)")
 
-    return draw_svg(title, draw)
+    return Picture(draw_svg(title, draw), caption)
 
 
 def _curve(
@@ -185,10 +190,6 @@ def _field(history: Sequence[HistoryRecord], name: str) -> list[float] | None:
     return None if all(map(math.isnan, known)) else known
 
 
-def _exp(loss: float) -> float:
-    return math.exp(min(loss, 30.0))
-
-
 REPORT_FILE = "report.html"
 
 _FIGURES = {
@@ -211,69 +212,63 @@ _STOP_REASONS = {
 }
 
 
-class ReportData(NamedTuple):
-    """Data of a training report.
+def report_page(
+    name: str,
+    introduction: str,
+    metrics: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    history: Sequence[HistoryRecord],
+) -> bytes:
+    """Write the training report as HTML bytes.
 
-    Attributes:
+    Args:
         name: the model's name.
         introduction: a sentence that describes the model.
         metrics: as in metrics.json; missing values are not shown.
         provenance: as in provenance.json; likewise.
         history: the trainer's records.
     """
-
-    name: str
-    introduction: str
-    metrics: Mapping[str, Any]
-    provenance: Mapping[str, Any]
-    history: Sequence[HistoryRecord]
-
-
-def report_page(data: ReportData) -> bytes:
-    """Write the training report as HTML bytes."""
-    diagnostics = data.metrics.get("diagnostics", {})
+    diagnostics = metrics.get("diagnostics", {})
     inside: list[Picture] = []
     if any(diagnostics.get("gradient_by_lag", ())):
-        inside.append(gradient_picture({data.name: diagnostics["gradient_by_lag"]}))
+        inside.append(gradient_picture({name: diagnostics["gradient_by_lag"]}))
     if diagnostics.get("gate_saturation"):
         inside.append(gate_picture(diagnostics["gate_saturation"]))
     sections = [
-        Section("", "tiles", list(_training_summary(data))),
-        Section("Held-out figures", "tables", _training_figures(data.metrics)),
-        Section("Training", "pictures", history_pictures(data.history)),
+        Section("", "tiles", list(_training_summary(metrics, provenance.get("seconds"), history))),
+        Section("Held-out figures", "tables", _training_figures(metrics)),
+        Section("Training", "pictures", history_pictures(history)),
         Section("Inside the network", "pictures", inside),
-        Section("Recipe", "tables", _recipe(data.provenance.get("recipe") or {})),
+        Section("Recipe", "tables", _recipe(provenance.get("recipe") or {})),
     ]
-    return render_page(data.name, f"{data.name}: training report", data.introduction, sections)
+    return render_page(name, f"{name}: training report", introduction, sections)
 
 
-def _training_summary(data: ReportData) -> Iterator[tuple[str, str]]:
+def _training_summary(
+    metrics: Mapping[str, Any], seconds: float | None, history: Sequence[HistoryRecord]
+) -> Iterator[tuple[str, str]]:
     for split, label in (("valid", "validation"), ("test", "test")):
-        if figures := data.metrics.get(split):
-            yield f"perplexity per word, {label} text", _number(figures["word_perplexity"], 2)
-    if (seconds := data.provenance.get("seconds")) is not None:
+        if figures := metrics.get(split):
+            yield f"perplexity per word, {label} text", format_number(figures["word_perplexity"], 2)
+    if seconds is not None:
         yield "training time", f"{seconds / 60:,.1f} min" if seconds >= 60 else f"{seconds:,.1f} s"
-    if data.history:
-        last = data.history[-1]
+    if history:
+        last = history[-1]
         yield "training tokens seen", f"{last.tokens / 1e6:,.2f} M"
         yield "updates", f"{last.step:,}"
         yield "epochs begun", f"{last.epoch + 1:,}"
-    if stopped := data.metrics.get("stopped"):
+    if stopped := metrics.get("stopped"):
         yield "ended by", _STOP_REASONS.get(stopped, str(stopped))
 
 
 def _training_figures(metrics: Mapping[str, Any]) -> list[Table]:
     splits = {split: metrics[split] for split in ("valid", "test") if metrics.get(split)}
-    if not splits:
-        return []
-    shown = {
-        key: entry for key, entry in _FIGURES.items() if any(key in figures for figures in splits.values())
-    }
     rows = [
-        (label, *(_number(f.get(key), digits) for f in splits.values()))
-        for key, (label, digits) in shown.items()
+        (label, *(format_number(figures.get(key), digits) for figures in splits.values()))
+        for key, (label, digits) in _FIGURES.items()
+        if any(key in figures for figures in splits.values())
     ]
-    return [Table(["", *splits], rows)]
+    return [Table(["", *splits], rows)] if splits else []
 
 
 def _recipe(recipe: Mapping[str, Any]) -> list[Table]:
@@ -290,8 +285,14 @@ def _recipe(recipe: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "infinite" if value is None else f"{value:,.{digits}f}"
+_MAX_PLAIN = 1e9
+
+
+def format_number(value: float | None, digits: int = 1) -> str:
+    """Format a figure with `digits` decimals; from 10⁹, such as some perplexities, in exponent notation."""
+    if value is None:
+        return "infinite"
+    return f"{value:,.{digits}f}" if abs(value) < _MAX_PLAIN else f"{value:.3g}"
 
 
 def _plain(value: Any) -> str:
@@ -396,21 +397,32 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
     return [_recall(models), _precision(models), _phrases(models)]
 
 
+def _plot_pairs(
+    axes: Any,
+    models: Sequence[Mapping[str, Any]],
+    names: Mapping[str, str],
+    points: Callable[[Mapping[str, Any], str], Iterable[tuple[float, float]]],
+) -> None:
+    """Draw two curves per model, with names by key and the points of a model's key in per cent."""
+    for number, model in enumerate(models):
+        for (key, name), colour in zip(names.items(), (ACCENT, SECOND), strict=True):
+            label = None if number else name
+            axes.plot(
+                *zip(*points(model, key), strict=True), color=colour, label=label, **_line_style(number)
+            )
+    axes.set_ylim(0, 103)
+
+
 def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
     """Draw recall by letters typed; the second model's curves are dashed."""
 
     def draw(axes: Any) -> None:
-        for number, model in enumerate(models):
-            rows = model["recall_by_letters"]
-            for (key, name), colour in zip(_LISTS.items(), (ACCENT, SECOND), strict=True):
-                axes.plot(
-                    [row["letters"] for row in rows],
-                    [100 * row[key] for row in rows],
-                    color=colour,
-                    label=None if number else name,
-                    **_line_style(number),
-                )
-        axes.set_ylim(0, 103)
+        _plot_pairs(
+            axes,
+            models,
+            _LISTS,
+            lambda model, key: [(row["letters"], 100 * row[key]) for row in model["recall_by_letters"]],
+        )
         axes.set_xlabel("letters typed")
         axes.set_ylabel("per cent of words")
 
@@ -424,19 +436,12 @@ def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
 def _precision(models: Sequence[Mapping[str, Any]]) -> Picture:
     """Draw the precision of shown first completions by coverage."""
 
+    def points(model: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
+        return [(100 * row["coverage"], 100 * row["precision"]) for row in model["acceptance"][key]]
+
     def draw(axes: Any) -> None:
-        for number, model in enumerate(models):
-            for (key, name), colour in zip(_POSITIONS.items(), (ACCENT, SECOND), strict=True):
-                rows = model["acceptance"][key]
-                axes.plot(
-                    [100 * row["coverage"] for row in rows],
-                    [100 * row["precision"] for row in rows],
-                    color=colour,
-                    label=None if number else name,
-                    **_line_style(number),
-                )
+        _plot_pairs(axes, models, _POSITIONS, points)
         axes.set_xlim(0, 100)
-        axes.set_ylim(0, 103)
         axes.set_xlabel("shown at so many per cent of the places")
         axes.set_ylabel("per cent right")
 

@@ -5,21 +5,18 @@ folder, which one process locks at a time; the system releases the lock when the
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from models.checkpoint.folders import locked_folder as lock_folder
 from models.checkpoint.folders import report_write_errors
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
-from models.vocabulary import Vocabulary
-from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import make_smoothing
+from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
 from training.recipe import Recipe
 from training.texts import EncodedTexts
@@ -42,38 +39,22 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
         InvalidInputError: `busy`.
         RegistryError: the file system refused.
     """
-    with report_write_errors(folder):
-        descriptor = _lock(folder, busy)
-        while not _is_current(folder, descriptor):  # its last holder removed it after it was opened
-            os.close(descriptor)
-            descriptor = _lock(folder, busy)
-    try:
+    with contextlib.ExitStack() as locks:
+        with report_write_errors(folder):
+            is_current = False
+            while not is_current:  # the folder's last holder removed it after it was opened
+                folder.mkdir(parents=True, exist_ok=True)
+                try:
+                    descriptor = locks.enter_context(lock_folder(folder, wait=False))
+                except BlockingIOError:
+                    raise busy from None
+                is_current = folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())
         yield
-    finally:
-        os.close(descriptor)
 
 
-def _lock(folder: Path, busy: InvalidInputError) -> int:
-    """Open and lock a folder; return its descriptor."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise busy from None
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+RUNS_FOLDER = ".runs"
+"""Folder of unfinished runs in a registry's work folder."""
 
-
-def _is_current(folder: Path, descriptor: int) -> bool:
-    """Return whether an open folder still is the folder at its path."""
-    return folder.exists() and os.path.samestat(os.fstat(descriptor), folder.stat())
-
-
-_RUNS_FOLDER = ".runs"
 _STATE_FILE = "state.pt"
 
 
@@ -95,14 +76,14 @@ class ResumableRuns:
         self.notes: list[str] = []
         self.seconds_before = 0.0
         self._name = name
-        self._folder = folder / _RUNS_FOLDER / name
+        self._folder = folder / RUNS_FOLDER / name
         self._interrupted = False
 
     def state_file(self, title: str) -> Path:
         """Return the path of the state of the run with this title."""
         return self._folder / title / _STATE_FILE
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Prevent other processes from training a model of this name.
 
@@ -116,8 +97,14 @@ class ResumableRuns:
             parameter="name",
         )
         with locked_folder(self._folder, busy=busy):
-            if not self.resume:
-                self._remove_states()
+            unwanted = [] if self.resume else self._states()
+            if unwanted:
+                titles = ", ".join(path.parent.name for path in unwanted)
+                self.notes.append(
+                    f"an unfinished training ({titles}) was removed; with --resume it would have gone on"
+                )
+            for path in unwanted:
+                shutil.rmtree(path.parent, ignore_errors=True)
             try:
                 yield
             finally:
@@ -146,45 +133,43 @@ class ResumableRuns:
     def _states(self) -> list[Path]:
         return sorted(self._folder.glob(f"*/{_STATE_FILE}"))
 
-    def _remove_states(self) -> None:
-        if states := self._states():
-            titles = ", ".join(path.parent.name for path in states)
-            self.notes.append(
-                f"an unfinished training ({titles}) was removed; with --resume it would have gone on"
-            )
-        for path in states:
-            shutil.rmtree(path.parent, ignore_errors=True)
+
+class TrainingInputs(NamedTuple):
+    """Inputs common to every training of a run.
+
+    Attributes:
+        tokenizer: of the texts.
+        texts: for training, validation and test.
+        device: `cpu` or `cuda`; n-gram models are estimated on the CPU.
+        progress: reports every stage.
+        runs: saved states of networks, for resuming.
+    """
+
+    tokenizer: Tokenizer
+    texts: EncodedTexts
+    device: str
+    progress: Progress
+    runs: ResumableRuns | None = None
 
 
-def train_single(
-    title: str,
-    recipe: Recipe,
-    tokenizer: Tokenizer,
-    texts: EncodedTexts,
-    *,
-    device: str,
-    progress: Progress,
-    runs: ResumableRuns | None = None,
-) -> Trained:
-    """Train a model other than a mixture; see `training.train.train` for the arguments."""
-    if recipe.family == "ngram":
-        return train_ngram(title, recipe, tokenizer, texts, progress=progress)
-    return train_neural(title, recipe, tokenizer, texts, device=device, progress=progress, runs=runs)
-
-
-def train_ngram(
-    title: str, recipe: Recipe, tokenizer: Tokenizer, texts: EncodedTexts, *, progress: Progress
-) -> Trained:
-    """Estimate an n-gram model; parameters of its smoothing are fitted on the validation text.
+def train_single(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
+    """Train a model other than a mixture, and evaluate it on the validation and test texts.
 
     A backward model is an ordinary model of reversed sentences, and is evaluated on them.
     """
+    inputs = inputs._replace(texts=in_model_direction(inputs.texts, recipe))
+    train = _train_ngram if recipe.family == "ngram" else _train_neural
+    trained = train(title, recipe, inputs)
+    return trained._replace(figures=held_out_figures(trained.model, inputs.texts, progress=inputs.progress))
+
+
+def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
+    """Estimate an n-gram model; parameters of its smoothing are fitted on the validation text."""
     began = time.monotonic()
     settings = recipe.ngram
-    texts = in_model_direction(texts, recipe)
     result = estimate(
-        texts.train,
-        tokenizer.vocabulary,
+        inputs.texts.train,
+        inputs.tokenizer.vocabulary,
         order=settings.order,
         smoothing=make_smoothing(
             settings.smoothing, k=settings.k, buckets=settings.buckets, discounts=settings.discounts
@@ -192,8 +177,8 @@ def train_ngram(
         prune=settings.prune,
         prune_entropy=settings.prune_entropy,
         quantise=settings.quantize_bits is not None,
-        held_out=texts.valid,
-        progress=progress,
+        held_out=inputs.texts.valid,
+        progress=inputs.progress,
     )
     facts = {
         "ngrams": list(result.num_ngrams),
@@ -203,62 +188,30 @@ def train_ngram(
         **result.facts,
         **normalisation_facts(result.model),
     }
-    seconds = time.monotonic() - began
-    figures = held_out_figures(result.model, texts, progress=progress)
-    return Trained(title, recipe, result.model, (), facts, figures, seconds)
+    return Trained(title, recipe, result.model, (), facts, {}, time.monotonic() - began)
 
 
-def train_neural(
-    title: str,
-    recipe: Recipe,
-    tokenizer: Tokenizer,
-    texts: EncodedTexts,
-    *,
-    device: str,
-    progress: Progress,
-    runs: ResumableRuns | None = None,
-) -> Trained:
-    """Train a neural model; a backward model is an ordinary model of reversed sentences."""
+def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
     from training.neural.diagnostics import diagnose, normaliser_facts
     from training.neural.embeddings import embedding_facts, read_embeddings  # imports torch
 
-    texts = in_model_direction(texts, recipe)
     began = time.monotonic()
-    path, vocabulary = recipe.train.embeddings, tokenizer.vocabulary
+    path, vocabulary = recipe.train.embeddings, inputs.tokenizer.vocabulary
     embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
-    result = fit_network(
-        title,
-        recipe,
-        vocabulary,
-        texts,
-        device=device,
-        progress=progress,
-        runs=runs,
-        embeddings=embeddings,
-    )
+    result = fit_network(title, recipe, inputs, embeddings=embeddings)
     seconds = time.monotonic() - began + result.seconds_before
-    diagnostics = diagnose(result.model.network, texts.valid)
     facts = {
         "stopped": result.stopped,
-        "device": device,
-        "diagnostics": diagnostics,
+        "device": inputs.device,
+        "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **embedding_facts(path, embeddings),
-        **normaliser_facts(result.model, texts.valid),
+        **normaliser_facts(result.model, inputs.texts.valid),
     }
-    figures = held_out_figures(result.model, texts, progress=progress)
-    return Trained(title, recipe, result.model, result.history, facts, figures, seconds)
+    return Trained(title, recipe, result.model, result.history, facts, {}, seconds)
 
 
 def fit_network(
-    title: str,
-    recipe: Recipe,
-    vocabulary: Vocabulary,
-    texts: EncodedTexts,
-    *,
-    device: str,
-    progress: Progress,
-    runs: ResumableRuns | None,
-    embeddings: "Embeddings | None" = None,
+    title: str, recipe: Recipe, inputs: TrainingInputs, *, embeddings: "Embeddings | None" = None
 ) -> "TrainingResult":
     """Train a recipe's network without evaluating it; the texts are in reading order.
 
@@ -266,15 +219,16 @@ def fit_network(
     """
     from training.neural.trainer import train_network
 
+    runs = inputs.runs
     result = train_network(
-        texts.train,
-        texts.valid,
-        vocabulary,
+        inputs.texts.train,
+        inputs.texts.valid,
+        inputs.tokenizer.vocabulary,
         network=recipe.neural,
         settings=recipe.train,
         seed=recipe.seed,
-        device=device,
-        progress=progress,
+        device=inputs.device,
+        progress=inputs.progress,
         embeddings=embeddings,
         state_file=None if runs is None else runs.state_file(title),
         resume=runs is not None and runs.resume,

@@ -43,21 +43,6 @@ from training.progress import Progress
 IntArray: TypeAlias = npt.NDArray[np.int32]
 
 
-class _NGramUnion(NamedTuple):
-    """Union of the parts' n-grams by order, and the index in it of each part's n-grams, by part and order."""
-
-    ngrams: list[NGrams]
-    indices: list[list[IntArray]]
-
-
-class _PartNGrams(NamedTuple):
-    """A part's n-grams of one order: indices in the union, probabilities, back-off weights [n each]."""
-
-    indices: IntArray
-    probs: DoubleArray
-    backoffs: DoubleArray
-
-
 class _PartScores(NamedTuple):
     """Scores of the union's n-grams of one order [n] and their contexts [m] by a part; see `ContextMasses`."""
 
@@ -88,14 +73,15 @@ def interpolate_models(
         VocabularyMismatchError: the parts' vocabularies differ in size.
     """
     _check(parts, weights)
-    ngrams_by_order, indices = _unite(parts)
+    same_ids = parts[0][0][0].words
+    ngrams_by_order, indices = _unite(parts, [same_ids for _ in parts], len(same_ids))
     trie = link(ngrams_by_order)
     rows = [BackoffRows(trie) for _ in parts]
     mixture = BackoffRows(trie)
     weights_by_order: list[NGramWeights] = []
     for length, ngrams in enumerate(ngrams_by_order, start=1):
         part_scores = [
-            _score_part(part_rows, ngrams, length, _part_ngrams(part, part_indices, length))
+            _score_part(part_rows, ngrams, length, part, part_indices)
             for part_rows, part, part_indices in zip(rows, parts, indices, strict=True)
         ]
         mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*part_scores, strict=True)))
@@ -131,18 +117,29 @@ def _check(parts: Sequence[Orders], weights: Sequence[float]) -> None:
         )
 
 
-def _unite(parts: Sequence[Orders]) -> _NGramUnion:
-    """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and the word."""
-    vocab_size = len(parts[0][0][0].words)
-    ngrams = [parts[0][0][0]]
-    indices: list[list[IntArray]] = [[ngrams[0].words] for _ in parts]
+def _unite(
+    parts: Sequence[Orders], ids: Sequence[IntArray], vocab_size: int
+) -> tuple[list[NGrams], list[list[IntArray]]]:
+    """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and the word.
+
+    Args:
+        parts: n-grams of the orders 1, 2, … of each model.
+        ids: the union's id of each word, by part.
+        vocab_size: of the union.
+
+    Returns:
+        The union by order, and the index in it of each part's n-grams, by part and order.
+    """
+    nowhere = np.zeros(vocab_size, dtype=np.int32)
+    ngrams = [NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere)]
+    indices = [[own] for own in ids]
     for length in range(2, max(map(len, parts)) + 1):
         longer = [
             (part[length - 1][0], own)
             for part, own in zip(parts, indices, strict=True)
             if len(part) >= length
         ]
-        keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + n.words for n, own in longer]
+        keys = [own[-1][n.prefixes].astype(np.int64) * vocab_size + own[0][n.words] for n, own in longer]
         merged = _merge_keys(keys)
         suffixes = np.full(len(merged), -1, dtype=np.int32)
         for (part_ngrams, own), key in zip(longer, keys, strict=True):
@@ -151,7 +148,7 @@ def _unite(parts: Sequence[Orders]) -> _NGramUnion:
             suffixes[own[-1][listed]] = own[-2][part_ngrams.suffixes[listed]]
         prefixes, words = np.divmod(merged, vocab_size)
         ngrams.append(NGrams(words.astype(np.int32), prefixes.astype(np.int32), suffixes))
-    return _NGramUnion(ngrams, indices)
+    return ngrams, indices
 
 
 def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
@@ -162,29 +159,20 @@ def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return together[is_new]
 
 
-def _part_ngrams(part: Orders, indices: Sequence[IntArray], length: int) -> _PartNGrams:
-    if length > len(part):
-        return _PartNGrams(np.zeros(0, dtype=np.int32), np.zeros(0), np.zeros(0))
-    weights = part[length - 1][1]
-    probs = from_log10(weights.log10_probs)
-    return _PartNGrams(
-        indices[length - 1],
-        probs,
-        from_log10(weights.log10_backoffs) if length < len(part) else np.ones(len(probs)),
-    )
-
-
-def _score_part(rows: BackoffRows, ngrams: NGrams, length: int, own: _PartNGrams) -> _PartScores:
+def _score_part(
+    rows: BackoffRows, ngrams: NGrams, length: int, part: Orders, indices: Sequence[IntArray]
+) -> _PartScores:
     """Score the union's n-grams of one length with a part, and add them to the part's rows."""
     nothing = np.zeros(0)
     context = ContextMasses(nothing, nothing, nothing)
-    probs = np.zeros(len(ngrams.words))
+    probs, backoffs = np.zeros(len(ngrams.words)), np.ones(len(ngrams.words))
     if length > 1:
         context = rows.contexts(ngrams, length)
         probs = rows.backoffs[rows.trie.nodes(length - 1)][ngrams.prefixes] * context.lower
-    probs[own.indices] = own.probs
-    backoffs = np.ones(len(probs))
-    backoffs[own.indices] = own.backoffs
+    if length <= len(part):
+        probs[indices[length - 1]] = from_log10(part[length - 1][1].log10_probs)
+    if length < len(part):
+        backoffs[indices[length - 1]] = from_log10(part[length - 1][1].log10_backoffs)
     rows.add_order(ngrams, length, probs, left=context.unlisted if length > 1 else 0.0)
     rows.set_backoffs(length, backoffs)
     return _PartScores(probs, *context)
@@ -255,44 +243,17 @@ def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, 
         ids: the new id of each word, all different [V].
         vocab_size: of the larger vocabulary.
     """
-    weights = orders[0][1]
-    probs = np.full(vocab_size, -np.inf, dtype=np.float32)
-    probs[ids] = weights.log10_probs
-    backoffs = np.zeros(vocab_size, dtype=np.float32)
-    if len(orders) > 1:
-        backoffs[ids] = weights.log10_backoffs
-    nowhere = np.zeros(vocab_size, dtype=np.int32)
-    remapped = [
-        (NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere), NGramWeights(probs, backoffs)),
-    ]
-    new_indices = ids  # new index of each n-gram of the previous order
-    for ngrams, weights in orders[1:]:
-        shorter = new_indices
-        words, prefixes = ids[ngrams.words], shorter[ngrams.prefixes]
-        rank = np.argsort(prefixes.astype(np.int64) * vocab_size + words, kind="stable")
-        new_indices = np.empty_like(rank, dtype=np.int32)
-        new_indices[rank] = np.arange(len(rank), dtype=np.int32)
-        suffixes = np.where(ngrams.suffixes >= 0, shorter[ngrams.suffixes], np.int32(-1))
-        moved = NGrams(words[rank], prefixes[rank], suffixes[rank])
-        log10_backoffs = weights.log10_backoffs
-        if len(log10_backoffs):
-            log10_backoffs = log10_backoffs[rank]
-        remapped.append((moved, NGramWeights(weights.log10_probs[rank], log10_backoffs)))
+    ngrams_by_order, (indices,) = _unite([orders], [ids], vocab_size)
+    remapped = []
+    for ngrams, rows, (_, weights) in zip(ngrams_by_order, indices, orders, strict=True):
+        probs = np.full(len(ngrams.words), -np.inf, dtype=np.float32)
+        probs[rows] = weights.log10_probs
+        backoffs = weights.log10_backoffs
+        if len(backoffs):  # the highest order has none
+            backoffs = np.zeros(len(ngrams.words), dtype=np.float32)
+            backoffs[rows] = weights.log10_backoffs
+        remapped.append((ngrams, NGramWeights(probs, backoffs)))
     return remapped
-
-
-class StaticMixture(NamedTuple):
-    """A static mixture and its fitted weights.
-
-    Attributes:
-        model: the merged model.
-        weights: of the parts, by EM.
-        facts: numbers of n-grams by order from 1, and those before pruning.
-    """
-
-    model: NGramModel
-    weights: tuple[float, ...]
-    facts: dict[str, Any]
 
 
 def mix_statically(
@@ -302,7 +263,7 @@ def mix_statically(
     *,
     shrinking: CompressionSettings = NO_COMPRESSION,
     progress: Progress,
-) -> StaticMixture:
+) -> tuple[NGramModel, dict[str, Any]]:
     """Mix n-gram models into one, with weights that maximise the likelihood of held-out text.
 
     Args:
@@ -311,6 +272,10 @@ def mix_statically(
         held_out: sentences in the mixture's vocabulary.
         shrinking: pruning and quantisation of the merged model.
         progress: reports each stage.
+
+    Returns:
+        The merged model, and facts: `weights` of the parts, numbers of n-grams by order from 1, and those
+        before pruning.
 
     Raises:
         InvalidInputError: there is no held-out token, or the model cannot be compressed as requested.
@@ -322,8 +287,8 @@ def mix_statically(
     orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     progress.finish()
     normalised = all(part.normalised for part in parts)
-    compressed = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
-    return StaticMixture(compressed.model, weights, compressed.facts)
+    model, _, facts = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    return model, {"weights": list(weights), **facts}
 
 
 def _over_vocabulary(vocabulary: Vocabulary, part: NGramModel) -> NGramModel:

@@ -3,7 +3,7 @@
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Literal
 
@@ -16,8 +16,8 @@ from models.tokenizers import (
     CharacterTokenizer,
     SentencePieceTokenizer,
     Tokenizer,
+    WordSplitter,
     WordTokenizer,
-    make_word_splitter,
 )
 from models.vocabulary import CONTROL_TOKENS, UNK, Vocabulary
 from models.word_index import WordCounter, measure_text
@@ -79,7 +79,7 @@ def learn_tokenizer(
         InvalidInputError: the text does not yield such a vocabulary; the message names the limit.
     """
     if settings.kind == "word":
-        words = _count_words(settings, sentences, progress)
+        words = _count_tokens(settings, sentences, progress)
         if settings.marked_unknown == "unknown":
             words = {word: count for word, count in words.items() if word != CONTROL_TOKENS[UNK]}
         return WordTokenizer(
@@ -89,7 +89,7 @@ def learn_tokenizer(
             marked_unknown=settings.marked_unknown,
         )
     if settings.kind == "char":
-        characters = _count_items(sentences, len(sentences), "counting characters", progress)
+        characters = _count_tokens(settings, sentences, progress)
         return CharacterTokenizer(Vocabulary(_most_frequent(characters, settings)))
     return _learn_pieces(settings, sentences, progress)
 
@@ -128,31 +128,24 @@ def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _count_words(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
-    """Count words, in one compiled pass unless the tokenizer has a pattern."""
-    if settings.pattern is not None:
-        split = make_word_splitter(settings.pattern, lowercase=settings.lowercase)
-        return _count_items((split(s) for s in sentences), len(sentences), "counting words", progress)
+def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
+    """Count characters, or words: in one compiled pass unless the tokenizer has a pattern."""
+    split: Callable[[str], Iterable[str]] | None = None
+    if settings.kind == "char":
+        split = str
+    elif settings.pattern is not None:
+        split = WordSplitter(settings.pattern, lowercase=settings.lowercase)
+    counts: Counter[str] = Counter()
     words = WordCounter()
-    progress.start("counting words", len(sentences))
+    progress.start(f"counting {'characters' if settings.kind == 'char' else 'words'}", len(sentences))
     for batch in batches(sentences):
-        words.add([s.lower() for s in batch] if settings.lowercase else batch)
+        if split is not None:
+            counts.update(chain.from_iterable(map(split, batch)))
+        else:
+            words.add([s.lower() for s in batch] if settings.lowercase else batch)
         progress.advance(len(batch))
     progress.finish()
-    return words.counts()
-
-
-def _count_items(
-    sequences: Iterable[Iterable[str]], total: int, description: str, progress: Progress
-) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    progress.start(description, total)
-    for number, sequence in enumerate(sequences, start=1):
-        counts.update(sequence)
-        if number % _BATCH == 0:
-            progress.advance(_BATCH)
-    progress.finish()
-    return counts
+    return words.counts() if split is None else counts
 
 
 def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.checkpoint.load import Checkpoint
-from models.checkpoint.manifest import Direction, version_address
+from models.checkpoint.manifest import version_address
 from models.checkpoint.write import StorableModel
 from models.language_model import LanguageModel
 from models.ngram.model import NGramModel, NGramState
@@ -25,51 +25,32 @@ _CONTEXTS_BY_LENGTH = 100
 _BATCH = 8
 
 
-class RowSums(NamedTuple):
-    """Sums of the next-token probabilities after sampled contexts.
+def row_sum_facts(model: NGramModel) -> dict[str, Any]:
+    """Sum next-token probabilities after the empty context, `<s>`, and a hundred contexts of each length.
 
-    Attributes:
-        contexts: number of contexts.
-        largest_deviation: the largest |Σp − 1|.
+    Returns:
+        For metrics.json: the number of `contexts`, the `largest_deviation` |Σp − 1|, and `normalised`, whether
+        all sums are 1 up to rounding.
     """
-
-    contexts: int
-    largest_deviation: float
-
-    @property
-    def normalised(self) -> bool:
-        """Whether all sums are 1 up to rounding."""
-        return self.largest_deviation <= SUM_TOLERANCE
-
-    def as_facts(self) -> dict[str, Any]:
-        """Return the figures for metrics.json."""
-        return {**self._asdict(), "normalised": self.normalised}
-
-
-def measure_row_sums(model: NGramModel) -> RowSums:
-    """Sum next-token probabilities after the empty context, `<s>`, and a hundred contexts of each length."""
     states = np.concatenate([[0, model.automaton.initial], *_sample_states(model)]).astype(np.int32)
     worst = 0.0
     for begin in range(0, len(states), _BATCH):
         rows = np.exp(model.next_log_probs(NGramState(states[begin : begin + _BATCH])), dtype=np.float64)
         worst = max(worst, float(np.abs(rows.sum(axis=1) - 1).max()))
-    return RowSums(len(states), worst)
+    return {"contexts": len(states), "largest_deviation": worst, "normalised": worst <= SUM_TOLERANCE}
 
 
 def _sample_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
     """Yield evenly spread states of each length, except those after `</s>`, which nothing follows."""
     automaton = model.automaton
     for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
-        arcs = np.flatnonzero(~_is_end(automaton.words[begin:end])) + begin
+        words = automaton.words[begin:end].reshape(
+            end - begin, -1
+        )  # [n, 1]; quantised: bytes from the low one [n, 3]
+        is_end = (words == np.array([EOS, 0, 0])[: words.shape[1]]).all(axis=1)
+        arcs = np.flatnonzero(~is_end) + begin
         chosen = np.linspace(0, len(arcs) - 1, min(len(arcs), _CONTEXTS_BY_LENGTH)).astype(np.int64)
         yield arcs[chosen] + 1  # arc i leads to state i + 1
-
-
-def _is_end(words: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Return whether each word is `</s>` [n]; a quantised model's words are little-endian bytes [n, 3]."""
-    ends: npt.NDArray[np.bool_]
-    ends = words == EOS if words.ndim == 1 else np.all(words == np.array([EOS, 0, 0], np.uint8), axis=1)
-    return ends
 
 
 Figures: TypeAlias = dict[str, dict[str, Any]]
@@ -101,11 +82,6 @@ class Trained(NamedTuple):
     part_figures: Sequence[Figures] = ()
 
     @property
-    def direction(self) -> Direction:
-        """The model's reading direction."""
-        return self.recipe.reading_direction
-
-    @property
     def context(self) -> Context:
         """The context of the figures."""
         return self.recipe.mixture.fitted_context if self.recipe.family == "mixture" else "sentence"
@@ -120,7 +96,7 @@ def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
     """Measure the row sums of an unnormalised n-gram model; empty for other models."""
     if not isinstance(model, NGramModel) or model.normalised:
         return {}
-    return {"normalisation": measure_row_sums(model).as_facts()}
+    return {"normalisation": row_sum_facts(model)}
 
 
 def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
 from models.arrays import FloatArray
-from models.kernels.math import exp
+from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen
+from models.kernels.math import exp, fold_lanes
 
 SEGMENT_TOKENS = 2_048
 """Tokens of a window whose weights are summed together; a multiple of `SUM_LANES`."""
@@ -99,12 +99,7 @@ def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
     for block in range(len(weight_blocks)):
         for lane in range(SUM_LANES):
             lanes[lane] += weight_blocks[block, lane] * decay_blocks[block, lane]
-    width = SUM_LANES
-    while width > 1:
-        width //= 2
-        for lane in range(width):
-            lanes[lane] += lanes[lane + width]
-    return np.float64(lanes[0])
+    return np.float64(fold_lanes(lanes))
 
 
 _MATRIX = types.Array(types.float32, 2, "C", readonly=True)
@@ -273,16 +268,11 @@ def mix_row(
         out[token] = mix_log_prob(log_probs[token], share, weight)
 
 
-VECTOR_LANES = 16
+VECTOR_LANES = VECTOR_WIDTH
 """Unit of the vectors' width: a multiple of it."""
 
 _TILE_SIDE = 4  # queries and keys of one tile: its 4 x 4 sums fill the registers
 _KEYS_PER_BLOCK = 32  # keys that stay in the nearest cache for all queries
-
-_codegen: Any = _cgutils
-_LANE_VECTOR = ir.VectorType(ir.FloatType(), VECTOR_LANES)
-_FMA_TYPE = ir.FunctionType(_LANE_VECTOR, [_LANE_VECTOR] * 3)
-_ROWS = types.Array(types.float32, 2, "C", readonly=True)
 
 
 def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
@@ -315,7 +305,6 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             index = arguments[1].type
-            fused = _codegen.get_or_insert_function(builder.module, _FMA_TYPE, "llvm.fma.v16f32")
 
             def constant(value: int) -> Any:
                 return ir.Constant(index, value)
@@ -327,17 +316,17 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
                 return [builder.gep(array.data, [builder.mul(number, width)]) for number in numbers]
 
             def lanes(vector: Any, offset: Any) -> Any:
-                address = builder.bitcast(builder.gep(vector, [offset]), _LANE_VECTOR.as_pointer())
+                address = builder.bitcast(builder.gep(vector, [offset]), FLOAT_VECTOR.as_pointer())
                 return builder.load(address, align=4)
 
             query_rows, key_rows = vectors(0, rows), vectors(2, columns)
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
             steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_LANES))
             sums = [
-                _codegen.alloca_once_value(builder, ir.Constant(_LANE_VECTOR, None))
+                codegen.alloca_once_value(builder, ir.Constant(FLOAT_VECTOR, None))
                 for _ in range(rows * columns)
             ]
-            with _codegen.for_range(builder, steps, intp=index) as loop:
+            with codegen.for_range(builder, steps, intp=index) as loop:
                 offset = builder.mul(loop.index, constant(VECTOR_LANES))
                 key_lanes = [lanes(key_row, offset) for key_row in key_rows]
                 for row, query_row in enumerate(query_rows):
@@ -346,7 +335,7 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
                         key_lanes, sums[row * columns : (row + 1) * columns], strict=True
                     ):
                         builder.store(
-                            builder.call(fused, [query_lanes, key_vector, builder.load(total)]), total
+                            call_llvm(builder, "fma", query_lanes, key_vector, builder.load(total)), total
                         )
             totals = _fold_lanes(builder, [builder.load(total) for total in sums])
             # the first product goes to row `query` and column `column` of `out`
@@ -369,7 +358,7 @@ _tile_1x4: Any = _tile_intrinsic(1, _TILE_SIDE)
 _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 
-@numba.njit([types.void(_ROWS, _ROWS, types.int64, types.float32[:, ::1])], nogil=True, cache=True)
+@numba.njit([types.void(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1])], nogil=True, cache=True)
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
     """Inner products of queries [Q, W] and keys [N, W], into `out[:, column : column + N]`.
 
@@ -402,9 +391,6 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
                     _tile_4x4(queries, row, keys, key, out, column + key)
 
 
-_FEATURES = types.Array(types.float32, 2, "C", readonly=True)
-
-
 def padded_width(width: int) -> int:
     """Numbers in a unit vector of features of a width: the next multiple of `VECTOR_LANES`."""
     return -(-width // VECTOR_LANES) * VECTOR_LANES
@@ -421,7 +407,7 @@ def to_unit_vectors(features: FloatArray) -> FloatArray:
     return units
 
 
-@numba.njit([types.void(_FEATURES, types.float32[:, ::1])], nogil=True, cache=True)
+@numba.njit([types.void(_MATRIX, types.float32[:, ::1])], nogil=True, cache=True)
 def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
     for row in range(len(features)):
         square = 0.0

@@ -49,12 +49,6 @@ class CacheShares(NamedTuple):
     history: History
 
 
-def extend_history(history: History, tokens: TokenIds, features: FloatArray) -> History:
-    """The history after tokens [T], each with the unit vector before it [T, W]; `<s>` is never remembered."""
-    is_stored = tokens != BOS
-    return history.appended(tokens[is_stored], features[is_stored])
-
-
 def score_with_history(
     history: History, tokens: TokenIds, features: FloatArray, *, decay: SimilarityDecay
 ) -> CacheShares:
@@ -284,7 +278,8 @@ class CacheModel:
             for row, count in enumerate(counts):
                 ids, vectors = segment[row, :count], to_unit_vectors(features[row, :count])
                 if not want.scores:
-                    histories[row] = extend_history(histories[row], ids, vectors)
+                    is_stored = ids != BOS
+                    histories[row] = histories[row].appended(ids[is_stored], vectors[is_stored])
                     continue
                 scored = score_with_history(histories[row], ids, vectors, decay=self._decay)
                 histories[row] = scored.history

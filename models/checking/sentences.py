@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds
 from models.completion.text import JOINERS
-from models.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer, make_word_splitter
+from models.tokenizers import CharacterTokenizer, Tokenizer, WordSplitter, WordTokenizer
 from models.vocabulary import EOS, UNK
 
 Indices = npt.NDArray[np.int64]
@@ -166,7 +166,7 @@ class WordSentenceSplitter(SentenceSplitter):
     def __init__(self, tokenizer: WordTokenizer) -> None:
         super().__init__(tokenizer)
         self.lowercase = tokenizer.lowercase
-        self._split = make_word_splitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
+        self._split = WordSplitter(tokenizer.pattern, lowercase=tokenizer.lowercase)
 
     def sentence(self, line: str, offset: int = 0) -> Sentence:
         """One line, which begins so many characters into its text."""

@@ -59,8 +59,8 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder's lock, which the system drops when the process dies, however it dies.
+def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[int]:
+    """Hold a folder's lock, which the system drops when the process dies; its descriptor is what is yielded.
 
     Raises:
         BlockingIOError: it is not waited for, and another holds it.
@@ -68,7 +68,7 @@ def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

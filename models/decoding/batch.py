@@ -119,18 +119,7 @@ class SequenceBatch:
     def rows(self) -> KernelRows:
         """Arrays for the choice of the next token, as compiled decoding takes them."""
         table, banned = self.table, self._banned()
-        return KernelRows(
-            table.numbers,
-            table.bias_ids.values,
-            table.bias_values,
-            table.bias_ids.spans,
-            banned.values,
-            banned.spans,
-            table.prompt_ids.values,
-            table.prompt_ids.spans,
-            self.history,
-            self.lengths,
-        )
+        return KernelRows(table.numbers, *table.bias, *banned, *table.prompt_ids, self.history, self.lengths)
 
     def uniform_numbers(self) -> Float64s:
         """The number in [0, 1) that each row's next token is drawn by [R]."""

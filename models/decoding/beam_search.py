@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
-from models.arrays import FloatArray, TokenIds
+from models.arrays import FloatArray
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import KernelRows, buffers_for
 from models.decoding.sampling import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE, adjust_scores, insert_sorted
@@ -26,38 +25,24 @@ from models.language_model import TopTokens
 from models.vocabulary import EOS
 
 
-class BeamExtensions(NamedTuple):
-    """Beams with one more token, the best first; of equal ones the earlier beam, then the smaller id.
-
-    Attributes:
-        beams: which beam of those given [k].
-        tokens: its new token [k].
-        totals: its score with that [k].
-    """
-
-    beams: TokenIds
-    tokens: TokenIds
-    totals: npt.NDArray[np.float64]
-
-
-def best_extensions(
+def _best_extensions(
     log_probs: FloatArray,
     rows: KernelRows,
+    beams: Sequence["Beam"],
     *,
-    members: Sequence[int],
-    totals: Sequence[float],
     count: int,
     penalties: Mapping[int, float],
-) -> BeamExtensions:
-    """The best extensions of M beams by any token.
+) -> list[tuple[int, int, float]]:
+    """The best extensions of beams by any token, as beam, token and score with the token.
+
+    The best comes first; of equal ones the earlier beam, then the smaller id.
 
     Args:
         log_probs: a model's own [R, V]; they are not changed.
         rows: the rules of all R rows.
-        members: each beam's row [M].
-        totals: each beam's score so far [M].
+        beams: what to extend.
         count: how many extensions, if so many are possible.
-        penalties: what to subtract from the score of a token while ranking; the totals given have it not.
+        penalties: what to subtract from the score of a token while ranking; scores have it not.
     """
     indices = np.empty(count, np.int64)
     ranks = np.full(count, -np.inf)
@@ -65,8 +50,8 @@ def best_extensions(
     _rank_extensions(
         np.ascontiguousarray(log_probs),
         rows,
-        np.array(members, np.int64),
-        np.array(totals),
+        np.array([beam.row for beam in beams], np.int64),
+        np.array([beam.total for beam in beams]),
         np.fromiter(penalties.keys(), np.int64, len(penalties)),
         np.fromiter(penalties.values(), np.float64, len(penalties)),
         buffers_for(width),
@@ -74,9 +59,10 @@ def best_extensions(
         ranks,
     )
     possible = ranks > -np.inf
-    beams, tokens = np.divmod(indices[possible], width)
-    back = np.array([penalties.get(token, 0.0) for token in tokens.tolist()]) if penalties else 0.0
-    return BeamExtensions(beams, tokens, ranks[possible] + back)
+    pairs = zip(indices[possible].tolist(), ranks[possible].tolist(), strict=True)
+    return [
+        (index // width, index % width, rank + penalties.get(index % width, 0.0)) for index, rank in pairs
+    ]
 
 
 @numba.njit(
@@ -254,18 +240,11 @@ class BeamSearch:
         Returns:
             The tokens taken, `</s>` among them.
         """
-        extensions = best_extensions(
-            log_probs,
-            rows,
-            members=[beam.row for beam in group.live],
-            totals=[beam.total for beam in group.live],
-            count=2 * self._size,
-            penalties=shunned,
-        )
+        extensions = _best_extensions(log_probs, rows, group.live, count=2 * self._size, penalties=shunned)
         before, group.live = group.live, []
         taken = []
         full = self._steps == self._parameters.max_tokens
-        for rank, (index, token, total) in enumerate(zip(*(a.tolist() for a in extensions), strict=True)):
+        for rank, (index, token, total) in enumerate(extensions):
             beam = before[index]
             top = None if tops is None else TopTokens(tops.ids[beam.row], tops.log_probs[beam.row])
             info = TokenInfo(float(log_probs[beam.row, token]), top)
@@ -283,7 +262,7 @@ class BeamSearch:
             elif len(group.live) < self._size:
                 group.live.append(Beam(beam.row, total, link, tail))
                 taken.append(token)
-        if not extensions.tokens.size:  # nothing but the end is possible
+        if not extensions:  # nothing but the end is possible
             for beam in before:
                 self._finish(group, beam.total, beam.end)
         return taken

@@ -109,57 +109,45 @@ class DecodingParameters:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.strategy not in STRATEGIES:
-            raise _invalid("strategy", self.strategy, f"must be one of {', '.join(STRATEGIES)}")
-        _at_least("max_tokens", self.max_tokens, 1)
-        _within("temperature", self.temperature, 0, MAX_TEMPERATURE)
-        if self.seed is not None and not 0 <= self.seed < 2**64:
-            raise _invalid("seed", self.seed, "must be from 0 to 2^64 - 1")
-        _check_texts("stop", self.stop, MAX_STOPS, MAX_STOP_LENGTH)
-        self._check_truncation()
+        self._require(self.strategy in STRATEGIES, "strategy", f"must be one of {', '.join(STRATEGIES)}")
+        self._require(self.max_tokens >= 1, "max_tokens", "must be at least 1")
+        self._check_within("temperature", 0, MAX_TEMPERATURE)
+        self._require(self.seed is None or 0 <= self.seed < 2**64, "seed", "must be from 0 to 2^64 - 1")
+        self._check_texts("stop", MAX_STOPS, MAX_STOP_LENGTH)
+        self._require(self.top_k is None or self.top_k >= 1, "top_k", "must be at least 1")
+        self._require(0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
+        self._require(0 < self.typical_p <= 1, "typical_p", "must be above 0 and at most 1")
+        self._check_within("min_p", 0, 1)
         self._check_penalties()
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise _invalid(
-                "min_tokens", self.min_tokens, f"must be from 0 to max_tokens, which is {self.max_tokens}"
-            )
+        limit = f"must be from 0 to max_tokens, which is {self.max_tokens}"
+        self._require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", limit)
         self._check_choices()
         self._check_beams()
 
-    def _check_truncation(self) -> None:
-        if self.top_k is not None:
-            _at_least("top_k", self.top_k, 1)
-        for name, share in (("top_p", self.top_p), ("typical_p", self.typical_p)):
-            if not 0 < share <= 1:
-                raise _invalid(name, share, "must be above 0 and at most 1")
-        if not 0 <= self.min_p <= 1:
-            raise _invalid("min_p", self.min_p, "must be from 0 to 1")
-
     def _check_penalties(self) -> None:
-        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
-            limit = f"must be above 0 and at most {MAX_REPETITION_PENALTY:g}"
-            raise _invalid("repetition_penalty", self.repetition_penalty, limit)
-        _within("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
-        _within("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-        if len(self.logit_bias) > MAX_BIASES:
-            limit = f"must have at most {MAX_BIASES} entries"
-            raise _invalid("logit_bias", f"{len(self.logit_bias)} entries long", limit)
+        limit = f"must be above 0 and at most {MAX_REPETITION_PENALTY:g}"
+        self._require(0 < self.repetition_penalty <= MAX_REPETITION_PENALTY, "repetition_penalty", limit)
+        self._check_within("presence_penalty", -MAX_PENALTY, MAX_PENALTY)
+        self._check_within("frequency_penalty", -MAX_PENALTY, MAX_PENALTY)
+        count = len(self.logit_bias)
+        limit = f"must have at most {MAX_BIASES} entries"
+        self._require(count <= MAX_BIASES, "logit_bias", limit, f"{count} entries long")
         for token_id, bias in self.logit_bias:
-            _within(f"logit_bias.{token_id}", bias, -MAX_BIAS, MAX_BIAS)
-        if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
+            limit = f"must be from {-MAX_BIAS:g} to {MAX_BIAS:g}"
+            self._require(-MAX_BIAS <= bias <= MAX_BIAS, f"logit_bias.{token_id}", limit, bias)
+        if len({token_id for token_id, _ in self.logit_bias}) < count:
             raise InvalidInputError("logit_bias names a token twice", parameter="logit_bias")
-        _check_texts("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
+        self._check_texts("bad_words", MAX_BAD_WORDS, MAX_BAD_WORD_LENGTH)
         total = sum(map(len, self.bad_words))
-        if total > MAX_BAD_WORDS_LENGTH:
-            limit = f"must have at most {MAX_BAD_WORDS_LENGTH} characters in all"
-            raise _invalid("bad_words", f"{total} characters long", limit)
+        limit = f"must have at most {MAX_BAD_WORDS_LENGTH} characters in all"
+        self._require(total <= MAX_BAD_WORDS_LENGTH, "bad_words", limit, f"{total} characters long")
 
     def _check_choices(self) -> None:
-        if not 1 <= self.n <= MAX_CHOICES:
-            raise _invalid("n", self.n, f"must be from 1 to {MAX_CHOICES}")
+        self._check_within("n", 1, MAX_CHOICES)
         if self.best_of is None:
             return
-        if not self.n <= self.best_of <= MAX_CHOICES:
-            raise _invalid("best_of", self.best_of, f"must be from n, which is {self.n}, to {MAX_CHOICES}")
+        limit = f"must be from n, which is {self.n}, to {MAX_CHOICES}"
+        self._require(self.n <= self.best_of <= MAX_CHOICES, "best_of", limit)
         if self.strategy == BEAM:
             raise InvalidInputError(
                 f"best_of is {self.best_of}, but strategy 'beam' draws nothing; use num_beams",
@@ -167,24 +155,34 @@ class DecodingParameters:
             )
 
     def _check_beams(self) -> None:
-        _within("length_penalty", self.length_penalty, -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
-        _within("diversity_penalty", self.diversity_penalty, 0, MAX_DIVERSITY_PENALTY)
+        self._check_within("length_penalty", -MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY)
+        self._check_within("diversity_penalty", 0, MAX_DIVERSITY_PENALTY)
         if self.strategy != BEAM:
-            for name, differs in (
-                ("num_beams", self.num_beams not in {None, 1}),
-                ("num_beam_groups", self.num_beam_groups != 1),
-                ("diversity_penalty", self.diversity_penalty != 0),
-            ):
-                if differs:
-                    raise _invalid(
-                        name, getattr(self, name), f"needs strategy 'beam', which is {self.strategy!r}"
-                    )
+            limit = f"needs strategy 'beam', which is {self.strategy!r}"
+            self._require(self.num_beams in {None, 1}, "num_beams", limit)
+            self._require(self.num_beam_groups == 1, "num_beam_groups", limit)
+            self._require(self.diversity_penalty == 0, "diversity_penalty", limit)
             return
-        if self.num_beams is not None and not self.n <= self.num_beams <= MAX_BEAMS:
-            raise _invalid("num_beams", self.num_beams, f"must be from n, which is {self.n}, to {MAX_BEAMS}")
-        if not 1 <= self.num_beam_groups <= self.beams or self.beams % self.num_beam_groups:
-            limit = f"must divide num_beams, which is {self.beams}"
-            raise _invalid("num_beam_groups", self.num_beam_groups, limit)
+        limit = f"must be from n, which is {self.n}, to {MAX_BEAMS}"
+        self._require(self.num_beams is None or self.n <= self.num_beams <= MAX_BEAMS, "num_beams", limit)
+        groups, limit = self.num_beam_groups, f"must divide num_beams, which is {self.beams}"
+        self._require(1 <= groups <= self.beams and self.beams % groups == 0, "num_beam_groups", limit)
+
+    def _check_within(self, name: str, least: float, most: float) -> None:
+        self._require(least <= getattr(self, name) <= most, name, f"must be from {least:g} to {most:g}")
+
+    def _check_texts(self, name: str, most: int, longest: int) -> None:
+        texts = getattr(self, name)
+        self._require(len(texts) <= most, name, f"must be at most {most} strings", f"{len(texts)} strings")
+        limit = f"must have 1 to {longest} characters"
+        for index, text in enumerate(texts):
+            fits = 1 <= len(text) <= longest
+            self._require(fits, f"{name}[{index}]", limit, f"{len(text)} characters long")
+
+    def _require(self, fits: bool, name: str, limit: str, value: object = None) -> None:
+        if not fits:
+            value = getattr(self, name) if value is None else value
+            raise InvalidInputError(f"{name} is {value}; it {limit}", parameter=name)
 
     @property
     def greedy(self) -> bool:
@@ -215,26 +213,3 @@ class DecodingParameters:
         return (
             self.presence_penalty >= 0 and self.frequency_penalty >= 0 and all(bias <= 0 for bias in biases)
         )
-
-
-def _at_least(parameter: str, value: int, least: int) -> None:
-    if value < least:
-        raise _invalid(parameter, value, f"must be at least {least}")
-
-
-def _within(parameter: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise _invalid(parameter, value, f"must be from {least:g} to {most:g}")
-
-
-def _check_texts(parameter: str, texts: tuple[str, ...], most: int, longest: int) -> None:
-    if len(texts) > most:
-        raise _invalid(parameter, f"{len(texts)} strings", f"must be at most {most} strings")
-    for index, text in enumerate(texts):
-        if not 1 <= len(text) <= longest:
-            limit = f"must have 1 to {longest} characters"
-            raise _invalid(f"{parameter}[{index}]", f"{len(text)} characters long", limit)
-
-
-def _invalid(parameter: str, value: object, limit: str) -> InvalidInputError:
-    return InvalidInputError(f"{parameter} is {value}; it {limit}", parameter=parameter)

@@ -8,7 +8,7 @@ Kernels work in buffers of their thread, one set for each vocabulary size.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -235,26 +235,21 @@ def compile_rules(
     ids = [token_id for token_id, _ in parameters.logit_bias]
     values = [bias for _, bias in parameters.logit_bias]
     looks_back = parameters.repetition_penalty != 1
-    return Rules(
-        np.array(numbers),
-        np.array(ids, np.int32),
-        np.array(values, np.float32),
-        np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
-        banned,
-        unfiltered=_is_unfiltered(parameters) and banned is None,
-    )
-
-
-def _is_unfiltered(parameters: DecodingParameters) -> bool:
     truncates = (
         parameters.top_k is not None
         or parameters.top_p < 1
         or parameters.typical_p < 1
         or parameters.min_p > 0
     )
-    changes = parameters.has_penalties or bool(parameters.logit_bias)
-    return (
-        not (truncates or changes or parameters.greedy) and parameters.temperature >= _MIN_BLOCK_TEMPERATURE
+    changes = parameters.has_penalties or bool(ids) or banned is not None
+    is_cold = parameters.greedy or parameters.temperature < _MIN_BLOCK_TEMPERATURE
+    return Rules(
+        np.array(numbers),
+        np.array(ids, np.int32),
+        np.array(values, np.float32),
+        np.unique(prompt).astype(np.int32) if looks_back else _NO_IDS,
+        banned,
+        unfiltered=not (truncates or changes or is_cold),
     )
 
 
@@ -290,19 +285,15 @@ class RuleTable:
         return np.concatenate([rules.numbers for rules in self.row_rules]).reshape(len(self.row_rules), -1)
 
     @cached_property
-    def bias_ids(self) -> RaggedArray:
-        """Tokens whose scores change."""
-        return self._spread(lambda rules: rules.bias_ids)
-
-    @cached_property
-    def bias_values(self) -> FloatArray:
-        """Score added to each of `bias_ids`."""
-        return self._spread(lambda rules: rules.bias_values).values
+    def bias(self) -> tuple[Int32s, FloatArray, Int64s]:
+        """Tokens whose scores change, what is added to each, and the span of each row."""
+        ids = pack_ragged([rules.bias_ids for rules in self.row_rules])
+        return ids.values, pack_ragged([rules.bias_values for rules in self.row_rules]).values, ids.spans
 
     @cached_property
     def prompt_ids(self) -> RaggedArray:
         """Tokens of prompts."""
-        return self._spread(lambda rules: rules.prompt_ids)
+        return pack_ragged([rules.prompt_ids for rules in self.row_rules])
 
     @cached_property
     def unfiltered(self) -> npt.NDArray[np.bool_]:
@@ -313,9 +304,6 @@ class RuleTable:
     def has_bans(self) -> bool:
         """Whether any row has sequences that are never completed."""
         return any(rules.banned is not None for rules in self.row_rules)
-
-    def _spread(self, part_of: Callable[[Rules], npt.NDArray[Any]]) -> RaggedArray:
-        return pack_ragged([part_of(rules) for rules in self.row_rules])
 
 
 def pack_ragged(parts: Sequence[npt.NDArray[Any]]) -> RaggedArray:

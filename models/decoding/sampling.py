@@ -33,7 +33,7 @@ from models.decoding.rules import (
     buffers_for,
 )
 from models.decoding.truncation import truncate
-from models.kernels.math import exp, greater
+from models.kernels.math import exp, greater, sum_lanes
 from models.language_model import BLOCK_TOKENS, BlockSampler, LanguageModel, supports
 from models.vocabulary import BOS, EOS, UNK
 
@@ -183,7 +183,7 @@ def _write_weights(scores: Any, peak: Any, scale: Any, weights: Any, sums: Any) 
             score = (given[index] - peak) * scale
             weight = exp(score)  # without a branch before it, so that the loop is vectorised
             written[index] = weight if score > _NEGLIGIBLE else _ZERO
-        sums[block] = _sum_block(written)
+        sums[block] = sum_lanes(written)
 
 
 @numba.njit(nogil=True)
@@ -192,22 +192,7 @@ def _write_block_sums(weights: Any, count: Any, sums: Any) -> None:
     blocks = (count + SUM_BLOCK - 1) // SUM_BLOCK
     weights[count : blocks * SUM_BLOCK] = 0
     for block in range(blocks):
-        sums[block] = _sum_block(weights[block * SUM_BLOCK : (block + 1) * SUM_BLOCK])
-
-
-@numba.njit(nogil=True)
-def _sum_block(weights: Any) -> Any:
-    """The sum of a block, in lanes and these by halves, however wide the machine computes."""
-    lanes = np.zeros(_LANES, np.float32)
-    for first in range(0, SUM_BLOCK, _LANES):
-        for lane in range(_LANES):
-            lanes[lane] += weights[first + lane]
-    width = _LANES
-    while width > 1:
-        width //= 2
-        for lane in range(width):
-            lanes[lane] += lanes[lane + width]
-    return lanes[0]
+        sums[block] = sum_lanes(weights[block * SUM_BLOCK : (block + 1) * SUM_BLOCK])
 
 
 @numba.njit(nogil=True)

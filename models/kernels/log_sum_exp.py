@@ -195,7 +195,7 @@ def _block_sums(
 
 
 def _sum_vectors(builder: Any, vectors: list[Any]) -> Any:
-    """The sum of 64 numbers, added by halves as `int8.softmax.sum_lanes` does."""
+    """The sum of 64 numbers, added by halves as `math.fold_lanes` does."""
     first, second, third, fourth = vectors
     total = builder.fadd(builder.fadd(first, third), builder.fadd(second, fourth))
     for half in (8, 4, 2, 1):

@@ -86,3 +86,28 @@ def sigmoid(x: Any) -> Any:
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent in single precision; the absolute error is below 2e-7."""
     return _ONE - _TWO / (_ONE + exp(_TWO * -greater(-x, -_SATURATION)))
+
+
+@numba.njit(nogil=True)
+def fold_lanes(lanes: Any) -> Any:
+    """The sum of 64 numbers by halves, the same on every machine; they are written over."""
+    for lane in range(32):
+        lanes[lane] += lanes[lane + 32]
+    for lane in range(16):
+        lanes[lane] += lanes[lane + 16]
+    for lane in range(8):
+        lanes[lane] += lanes[lane + 8]
+    for lane in range(4):
+        lanes[lane] += lanes[lane + 4]
+    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
+
+
+@numba.njit(nogil=True)
+def sum_lanes(values: Any) -> Any:
+    """The sum of a multiple of 64 values, float32: in 64 lanes, then by halves, however wide the machine computes."""
+    blocks = values.reshape(-1, 64)
+    lanes = np.zeros(64, np.float32)
+    for block in range(len(blocks)):
+        for lane in range(64):
+            lanes[lane] += blocks[block, lane]
+    return fold_lanes(lanes)

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from models.language_model import LanguageModel
 from models.lattices.graph import (
     LabelTokenizer,
-    LabelTokens,
     LatticeGraph,
     PathWeights,
     build_graph,
@@ -147,13 +146,11 @@ def rescore(
     joined = build_graph(lattices, weights, words, spelling)
     graphs = split_graph(pass_tokens(model, joined, spelling, search), joined)
     return [
-        RescoredLattice(lattice, weighing, graph, _unknown_counts(lattice, words, spelling))
+        RescoredLattice(
+            lattice, weighing, graph, spelling.num_unknown[[words[word] for word in lattice.words]]
+        )
         for lattice, weighing, graph in zip(lattices, weights, graphs, strict=True)
     ]
-
-
-def _unknown_counts(lattice: Lattice, words: dict[str, int], spelling: LabelTokens) -> Indices:
-    return spelling.num_unknown[[words[word] for word in lattice.words]]
 
 
 def split_graph(graph: TokenGraph, joined: LatticeGraph) -> list[TokenGraph]:
@@ -191,12 +188,7 @@ class LatticePath(NamedTuple):
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
     """The best paths of distinct word strings, the best first; fewer if there are no more."""
-    found = []
-    for path in _paths_by_score(rescored):
-        found.append(path)
-        if len(found) == count:
-            break
-    return found
+    return list(itertools.islice(_paths_by_score(rescored), count))
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:

@@ -227,19 +227,12 @@ def _lattice(file: _File, no_words: Collection[str]) -> Lattice:
 
 
 class _Links(NamedTuple):
-    """The links of a file, to be read with what the header says.
-
-    Attributes:
-        file: it.
-        num_nodes: as the header says.
-        log_base: see `_log_base`.
-        pronunciation: weight of a pronunciation's score, where that of the acoustic one is 1.
-    """
+    """The links of a file, to be read with what the header says."""
 
     file: _File
     num_nodes: int
     log_base: float
-    pronunciation: float
+    pronunciation: float  # weight of a pronunciation's score, where that of the acoustic one is 1
 
     def arcs(self, no_words: Collection[str]) -> ArcColumns:
         """All of them."""

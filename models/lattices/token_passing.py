@@ -106,19 +106,10 @@ def advance_words(
 ) -> Any:
     """The states [P] after words, each after a row of a state; see `word_log_probs`."""
     before = state.select(rows)
-    tokens, lengths = spelling.tokens[labels], spelling.lengths[labels]
-    spoken = np.flatnonzero(lengths > 0)
-    if not spoken.size:
+    lengths = spelling.lengths[labels]
+    if not lengths.any():
         return before
-    tokens, lengths = tokens[spoken, : lengths.max()], lengths[spoken]
-    moved = prefill_sequences(
-        model, before if len(spoken) == len(rows) else before.select(spoken), tokens, lengths
-    )
-    if len(spoken) == len(rows):
-        return moved
-    indices = np.arange(len(rows))
-    indices[spoken] = len(rows) + np.arange(len(spoken))
-    return before.concatenate([moved]).select(indices)
+    return prefill_sequences(model, before, spelling.tokens[labels, : lengths.max()], lengths)
 
 
 NO_STATE = -1

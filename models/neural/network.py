@@ -22,7 +22,7 @@ from models.neural.attention import AttentionBody
 from models.neural.cells import Body, Dropout, Hidden, drop_tokens
 from models.neural.config import NetworkConfig
 from models.neural.recurrent import FeedForward, Recurrent
-from models.neural.softmax import INITIAL_RANGE, OutputLayer, Softmax
+from models.neural.softmax import INITIAL_RANGE, Softmax
 
 TokenEmbedding: TypeAlias = nn.Embedding | ClusteredEmbedding
 
@@ -42,7 +42,7 @@ def make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
 
 def make_output_layer(
     config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
-) -> OutputLayer:
+) -> Softmax | AdaptiveSoftmax:
     """The configured output layer.
 
     Args:

@@ -8,6 +8,7 @@ import ssl
 import time
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from typing_extensions import override
@@ -101,6 +102,7 @@ _EVENT_STREAM = b"text/event-stream"
 _USAGE = re.compile(rb'"completion_tokens": *(\d+)')
 
 
+@dataclass(slots=True)
 class Reply:
     """A reply as it arrives.
 
@@ -113,26 +115,14 @@ class Reply:
         error: reported in the middle of a stream.
     """
 
-    __slots__ = (
-        "_pieces",
-        "_splitter",
-        "ended_s",
-        "error",
-        "num_tokens",
-        "status",
-        "streamed",
-        "token_times_s",
-    )
-
-    def __init__(self, status: int, *, streamed: bool) -> None:
-        self.status = status
-        self.streamed = streamed
-        self.num_tokens = 0
-        self.token_times_s = array("d")
-        self.ended_s = 0.0
-        self.error: str | None = None
-        self._pieces: list[bytes] = []
-        self._splitter = EventSplitter()
+    status: int
+    streamed: bool
+    num_tokens: int = 0
+    token_times_s: "array[float]" = field(default_factory=lambda: array("d"))
+    ended_s: float = 0.0
+    error: str | None = None
+    _pieces: list[bytes] = field(default_factory=list)
+    _splitter: EventSplitter = field(default_factory=EventSplitter)
 
     @property
     def body(self) -> bytes:

@@ -40,7 +40,7 @@ class PreciseClock:
 
     def __init__(self) -> None:
         self._file: int | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._expired = asyncio.Event()
 
     def __enter__(self) -> Self:
         if hasattr(_LIBC, "timerfd_create"):
@@ -48,7 +48,7 @@ class PreciseClock:
             if file < 0:
                 raise OSError(ctypes.get_errno(), "no timer can be had")
             self._file = file
-            asyncio.get_running_loop().add_reader(file, self._wake)
+            asyncio.get_running_loop().add_reader(file, self._wake, file)
         return self
 
     def __exit__(
@@ -65,45 +65,98 @@ class PreciseClock:
             await asyncio.sleep(max(left_s, 0))
             return
         seconds, fraction_s = divmod(left_s, 1)
-        self._waiter = asyncio.get_running_loop().create_future()
         spec = _TimerSpec(0, 0, int(seconds), max(int(fraction_s * 1e9), 1))
+        self._expired.clear()
         _LIBC.timerfd_settime(self._file, 0, ctypes.byref(spec), None)
-        await self._waiter
+        await self._expired.wait()
 
-    def _wake(self) -> None:
-        if self._file is None or self._waiter is None:
-            return
-        try:
-            os.read(self._file, 8)
-        except BlockingIOError:  # the timer was set again in the meantime
-            return
-        if not self._waiter.done():
-            self._waiter.set_result(None)
+    def _wake(self, file: int) -> None:
+        with contextlib.suppress(BlockingIOError):  # the timer was set again in the meantime
+            os.read(file, 8)
+            self._expired.set()
 
 
-class RequestSender:
-    """Sender of requests to a target; it adds observations to a recording.
+RecordingCallback = Callable[[Recording], None]
+_PROGRESS_INTERVAL_S = 0.5
+_PAUSE_AFTER_FAILURE_S = 0.01
+"""Pause of a closed loop's client after a failed request, so as not to flood an unreachable server."""
+
+
+class LoadRun:
+    """Run of a load against a target, which fills a recording.
 
     Args:
         target: the server.
-        recording: collects the observations; its terms bound connections and time.
+        requests: sent cyclically.
+        recording: collects the observations; its load and terms are those of the run.
     """
 
-    def __init__(self, target: Target, recording: Recording) -> None:
+    def __init__(self, target: Target, requests: Sequence[Request], recording: Recording) -> None:
         load, terms = recording.load, recording.terms
-        self._recording = recording
-        self._timeout_s = terms.timeout_s
+        self._recording, self._terms = recording, terms
+        self._num_measured = 0  # of a closed loop
+        self._encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
         self._pool = ConnectionPool(
             partial(Connection.open, target),
             load.clients if isinstance(load, ClosedLoop) else terms.max_connections,
         )
 
-    async def send(self, intended_s: float, data: bytes, num_items: int) -> bool:
-        """Send the bytes of a request due at `intended_s`; return whether there was a reply of any status."""
+    async def run(self, watch: RecordingCallback | None) -> None:
+        """Send the requests, and call a function with the recording so far now and then."""
+
+        async def report() -> None:
+            while watch is not None:
+                await asyncio.sleep(_PROGRESS_INTERVAL_S)
+                watch(recording)
+
+        recording = self._recording
+        reporter = asyncio.create_task(report())
+        recording.started_s, cpu_s = time.perf_counter(), time.thread_time()
+        recording.window_start_s = recording.started_s + self._terms.warmup_s
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if isinstance(recording.load, OpenLoop):
+                    await self._send_when_due(recording.load, tasks)
+                else:
+                    for _ in range(recording.load.clients):
+                        tasks.create_task(self._send_in_turn())
+        finally:
+            recording.ended_s = time.perf_counter()
+            recording.cpu_s = time.thread_time() - cpu_s
+            recording.num_waited = self._pool.num_waited
+            self._pool.close()
+            reporter.cancel()
+
+    async def _send_when_due(self, load: OpenLoop, tasks: asyncio.TaskGroup) -> None:
+        with PreciseClock() as clock:
+            for offset_s in schedule_arrivals(load, self._terms):
+                intended_s = self._recording.started_s + offset_s
+                await clock.sleep_until(intended_s)
+                tasks.create_task(self._send(intended_s))
+
+    async def _send_in_turn(self) -> None:
+        """Send requests as one of the clients of a closed loop."""
+        while self._continues(now_s := time.perf_counter()):
+            if not await self._send(now_s):
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
+
+    def _continues(self, now_s: float) -> bool:
+        """Return whether a closed loop sends another request, which is counted."""
+        terms, window_start_s = self._terms, self._recording.window_start_s
+        if now_s < window_start_s:
+            return True
+        if terms.duration_s is not None and now_s >= window_start_s + terms.duration_s:
+            return False
+        self._num_measured += 1
+        return terms.num_requests is None or self._num_measured <= terms.num_requests
+
+    async def _send(self, intended_s: float) -> bool:
+        """Send the next request, due at `intended_s`; return whether there was a reply of any status."""
+        data, num_items = next(self._encoded)
         observation = Observation(intended_s, time.perf_counter(), num_items)
         error: tuple[str, str] | None = None
         try:
-            async with asyncio.timeout(self._timeout_s), self._pool.connection() as connection:
+            async with asyncio.timeout(self._terms.timeout_s), self._pool.connection() as connection:
                 observation.sent_s = time.perf_counter()
                 reply = await connection.exchange(data)
             observation.ended_s, observation.status = reply.ended_s, reply.status
@@ -113,7 +166,7 @@ class RequestSender:
             elif reply.error is not None:
                 error = "stream", reply.error
         except TimeoutError:  # an OSError too, so it comes first
-            error = TIMEOUT, f"no answer within {self._timeout_s:g} s"
+            error = TIMEOUT, f"no answer within {self._terms.timeout_s:g} s"
         except ExchangeError as failure:
             error = failure.kind, str(failure)
         except OSError as failure:
@@ -129,16 +182,17 @@ class RequestSender:
             self._recording.add(observation)
         return observation.status > 0
 
-    def close(self) -> None:
-        """Close the connections, and record how many requests waited for one."""
-        self._pool.close()
-        self._recording.num_waited = self._pool.num_waited
 
-
-RecordingCallback = Callable[[Recording], None]
-_PROGRESS_INTERVAL_S = 0.5
-_PAUSE_AFTER_FAILURE_S = 0.01
-"""Pause of a closed loop's client after a failed request, so as not to flood an unreachable server."""
+def schedule_arrivals(load: OpenLoop, terms: LoadSettings) -> Iterator[float]:
+    """Yield the arrivals of the warm-up and the measurement, in seconds after the start."""
+    measured = 0
+    for offset_s in load.arrival_times():
+        if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:
+            return
+        yield offset_s
+        measured += offset_s >= terms.warmup_s
+        if measured == terms.num_requests:
+            return
 
 
 def run_load(
@@ -161,81 +215,10 @@ def run_load(
     recording = Recording(load, terms)
     with _gc_disabled(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_fill(recording, target, requests, watch))
+            runner.run(LoadRun(target, requests, recording).run(watch))
         except KeyboardInterrupt:
             recording.interrupted = True
     return recording
-
-
-async def _fill(
-    recording: Recording, target: Target, requests: Sequence[Request], watch: RecordingCallback | None
-) -> None:
-    async def report() -> None:
-        while watch is not None:
-            await asyncio.sleep(_PROGRESS_INTERVAL_S)
-            watch(recording)
-
-    reporter = asyncio.create_task(report())
-    sender = RequestSender(target, recording)
-    encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
-    recording.started_s, cpu_s = time.perf_counter(), time.thread_time()
-    recording.window_start_s = recording.started_s + recording.terms.warmup_s
-    try:
-        if isinstance(recording.load, OpenLoop):
-            await _open_loop(sender, encoded, recording.load, recording)
-        else:
-            await _closed_loop(sender, encoded, recording.load, recording)
-    finally:
-        recording.ended_s = time.perf_counter()
-        recording.cpu_s = time.thread_time() - cpu_s
-        sender.close()
-        reporter.cancel()
-
-
-async def _open_loop(
-    sender: RequestSender, encoded: Iterator[tuple[bytes, int]], load: OpenLoop, recording: Recording
-) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        with PreciseClock() as clock:
-            for offset_s in schedule_arrivals(load, recording.terms):
-                intended_s = recording.started_s + offset_s
-                await clock.sleep_until(intended_s)
-                tasks.create_task(sender.send(intended_s, *next(encoded)))
-
-
-def schedule_arrivals(load: OpenLoop, terms: LoadSettings) -> Iterator[float]:
-    """Yield the arrivals of the warm-up and the measurement, in seconds after the start."""
-    measured = 0
-    for offset_s in load.arrival_times():
-        if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:
-            return
-        yield offset_s
-        measured += offset_s >= terms.warmup_s
-        if measured == terms.num_requests:
-            return
-
-
-async def _closed_loop(
-    sender: RequestSender, encoded: Iterator[tuple[bytes, int]], load: ClosedLoop, recording: Recording
-) -> None:
-    terms = recording.terms
-    numbers = itertools.count() if terms.num_requests is None else iter(range(terms.num_requests))
-
-    def continues(now_s: float) -> bool:
-        if now_s < recording.window_start_s:
-            return True
-        if terms.duration_s is not None and now_s >= recording.window_start_s + terms.duration_s:
-            return False
-        return next(numbers, None) is not None
-
-    async def client() -> None:
-        while continues(now_s := time.perf_counter()):
-            if not await sender.send(now_s, *next(encoded)):
-                await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(load.clients):
-            tasks.create_task(client())
 
 
 @contextlib.contextmanager

@@ -151,25 +151,21 @@ def evaluate(
     common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
     sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
     if task == "check":
+        from training.evaluation.spelling import run_check_task
+
         kind_options: dict[str, Any] = {"kinds": kinds} if kinds else {}
-        result = commands.run_evaluate_check(
-            model, **common, **sized, **kind_options, save_calibration=save_calibration
-        )
+        result = run_check_task(model, **common, **sized, **kind_options, save_calibration=save_calibration)
     elif task == "autocomplete":
         result = commands.run_evaluate_autocomplete(
             model, **common, **sized, unit=unit, context=context, against=against, report=report
         )
-    elif dynamic:
-        if context == "document" or options["window"] or against:
+    else:
+        if dynamic and (context == "document" or options["window"] or against):
             raise InvalidInputError(
                 "--dynamic reads the text as one stream, so it cannot be combined with --context document, --window "
                 "or --against",
                 parameter="dynamic",
             )
-        result = commands.run_dynamic_evaluation(
-            model, **common, **sized, unit=unit, detail=detail, overlap=overlap or ()
-        )
-    else:
         result = commands.run_evaluate(
             model,
             **common,
@@ -180,6 +176,7 @@ def evaluate(
             detail=detail,
             against=against,
             overlap=overlap or (),
+            dynamic=dynamic,
         )
     if as_json:
         print_json(result)

@@ -35,7 +35,12 @@ class LoadProgress:
         if not self._on_terminal and now_s - self._printed_s < _LOG_INTERVAL_S:
             return
         self._printed_s = now_s
-        share, left = _progress(recording, now_s)
+        terms = recording.terms
+        if terms.duration_s is not None:
+            left_s = max(recording.window_start_s + terms.duration_s - now_s, 0.0)
+            share, left = 1 - left_s / (terms.warmup_s + terms.duration_s), f", {left_s:.0f} s left"
+        else:
+            share, left = recording.num_due / (terms.num_requests or 1), ""
         count = len(recording.observations)
         errors = f", {', '.join(sorted(recording.examples))}" if recording.examples else ""
         line = f"{load_name(recording.load)}: {share:4.0%}{left} · {count:,} answers{errors}"
@@ -51,15 +56,6 @@ class LoadProgress:
         if self._on_terminal:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-
-
-def _progress(recording: Recording, now_s: float) -> tuple[float, str]:
-    """Return the completed share, and the time left in words."""
-    terms = recording.terms
-    if terms.duration_s is not None:
-        left_s = max(recording.window_start_s + terms.duration_s - now_s, 0.0)
-        return 1 - left_s / (terms.warmup_s + terms.duration_s), f", {left_s:.0f} s left"
-    return recording.num_due / (terms.num_requests or 1), ""
 
 
 def print_load(summary: LoadSummary, load: Load) -> None:

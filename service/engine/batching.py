@@ -15,6 +15,7 @@ Everything here belongs to one thread.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -170,12 +171,12 @@ def materialize(state: Any) -> Any:
 
 def concatenate_states(states: Sequence[Any]) -> StateView:
     """Concatenate the rows of several states, without copying if all are views of one base."""
-    views = [state if isinstance(state, StateView) else view(state) for state in states]
-    first = views[0]
-    if all(state.base is first.base for state in views):
-        return StateView(first.base, np.concatenate([state.rows for state in views]))
-    parts = [state.materialized for state in _merge_neighbours(views)]
-    return view(parts[0].concatenate(parts[1:]))
+    runs = [list(run) for _, run in groupby(map(view, states), key=lambda state: id(state.base))]
+    parts = [StateView(run[0].base, np.concatenate([state.rows for state in run])) for run in runs]
+    if len(parts) == 1:
+        return parts[0]
+    first, *rest = (part.materialized for part in parts)
+    return view(first.concatenate(rest))
 
 
 def gather_states(states: Sequence[Any]) -> Any:
@@ -186,8 +187,8 @@ def gather_states(states: Sequence[Any]) -> Any:
 
 
 def view(state: Any) -> StateView:
-    """Return a view of all rows of a state."""
-    return StateView(state, np.arange(len(state)))
+    """Return a view of all rows of a state; a view is returned as it is."""
+    return state if isinstance(state, StateView) else StateView(state, np.arange(len(state)))
 
 
 def split_rows(state: Any, counts: Sequence[int]) -> list[StateView]:
@@ -200,19 +201,6 @@ def split_rows(state: Any, counts: Sequence[int]) -> list[StateView]:
 def is_range(rows: TokenIds, count: int) -> bool:
     """Return whether the rows are 0, 1, …, count − 1."""
     return len(rows) == count and bool((rows == np.arange(count)).all())
-
-
-def _merge_neighbours(states: Sequence[StateView]) -> list[StateView]:
-    """Merge each run of consecutive views of the same base into one view."""
-    joined: list[StateView] = []
-    run: list[StateView] = []
-    for state in states:
-        if run and state.base is not run[0].base:
-            joined.append(StateView(run[0].base, np.concatenate([part.rows for part in run])))
-            run = []
-        run.append(state)
-    joined.append(StateView(run[0].base, np.concatenate([part.rows for part in run])))
-    return joined
 
 
 def check_no_nan(log_probs: FloatArray) -> FloatArray:

@@ -5,17 +5,17 @@ the call ran alone or in a batch with calls of other requests.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from models.arrays import FloatArray, TokenIds, to_numpy
+from models.arrays import FloatArray, to_numpy
 from models.calls import ModelCall, Predict, Rank, Read, ScoreChoices, ScoreRagged, Step
 from models.language_model import RaggedScorer, TopKPredictor, TopTokens, is_lookup, score_choices
 from service.engine.batching import (
     CallBatch,
     SliceResult,
-    StateView,
     check_no_nan,
     gather_states,
     materialize,
@@ -67,13 +67,10 @@ def _answer_rankings(calls: Sequence[Rank]) -> list[Any]:
     """Compute the most probable tokens of each call's R rows."""
     states = [call.state for call in calls]
     ranked = cast("TopKPredictor[Any]", calls[0].model).top_k(gather_states(states), calls[0].count)
+    check_no_nan(ranked.log_probs)
     counts = [len(state) for state in states]
-    pairs = zip(
-        _split_array(ranked.ids, counts),
-        _split_array(check_no_nan(ranked.log_probs), counts),
-        strict=True,
-    )
-    return [TopTokens(ids, log_probs) for ids, log_probs in pairs]
+    columns = (_split_array(column, counts) for column in ranked)
+    return [TopTokens(ids, log_probs) for ids, log_probs in zip(*columns, strict=True)]
 
 
 def _answer_ragged(calls: Sequence[ScoreRagged]) -> list[Any]:
@@ -101,68 +98,42 @@ def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
     return [values[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
-class ChoiceBatch(CallBatch[ScoreChoices, "_ChoiceProgress"]):
+@dataclass(slots=True)
+class _ChoiceProgress:
+    """Log-probabilities [C] of one call, defined for the candidates of its first `done` rows."""
+
+    scores: FloatArray
+    done: int = 0
+
+
+class ChoiceBatch(CallBatch[ScoreChoices, _ChoiceProgress]):
     """Batch of `ScoreChoices` calls; a slice scores the candidates of a bounded number of rows."""
 
-    def _start(self, call: ScoreChoices) -> "_ChoiceProgress":
-        return _ChoiceProgress(call)
+    def _start(self, call: ScoreChoices) -> _ChoiceProgress:
+        return _ChoiceProgress(np.empty(len(call.tokens), dtype=np.float32))
 
-    def _run(self, under_way: Mapping[ScoreChoices, "_ChoiceProgress"], count: int) -> SliceResult:
-        running = list(under_way.values())
-        left = [progress.left for progress in running]
-        shares = [
-            (progress, share)
-            for progress, share in zip(running, split_budget(left, left, count), strict=True)
-            if share
-        ]
-        starts = np.cumsum([0, *(share for _, share in shares)])  # of each call's rows in the joint state
-        if shares:
-            parts = [progress.next_choices(share) for progress, share in shares]
-            rows = np.concatenate([rows + start for (_, rows, _), start in zip(parts, starts, strict=False)])
-            state = gather_states([state for state, _, _ in parts])
+    def _run(self, under_way: Mapping[ScoreChoices, _ChoiceProgress], count: int) -> SliceResult:
+        left = [len(call.state) - progress.done for call, progress in under_way.items()]
+        states, rows, tokens, cuts = [], [], [], []
+        total = 0
+        for (call, progress), share in zip(under_way.items(), split_budget(left, left, count), strict=True):
+            first, last = progress.done, progress.done + share
+            cut = slice(*np.searchsorted(call.rows, [first, last]))
+            if share:
+                states.append(view(call.state).select(slice(first, last)))
+                rows.append(call.rows[cut] - first + total)
+                tokens.append(call.tokens[cut])
+            cuts.append((progress, last, cut))
+            total += share
+        if states:
             model = next(iter(under_way)).model
-            scores = check_no_nan(
-                score_choices(model, state, rows, np.concatenate([tokens for _, _, tokens in parts]))
-            )
-            for (progress, share), (_, _, tokens) in zip(shares, parts, strict=True):
-                progress.record(share, scores[: len(tokens)])
-                scores = scores[len(tokens) :]
-        done = [(call, progress.scores) for call, progress in under_way.items() if not progress.left]
-        return SliceResult(int(starts[-1]), int(starts[-1]), done)
-
-
-class _ChoiceProgress:
-    """Progress of one call, row by row.
-
-    Attributes:
-        scores: log-probabilities [C]; undefined for rows not scored yet.
-        left: number of rows not scored yet.
-    """
-
-    def __init__(self, call: ScoreChoices) -> None:
-        self._call = call
-        self._state = call.state if isinstance(call.state, StateView) else view(call.state)
-        self.scores = np.empty(len(call.tokens), dtype=np.float32)
-        self.left = len(call.state)
-
-    def next_choices(self, count: int) -> tuple[StateView, TokenIds, TokenIds]:
-        """Return the state of the next `count` rows and their candidates: row indices from 0, and tokens."""
-        first = len(self._state) - self.left
-        candidates = self._candidates(count)
-        return (
-            self._state.select(np.arange(first, first + count)),
-            self._call.rows[candidates] - first,
-            self._call.tokens[candidates],
-        )
-
-    def record(self, count: int, scores: FloatArray) -> None:
-        """Store the scores of all candidates of the next `count` rows."""
-        self.scores[self._candidates(count)] = scores
-        self.left -= count
-
-    def _candidates(self, count: int) -> slice:
-        first = len(self._state) - self.left
-        return slice(*np.searchsorted(self._call.rows, [first, first + count]))
+            scores = score_choices(model, gather_states(states), np.concatenate(rows), np.concatenate(tokens))
+            check_no_nan(scores)
+            for progress, last, cut in cuts:
+                progress.scores[cut], scores = np.split(scores, [cut.stop - cut.start])
+                progress.done = last
+        done = [(call, part.scores) for call, part in under_way.items() if part.done == len(call.state)]
+        return SliceResult(total, total, done)
 
 
 BATCHES: dict[type[ModelCall], Callable[[], CallBatch[Any, Any]]] = {

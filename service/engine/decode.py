@@ -96,7 +96,7 @@ class DecodeSlot:
 
     def __init__(self, decoding: Any, *, count: int, top: int, last: bool) -> None:
         num_rows = len(decoding)
-        self.rows = decoding if isinstance(decoding, StateView) else view(decoding)
+        self.rows = view(decoding)
         self.indices = list(range(num_rows))
         self.count, self.left = count, count
         self.top, self.last = top, last
@@ -272,7 +272,10 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
     def _run(self, under_way: Mapping[Decode, DecodeSlot], count: int) -> SliceResult:
         model = next(iter(under_way)).model
         max_rows = min(count, MAX_ENTRIES // len(model.vocabulary))
-        batch = self._batch = self._form_batch(_fitting_slots(list(under_way.values()), max_rows))
+        slots = list(under_way.values())
+        ends = accumulate(len(slot.indices) for slot in slots)
+        fitting = [slot for slot, end in zip(slots, ends, strict=True) if end <= max_rows] or slots[:1]
+        batch = self._batch = self._form_batch(fitting)
         num_rows = len(batch)
         self._batch = batch.step(model)
         answers = []
@@ -291,9 +294,3 @@ class DecodeCallBatch(CallBatch[Decode, DecodeSlot]):
 
 
 BATCHES[Decode] = DecodeCallBatch
-
-
-def _fitting_slots(slots: Sequence[DecodeSlot], max_rows: int) -> list[DecodeSlot]:
-    """Return the first slots with at most `max_rows` rows together, and at least one slot."""
-    ends = accumulate(len(slot.indices) for slot in slots)
-    return [slot for slot, end in zip(slots, ends, strict=True) if end <= max_rows] or [slots[0]]

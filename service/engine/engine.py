@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from models.errors import DrainingError
@@ -112,7 +113,7 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        job = self._submit(work, _FutureListener(self._callbacks, future), options)
+        job = self._submit(work, partial(_resolve, future), options, events=False)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
 
@@ -127,13 +128,13 @@ class Engine:
             LanguageModelError: the work's own, or it is not admitted.
         """
         loop = asyncio.get_running_loop()
-        events = _QueueListener(self._callbacks)
-        job = self._submit(work, events, options)
+        items: asyncio.Queue[tuple[Any, bool]] = asyncio.Queue()  # bounded by the scheduler
+        job = self._submit(work, items.put_nowait, options, events=True)
         # a parked job takes no steps, so the scheduler must be woken to end it once its deadline has passed
         timer = loop.call_later(job.deadline_s - self._clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
-                item, last = await events.queue.get()
+                item, last = await items.get()
                 if isinstance(item, Exception):
                     raise item
                 if item is not None:
@@ -147,7 +148,12 @@ class Engine:
             self._cancel(job)
 
     def _submit(
-        self, work: Work[Any, Any], listener: "_FutureListener | _QueueListener", options: RequestOptions
+        self,
+        work: Work[Any, Any],
+        deliver: Callable[[tuple[Any, bool]], None],
+        options: RequestOptions,
+        *,
+        events: bool,
     ) -> Job:
         self._callbacks.bind(asyncio.get_running_loop())
         timeout_s = self._request_timeout_s
@@ -155,7 +161,7 @@ class Engine:
             timeout_s = min(timeout_s, options.timeout_s)
         job = Job(
             work,
-            listener,
+            _Listener(self._callbacks, deliver, events=events),
             self._clock() + timeout_s,
             request_id=options.request_id,
             bulk=options.bulk,
@@ -215,42 +221,36 @@ def _run_callbacks(callbacks: list[tuple[Callable[[Any], None], Any]]) -> None:
         function(argument)
 
 
-class _FutureListener:
-    """Listener that resolves a future of the event loop."""
+class _Listener:
+    """Listener that delivers the outcome of a job, and its events if they are wanted, on the event loop.
 
-    def __init__(self, callbacks: _CallbackBuffer, future: asyncio.Future[Any]) -> None:
-        self._callbacks = callbacks
-        self._future = future
+    Args:
+        callbacks: for the loop.
+        deliver: is called with an event or the outcome, and whether it is the outcome.
+        events: whether events are wanted.
+    """
 
-    def event(self, event: object) -> bool:  # noqa: ARG002 - a listener's signature
-        """Drop the event."""
-        return False
-
-    def end(self, outcome: object) -> None:
-        """Resolve the future."""
-        self._callbacks.put(self._resolve, outcome)
-
-    def _resolve(self, outcome: object) -> None:
-        if self._future.done():  # cancelled meanwhile
-            return
-        if isinstance(outcome, Exception):
-            self._future.set_exception(outcome)
-        else:
-            self._future.set_result(outcome)
-
-
-class _QueueListener:
-    """Listener that queues events, then the outcome, on the event loop, as (item, whether it is the last)."""
-
-    def __init__(self, callbacks: _CallbackBuffer) -> None:
-        self._callbacks = callbacks
-        self.queue: asyncio.Queue[tuple[Any, bool]] = asyncio.Queue()  # bounded by the scheduler
+    def __init__(
+        self, callbacks: _CallbackBuffer, deliver: Callable[[tuple[Any, bool]], None], *, events: bool
+    ) -> None:
+        self._callbacks, self._deliver, self._events = callbacks, deliver, events
 
     def event(self, event: object) -> bool:
-        """Queue the event."""
-        self._callbacks.put(self.queue.put_nowait, (event, False))
-        return True
+        """Deliver an event; return whether it was wanted."""
+        if self._events:
+            self._callbacks.put(self._deliver, (event, False))
+        return self._events
 
     def end(self, outcome: object) -> None:
-        """Queue the outcome as the last item."""
-        self._callbacks.put(self.queue.put_nowait, (outcome, True))
+        """Deliver the outcome."""
+        self._callbacks.put(self._deliver, (outcome, True))
+
+
+def _resolve(future: asyncio.Future[Any], item: tuple[Any, bool]) -> None:
+    outcome, _ = item
+    if future.done():  # cancelled meanwhile
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -6,9 +6,10 @@ event for the listener, or None to let other jobs run. It returns its result.
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from models.calls import ModelCall
+from models import calls
+from models.calls import ModelCall, WorkOutput
 from service.engine.calls import run_single
 
 E = TypeVar("E")
@@ -18,38 +19,14 @@ Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
 """A running use case: events of type E, then a result of type R."""
 
 
-class WorkOutput(NamedTuple):
-    """The next output of a use case: an event, or at the end its result.
-
-    Attributes:
-        value: the event or the result.
-        last: whether `value` is the result.
-    """
-
-    value: Any
-    last: bool
-
-
 def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
     """Run a use case without an engine, one call at a time; yield its events as they come, then its result."""
-    answer: Any = None
-    while True:
-        try:
-            output = work.send(answer)
-        except StopIteration as stopped:
-            yield WorkOutput(stopped.value, last=True)
-            return
-        answer = run_single(output) if isinstance(output, ModelCall) else None
-        if output is not None and not isinstance(output, ModelCall):
-            yield WorkOutput(output, last=False)
+    return calls.iter_outputs(work, run_single)
 
 
 def run_to_completion(work: Work[Any, R]) -> R:
     """Run a use case without an engine, dropping its events."""
-    result: R
-    for item in iter_outputs(work):
-        result = item.value
-    return result
+    return calls.run_calls(work, run_single)
 
 
 class JobListener(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from models.arrays import ModelBytes, TokenIds
 from models.checkpoint.load import Checkpoint
@@ -186,7 +186,9 @@ def build_address_table(
     for address in models:
         name = address.partition("@")[0]
         if name not in targets:
-            targets[name] = targets.get(f"{name}@{CHAMPION}") or _newest_address(name, models)
+            of_name = [model for model in models.values() if model.name == name]
+            newest = max(of_name, key=lambda m: (m.loaded is not None, m.version.number if m.version else 0))
+            targets[name] = targets.get(f"{name}@{CHAMPION}", newest.address)
     hosted = {
         target: replace(
             model, aliases=tuple(sorted(_alias(a) for a, t in targets.items() if t == target and _alias(a)))
@@ -219,13 +221,6 @@ def _alias_targets(
     return targets
 
 
-def _newest_address(name: str, models: Mapping[str, HostedModel]) -> str:
-    """Return the address of the newest loaded version of a model, or else of the newest hosted one."""
-    of_name = [model for model in models.values() if model.name == name]
-    best = max(of_name, key=lambda m: (m.loaded is not None, m.version.number if m.version else 0))
-    return best.address
-
-
 def _alias(address: str) -> str:
     """Return the alias in an address, or the empty string."""
     selector = address.partition("@")[2]
@@ -246,13 +241,3 @@ class UnloadingModel(NamedTuple):
     model: "weakref.ref[Any]"
     use: ModelUse
     size: ModelBytes
-
-    @classmethod
-    def of(cls, loaded: LoadedModel, size: ModelBytes) -> Self:
-        """Make a weak reference to a model that has lost its last address."""
-        return cls(loaded.address, weakref.ref(loaded.model), loaded.use, size)
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the model is still in memory."""
-        return self.model() is not None

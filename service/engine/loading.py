@@ -203,8 +203,20 @@ class Loader:
         checkpoint = self.read(directory, device=self.device, precision=self.precisions.of(version))
         size = loaded_bytes(checkpoint.model, manifest)
         check(size)
-        _limit_threads(self.num_threads)  # before the warm-up: a thread that has computed keeps its setting
-        loaded = self._with_caches(version, checkpoint)
+        torch = sys.modules.get("torch")  # an n-gram server does not import it
+        if torch is not None and self.num_threads is not None:
+            torch.set_num_threads(
+                self.num_threads
+            )  # before the warm-up: a thread that has computed keeps its setting
+        next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
+        prefix_bytes = self.prefix_cache_bytes - next_token_bytes
+        reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
+        loaded = LoadedModel(
+            version.address,
+            checkpoint,
+            PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None,
+            NextTokenCache(next_token_bytes) if next_token_bytes else None,
+        )
         loaded_s = self.clock()
         warm_up(checkpoint.model)
         loaded.token_trie.folded  # noqa: B018 - built now, not during the first autocomplete request
@@ -226,19 +238,3 @@ class Loader:
             load_s=ready_s - started_s,
             warm_up_s=ready_s - loaded_s,
         )
-
-    def _with_caches(self, version: Version, checkpoint: Checkpoint) -> LoadedModel:
-        """Return the model with empty prefix and next-token caches."""
-        next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
-        prefix_bytes = self.prefix_cache_bytes - next_token_bytes
-        reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup
-        prefix_cache = PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None
-        next_token_cache = NextTokenCache(next_token_bytes) if next_token_bytes else None
-        return LoadedModel(version.address, checkpoint, prefix_cache, next_token_cache)
-
-
-def _limit_threads(num_threads: int | None) -> None:
-    """Set torch's number of threads if torch is imported; an n-gram server does not import it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and num_threads is not None:
-        torch.set_num_threads(num_threads)

@@ -121,32 +121,21 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMem
         for name, _, value in (line.partition(":") for line in meminfo.read_text().splitlines())
     }
     total = machine["MemTotal"]
-    grouped = _cgroup_v2(cgroup) or _cgroup_v1(cgroup / "memory")
+    grouped = _group_memory(cgroup, "memory.max", "memory.current", "inactive_file") or _group_memory(
+        cgroup / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    )
     if grouped is None or grouped.limit >= total:
         return SystemMemory(total - machine["MemAvailable"], total)
     return grouped
 
 
-def _cgroup_v2(group: Path) -> SystemMemory | None:
-    limit = _read(group / "memory.max")
-    if limit is None or limit == "max":
-        return None
-    return _in_use(group, "memory.current", "inactive_file", int(limit))
-
-
-def _cgroup_v1(group: Path) -> SystemMemory | None:
-    limit = _read(group / "memory.limit_in_bytes")  # a huge number if there is no limit
-    if limit is None:
-        return None
-    return _in_use(group, "memory.usage_in_bytes", "total_inactive_file", int(limit))
-
-
-def _in_use(group: Path, usage: str, droppable: str, limit: int) -> SystemMemory | None:
-    used, stat = _read(group / usage), _read(group / "memory.stat")
-    if used is None or stat is None:
+def _group_memory(group: Path, limit_file: str, usage_file: str, droppable: str) -> SystemMemory | None:
+    """Return the memory of a control group; None without a limit: `max`, and in version 1 a huge number."""
+    limit, used, stat = _read(group / limit_file), _read(group / usage_file), _read(group / "memory.stat")
+    if limit is None or limit == "max" or used is None or stat is None:
         return None
     counts = dict(line.split() for line in stat.splitlines())
-    return SystemMemory(max(int(used) - int(counts.get(droppable, 0)), 0), limit)
+    return SystemMemory(max(int(used) - int(counts.get(droppable, 0)), 0), int(limit))
 
 
 def _read(path: Path) -> str | None:

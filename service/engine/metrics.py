@@ -1,6 +1,6 @@
 """Prometheus metrics of the service; names follow those of other model servers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from prometheus_client import (
@@ -88,12 +88,10 @@ class Metrics(SchedulerObserver, LoadObserver):
         )
         self.rejected_requests = self._counter("rejections", "requests that were not admitted", ("reason",))
         self.ended_jobs = self._counter("jobs_ended", "model work that ended", ("how",))
-        self.batch_rows = Histogram(
+        self.batch_rows = self._histogram(
             "batch_rows",
             "rows of calls of one kind that were answered together",
             ("kind",),
-            namespace="gramophone",
-            registry=self._registry,
             buckets=[1 << n for n in range(13)],
         )
         for counter, values in (
@@ -157,19 +155,23 @@ class Metrics(SchedulerObserver, LoadObserver):
     @cached_property
     def relayed_requests(self) -> Counter:
         """Counter of requests passed on to another worker, created on first use; a single process has none."""
-        return Counter(
+        return self._counter(
             "relayed_requests",
             "requests that were passed on to the worker that remembers what they are about",
-            namespace="gramophone",
-            registry=self._registry,
         )
 
-    def _counter(self, name: str, description: str, labels: tuple[str, ...]) -> Counter:
+    def _counter(self, name: str, description: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, description, labels, namespace="gramophone", registry=self._registry)
 
-    def _histogram(self, name: str, description: str, labels: tuple[str, ...] = ()) -> Histogram:
+    def _histogram(
+        self,
+        name: str,
+        description: str,
+        labels: tuple[str, ...] = (),
+        buckets: Sequence[float] = _SECONDS,
+    ) -> Histogram:
         return Histogram(
-            name, description, labels, namespace="gramophone", registry=self._registry, buckets=_SECONDS
+            name, description, labels, namespace="gramophone", registry=self._registry, buckets=buckets
         )
 
 

@@ -7,6 +7,7 @@ readiness probe and the metrics.
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -144,7 +145,7 @@ class ModelHost:
     @property
     def unloading(self) -> list[UnloadingModel]:
         """Unloaded models that are still in memory, because requests use them."""
-        return [model for model in self._unloading if model.in_memory]
+        return [model for model in self._unloading if model.model() is not None]
 
     @property
     def needs_reaping(self) -> bool:
@@ -351,8 +352,10 @@ class ModelHost:
         for model in unloaded:
             self._retries.forget(model.address)
             if model.loaded is not None and model.size is not None:
-                self._unloading = (*self._unloading, UnloadingModel.of(model.loaded, model.size))
-                _log.info("model unloaded", model=model.address, requests=model.loaded.use.in_flight)
+                use = model.loaded.use
+                ended = UnloadingModel(model.address, weakref.ref(model.loaded.model), use, model.size)
+                self._unloading = (*self._unloading, ended)
+                _log.info("model unloaded", model=model.address, requests=use.in_flight)
 
     def _publish(self) -> None:
         self._address_table = build_address_table(

@@ -75,7 +75,7 @@ class PrefillProgress:
         self.left = int(lengths.sum())
         self.scores = np.zeros(tokens.shape, dtype=np.float32) if want.scores else None
         self._keep = want.state
-        rows = state if isinstance(state, StateView) else view(state)
+        rows = view(state)
         order = np.argsort(lengths, kind="stable")
         texts = Segment(order, lengths[order], rows.select(order), 0)
         self._num_left = int(np.count_nonzero(lengths))

@@ -15,7 +15,7 @@ Admission bounds the number of jobs and the tokens that they are expected to rea
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -294,7 +294,8 @@ class Scheduler:
         jobs = self._pop(self._ready_bulk, BULK_JOBS_AT_ONCE - len(self._bulk))
         for index, job in enumerate(jobs):
             if index and self._clock() >= until_s:
-                self._requeue_bulk(jobs[index:])
+                with self._lock:
+                    self._ready_bulk.extendleft(reversed(jobs[index:]))
                 return True
             self._resume(job)
         if not len(self._bulk):
@@ -406,10 +407,6 @@ class Scheduler:
             jobs, self._next_turn = self._next_turn, []
             for job in jobs:
                 self._enqueue(job)
-
-    def _requeue_bulk(self, jobs: Sequence[Job]) -> None:
-        with self._lock:
-            self._ready_bulk.extendleft(reversed(jobs))
 
     def _enqueue(self, job: Job) -> None:
         (self._ready_bulk if job.bulk else self._ready).append(job)

@@ -54,6 +54,10 @@ class AccessTable:
 
 _BEARER = b"bearer "
 _CHALLENGE = {"www-authenticate": 'Bearer realm="gramophone"'}
+_ADMIN_WITHOUT_KEYS = (
+    f"this needs a key with the scope {KeyScope.ADMIN}, and the service has no keys: "
+    "see GRAMOPHONE_API_KEYS_FILE"
+)
 
 
 class Authentication:
@@ -85,35 +89,36 @@ class Authentication:
             annotate(scope, route=rule.route)
         refusal = self._refusal(scope, rule)
         if refusal is not None:
-            status, reason, body = refusal
+            reason, message = refusal
             self._metrics.auth_failures.labels(reason).inc()
-            headers = _CHALLENGE if status == 401 else {}
-            await error_response(status, body, headers)(scope, receive, send)
+            if reason == "scope":
+                body = ErrorBody(message, "permission_error", None, "missing_scope")
+                response = error_response(403, body)
+            else:
+                body = ErrorBody(message, "authentication_error", None, "invalid_api_key")
+                response = error_response(401, body, _CHALLENGE)
+            await response(scope, receive, send)
         elif rule is None:
             await not_found(scope["path"])(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _refusal(self, scope: ConnectionScope, rule: AccessRule | None) -> tuple[int, str, ErrorBody] | None:
-        """Return the status, the reason for the metrics and the error; None if the request is allowed."""
+    def _refusal(self, scope: ConnectionScope, rule: AccessRule | None) -> tuple[str, str] | None:
+        """Return the reason for the metrics and the message; None if the request is allowed."""
         if rule is not None and rule.scope is None:
             return None
         if not self._keys:
             is_admin = rule is not None and rule.scope is KeyScope.ADMIN
-            return (403, "scope", _FORBIDDEN_WITHOUT_KEYS) if is_admin else None
+            return ("scope", _ADMIN_WITHOUT_KEYS) if is_admin else None
         presented = presented_key(scope)
         if not presented:
-            return 401, "missing", _invalid_key_body("a key is needed, as `Authorization: Bearer KEY`")
+            return "missing", "a key is needed, as `Authorization: Bearer KEY`"
         key = self._keys.find(presented)
         if key is None:
-            return 401, "unknown", _invalid_key_body("the key is not one of this service's")
+            return "unknown", "the key is not one of this service's"
         annotate(scope, key=key.name)
-        if rule is not None and rule.scope is not None and rule.scope not in key.scopes:
-            return (
-                403,
-                "scope",
-                _missing_scope_body(f"the key lacks the scope {rule.scope}, which this asks for"),
-            )
+        if rule is not None and rule.scope not in key.scopes:
+            return "scope", f"the key lacks the scope {rule.scope}, which this asks for"
         return None
 
 
@@ -121,17 +126,3 @@ def presented_key(scope: ConnectionScope) -> bytes:
     """Return the key of a request, after `Bearer`; empty if there is none."""
     value = header(scope, b"authorization") or b""
     return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
-
-
-def _invalid_key_body(message: str) -> ErrorBody:
-    return ErrorBody(message, "authentication_error", None, "invalid_api_key")
-
-
-def _missing_scope_body(message: str) -> ErrorBody:
-    return ErrorBody(message, "permission_error", None, "missing_scope")
-
-
-_FORBIDDEN_WITHOUT_KEYS = _missing_scope_body(
-    f"this needs a key with the scope {KeyScope.ADMIN}, and the service has no keys: "
-    "see GRAMOPHONE_API_KEYS_FILE"
-)

@@ -14,7 +14,6 @@ Programs other than browsers send neither header and are not affected.
 import ipaddress
 from collections.abc import Collection
 from functools import lru_cache
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -67,25 +66,30 @@ class CrossOriginGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        host_header = (header(scope, b"host") or b"").decode("latin-1")
-        if not self._is_allowed_host(_host_name(host_header)):
-            await self._refuse(
-                _unknown_host_error(host_header), HTTPStatus.MISDIRECTED_REQUEST, scope, receive, send
-            )
-        elif (
-            not self._keys
-            and scope["method"] not in _SAFE_METHODS
-            and not self._is_same_origin(scope, host_header)
-        ):
-            await self._refuse(_CROSS_ORIGIN_ERROR, HTTPStatus.FORBIDDEN, scope, receive, send)
-        else:
+        refusal = self._refusal(scope)
+        if refusal is None:
             await self._app(scope, receive, send)
-
-    async def _refuse(
-        self, body: ErrorBody, status: HTTPStatus, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+            return
+        status, body = refusal
         self._metrics.auth_failures.labels(body.code).inc()
-        await error_response(status.value, body)(scope, receive, send)
+        await error_response(status, body)(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
+        """Return the status and the error; None if the request is allowed."""
+        host = (header(scope, b"host") or b"").decode("latin-1")
+        if not self._is_allowed_host(_host_name(host)):
+            message = (
+                f"this service is not asked as {host[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is "
+                "asked as, or give it keys"
+            )
+            return 421, ErrorBody(message, "invalid_request_error", None, "unknown_host")
+        if self._keys or scope["method"] in _SAFE_METHODS or self._is_same_origin(scope, host):
+            return None
+        message = (
+            "a page of another site sent this, and the service asks for no key: name the site in "
+            "GRAMOPHONE_CORS_ORIGINS, or give the service keys"
+        )
+        return 403, ErrorBody(message, "permission_error", None, "foreign_page")
 
     def _is_allowed_host(self, name: str) -> bool:
         """Check whether the service may be addressed by a host name."""
@@ -134,25 +138,6 @@ def _is_address(name: str) -> bool:
 def is_loopback(host: str) -> bool:
     """Check whether an address is reachable from this machine only."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
-
-
-def _unknown_host_error(host: str) -> ErrorBody:
-    return ErrorBody(
-        f"this service is not asked as {host[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is asked "
-        "as, or give it keys",
-        "invalid_request_error",
-        None,
-        "unknown_host",
-    )
-
-
-_CROSS_ORIGIN_ERROR = ErrorBody(
-    "a page of another site sent this, and the service asks for no key: name the site in GRAMOPHONE_CORS_ORIGINS, or "
-    "give the service keys",
-    "permission_error",
-    None,
-    "foreign_page",
-)
 
 
 CORS_OPTIONS: dict[str, Any] = {

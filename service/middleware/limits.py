@@ -7,9 +7,10 @@ are answered 503, except for the health endpoints.
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api_errors import overloaded_response
+from service.api_errors import error_response
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, header
+from service.schemas.replies import ErrorBody
 
 OVER_LIMIT = "crowded"
 """Key in a request's state: whether its connection is over the limit."""
@@ -20,7 +21,6 @@ RECEIVE_TIMEOUT = "late"
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
 _MAX_DIGITS = 20
-_IDENTITY_ENCODINGS = (None, b"", b"identity")
 _CLOSE = {"connection": "close"}  # the rest of the body is not read
 
 
@@ -57,8 +57,11 @@ class BodyLimit:
             nonlocal num_received, is_complete
             if is_complete:  # the next message is the disconnect, which has no time limit
                 return await receive()
-            if (encoding := header(scope, b"content-encoding")) not in _IDENTITY_ENCODINGS:
-                raise _unsupported_encoding(encoding)
+            encoding = header(scope, b"content-encoding") or b"identity"
+            if encoding != b"identity":
+                shown = encoding[:_SHOWN_ENCODING_BYTES].decode("latin-1")
+                reason = f"the body's Content-Encoding is {shown!r}; bodies are taken as they are"
+                raise HTTPException(415, reason, _CLOSE)
             if size > self._max_bytes:
                 raise self._too_large(size)
             message = await receive()
@@ -69,8 +72,12 @@ class BodyLimit:
             is_complete = not message.get("more_body", False)
             if num_received > self._max_bytes:
                 raise self._too_large(num_received)
-            if not is_complete and scope["state"].get(RECEIVE_TIMEOUT):
-                raise _too_slow(num_received, scope["state"][RECEIVE_TIMEOUT])
+            if not is_complete and (limit_s := scope["state"].get(RECEIVE_TIMEOUT)):
+                reason = (
+                    f"{num_received} bytes of the request body came within {limit_s:g} s, which is the time for all "
+                    "of it"
+                )
+                raise HTTPException(408, reason, _CLOSE)
             if self._log_bodies and body and num_received == len(body):
                 annotate(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
             return message
@@ -83,20 +90,6 @@ class BodyLimit:
             f"the request body has {size} bytes or more; at most {self._max_bytes} are accepted",
             _CLOSE,
         )
-
-
-def _unsupported_encoding(encoding: bytes | None) -> HTTPException:
-    """Return the error of a compressed body; bodies are never decompressed."""
-    shown = (encoding or b"")[:_SHOWN_ENCODING_BYTES].decode("latin-1")
-    message = f"the body's Content-Encoding is {shown!r}; bodies are taken as they are"
-    return HTTPException(415, message, _CLOSE)
-
-
-def _too_slow(num_received: int, limit_s: float) -> HTTPException:
-    message = (
-        f"{num_received} bytes of the request body came within {limit_s:g} s, which is the time for all of it"
-    )
-    return HTTPException(408, message, _CLOSE)
 
 
 class ConnectionLimit:
@@ -121,7 +114,6 @@ class ConnectionLimit:
             await self._app(scope, receive, send)
             return
         self._metrics.rejected("connections")
-        answer = overloaded_response(
-            "there are as many connections as this service takes", "too_many_connections"
-        )
-        await answer(scope, receive, send)
+        message = "there are as many connections as this service takes"
+        body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
+        await error_response(503, body, {"retry-after": "1", **_CLOSE})(scope, receive, send)

@@ -17,9 +17,10 @@ from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.errors import InvalidInputError
-from service.api_errors import CLIENT_GONE, internal_error
+from service.api_errors import CLIENT_GONE, error_response
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, begin_context, context_of, header
+from service.schemas.replies import ErrorBody
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -30,6 +31,7 @@ _SEND_TIMEOUT_S = 3
 """Timeout of a send with all retries; a stopping service also waits this long for a dead collector."""
 
 _ATTRIBUTES = {
+    "route": "http.route",
     "model": "gramophone.model",
     "key": "gramophone.key",
     "prompt_tokens": "gramophone.prompt_tokens",
@@ -116,18 +118,13 @@ class Tracing:
             if status >= 500 or not status:
                 span.set_status(self._failed)
             span.set_attribute("http.response.status_code", status or 500)
-            self._describe(span, scope)
+            fields = context_of(scope)
+            if "route" in fields:
+                span.update_name(f"{scope['method']} {fields['route']}")
+            for name, attribute in _ATTRIBUTES.items():
+                if name in fields:
+                    span.set_attribute(attribute, fields[name])
             span.end()
-
-    def _describe(self, span: Any, scope: Scope) -> None:
-        fields = context_of(scope)
-        route = fields.get("route")
-        if route is not None:
-            span.update_name(f"{scope['method']} {route}")
-            span.set_attribute("http.route", route)
-        for name, attribute in _ATTRIBUTES.items():
-            if name in fields:
-                span.set_attribute(attribute, fields[name])
 
 
 _log = structlog.get_logger(__name__)
@@ -137,6 +134,9 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _SAFE_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
+)
+_INTERNAL_ERROR = ErrorBody(
+    "the service failed on this request; its log tells why", "server_error", None, "internal_error"
 )
 _DEFAULT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 """Default policy: a reply shown in a browser loads nothing."""
@@ -163,7 +163,8 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         started_s = time.perf_counter()
-        request_id = _request_id(scope)
+        given_id = header(scope, _HEADER) or b""
+        request_id = given_id.decode() if _VALID_ID.fullmatch(given_id) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
         fields = begin_context(scope)
         status, is_complete = 0, False
@@ -171,10 +172,11 @@ class RequestLog:
         async def send_with_headers(message: Message) -> None:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
-                status = int(
-                    message["status"]
-                )  # plain int, since an enumeration member would be logged by name
-                message["headers"] = [*_with_safe_headers(message["headers"]), (_HEADER, request_id.encode())]
+                status = int(message["status"])  # an enumeration member would be logged by name
+                headers = [*message["headers"], *_SAFE_HEADERS, (_HEADER, request_id.encode())]
+                if all(name != _DEFAULT_POLICY[0] for name, _ in headers):
+                    headers.append(_DEFAULT_POLICY)
+                message["headers"] = headers
             elif not message.get("more_body", False):
                 is_complete = True
             await send(message)
@@ -185,7 +187,7 @@ class RequestLog:
             _log.exception("request failed", request_id=request_id)
             if status:  # the response has begun: the server must close the connection
                 raise
-            await internal_error()(scope, receive, send_with_headers)
+            await error_response(500, _INTERNAL_ERROR)(scope, receive, send_with_headers)
         finally:
             self._record(scope, fields, status, time.perf_counter() - started_s, is_complete=is_complete)
 
@@ -230,14 +232,3 @@ class HeadAsGet:
         if scope.get("method") == "HEAD":
             scope = {**scope, "method": "GET"}  # a copy, as the server needs the original method
         await self._app(scope, receive, send)
-
-
-def _with_safe_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add security headers for browsers."""
-    own_policy = any(name == _DEFAULT_POLICY[0] for name, _ in headers)
-    return [*headers, *_SAFE_HEADERS] if own_policy else [*headers, *_SAFE_HEADERS, _DEFAULT_POLICY]
-
-
-def _request_id(scope: Scope) -> str:
-    value = header(scope, _HEADER)
-    return value.decode() if value is not None and _VALID_ID.fullmatch(value) else uuid.uuid4().hex

@@ -92,12 +92,13 @@ _FIRST_ERROR_STATUS = 400
 _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 
+@dataclass(frozen=True, slots=True)
 class Broadcast:
     """Middleware that applies changes of models on all workers, and merges the metrics of all.
 
     A worker that does not answer is left out; when restarted, it loads the models that its peers serve.
 
-    Args:
+    Attributes:
         app: application of this worker.
         pool: pool of the workers.
         peers: other workers, by number.
@@ -105,37 +106,28 @@ class Broadcast:
         max_body_bytes: maximum size of the body of a change.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        pool: WorkerPool,
-        peers: Mapping[int, Peer],
-        metrics: Metrics,
-        max_body_bytes: int,
-    ) -> None:
-        self._app = app
-        self._pool = pool
-        self._peers = peers
-        self._metrics = metrics
-        self._max_body_bytes = max_body_bytes
+    app: ASGIApp
+    pool: WorkerPool
+    peers: Mapping[int, Peer]
+    metrics: Metrics
+    max_body_bytes: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http" or is_from_peer(scope):
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         elif scope["path"] == "/metrics" and scope["method"] in {"GET", "HEAD"}:
             await Response(await self._exposition(), media_type=CONTENT_TYPE_LATEST)(scope, receive, send)
         elif scope["method"] in _CHANGE_METHODS and scope["path"].startswith(_MODELS_PATH):
             await self._change(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
 
     # --- metrics ------------------------------------------------------------------------------------
 
     async def _exposition(self) -> bytes:
         """Return the metrics of all workers that reply in time."""
-        texts = {self._pool.number: self._metrics.exposition()}
+        texts = {self.pool.number: self.metrics.exposition()}
 
         async def add(number: int, peer: Peer) -> None:
             try:
@@ -143,19 +135,19 @@ class Broadcast:
             except ExchangeError as error:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
-        await asyncio.gather(*(add(number, peer) for number, peer in self._peers.items()))
-        pool_text = generate_latest(PoolMetrics(len(texts), self._pool.status.restarts))
+        await asyncio.gather(*(add(number, peer) for number, peer in self.peers.items()))
+        pool_text = generate_latest(PoolMetrics(len(texts), self.pool.status.restarts))
         return merge_expositions([texts[number] for number in sorted(texts)] + [pool_text])
 
     # --- changes --------------------------------------------------------------------------------------
 
     async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_body(scope, receive, max_bytes=self._max_body_bytes)
+        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes)
         if body is None:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         # one change at a time, since two opposite ones could end differently in different workers
-        async with self._pool.lock_changes():
+        async with self.pool.lock_changes():
             if _ALIASES_SEGMENT in scope["path"]:
                 answer = await self._change_alias(scope, receive, body)
             else:
@@ -165,27 +157,29 @@ class Broadcast:
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
         request = encode_scope(_with_request_id(scope), body)
-        answers = await asyncio.gather(
-            self._app(scope, receive, own.send),
-            *(self._forward(number, request) for number in self._peers),
-        )
-        by_peer = dict(zip(self._peers, answers[1:], strict=True))
-        replies = {number: answer for number, answer in by_peer.items() if answer is not None}
-        return _merge_responses(own, self._pool.number, replies)
+        replies, _ = await asyncio.gather(self._forward(request), self.app(scope, receive, own.send))
+        return _merge_responses(own, self.pool.number, replies)
 
-    async def _forward(self, number: int, request: bytes) -> PeerResponse | None:
-        reply = PeerResponse()
-        try:
-            await self._peers[number].exchange(request, reply.send)
-        except ExchangeError as error:
-            _log.warning("a worker was not told of a change", other=number, reason=str(error))
-            return None
-        return reply
+    async def _forward(self, request: bytes) -> dict[int, PeerResponse]:
+        """Return the replies of the other workers; one that does not answer is left out."""
+        replies: dict[int, PeerResponse] = {}
+
+        async def ask(number: int, peer: Peer) -> None:
+            reply = PeerResponse()
+            try:
+                await peer.exchange(request, reply.send)
+            except ExchangeError as error:
+                _log.warning("a worker was not told of a change", other=number, reason=str(error))
+            else:
+                replies[number] = reply
+
+        await asyncio.gather(*(ask(number, peer) for number, peer in self.peers.items()))
+        return replies
 
     async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         """Change an alias, one file for all workers, then have the other workers read the registry."""
         own = PeerResponse()
-        await self._app(scope, receive, own.send)
+        await self.app(scope, receive, own.send)
         if own.status >= _FIRST_ERROR_STATUS:
             return own
         reply = json.loads(own.body)
@@ -194,9 +188,10 @@ class Broadcast:
             query["wait"] = "1"
         target = f"{REFRESH_PATH}?{urlencode(query)}".encode()
         request = encode_scope({**scope, "raw_path": target, "query_string": b"", "method": "POST"}, b"")
-        answers = await asyncio.gather(*(self._forward(number, request) for number in self._peers))
-        replies = [answer for answer in answers if answer is not None and answer.status < _FIRST_ERROR_STATUS]
-        serving = [json.loads(answer.body)["serving"] for answer in replies]
+        replies = (await self._forward(request)).values()
+        serving = [
+            json.loads(answer.body)["serving"] for answer in replies if answer.status < _FIRST_ERROR_STATUS
+        ]
         behind = [address for address in serving if address != reply["serving"]]
         if "wait" not in query or not behind:
             return own

@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import structlog
+from prometheus_client import Counter
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -228,11 +229,7 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[
             break
         if scope["state"].get(RECEIVE_TIMEOUT):
             return None, _replay(messages, receive)
-    body = (
-        messages[0].get("body", b"")
-        if len(messages) == 1
-        else b"".join(message.get("body", b"") for message in messages)
-    )
+    body = b"".join(message.get("body", b"") for message in messages)
     return body, _replay([{"type": "http.request", "body": body, "more_body": False}], receive)
 
 
@@ -326,12 +323,13 @@ def is_from_peer(scope: Scope) -> bool:
     return server is not None and server[1] is None
 
 
+@dataclass(slots=True)
 class AffinityRelay:
     """Middleware that forwards requests to the worker they belong to, which checks the key, counts and logs.
 
     It is the outermost middleware. Requests from other workers are answered here.
 
-    Args:
+    Attributes:
         app: application of this worker.
         pool: pool of the workers.
         peers: other workers, by number.
@@ -341,52 +339,45 @@ class AffinityRelay:
         max_body_bytes: maximum size of a body; longer ones are refused here.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        pool: WorkerPool,
-        peers: Mapping[int, Peer],
-        peer_endpoints: ASGIApp,
-        keys: KeyStore,
-        metrics: Metrics,
-        max_body_bytes: int,
-    ) -> None:
-        self._app = app
-        self._number = pool.number
-        self._peers = peers
-        self._peer_endpoints = peer_endpoints
-        self._keys = keys
-        self._metrics = metrics
-        self._relayed = metrics.relayed_requests
-        self._max_body_bytes = max_body_bytes
-        self._affinity = Affinity(pool)
+    app: ASGIApp
+    pool: WorkerPool
+    peers: Mapping[int, Peer]
+    peer_endpoints: ASGIApp
+    keys: KeyStore
+    metrics: Metrics
+    max_body_bytes: int
+    _affinity: Affinity = field(init=False)
+    _relayed: Counter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._affinity = Affinity(self.pool)
+        self._relayed = self.metrics.relayed_requests  # told from the start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or forward one request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         elif has_affinity(scope["path"]) and not is_from_peer(scope) and self._is_acceptable(scope):
             await self._forward_to_owner(scope, receive, send)
         elif scope["path"].startswith(PEER_PREFIX) and is_from_peer(scope):
-            await self._peer_endpoints(scope, receive, send)
+            await self.peer_endpoints(scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
 
     def _is_acceptable(self, scope: Scope) -> bool:
         """Return whether to read the body of a request; others are refused by this worker."""
         if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
             return False
-        return not self._keys or self._keys.find(presented_key(scope)) is not None
+        return not self.keys or self.keys.find(presented_key(scope)) is not None
 
     async def _forward_to_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, receive = await read_body(scope, receive, max_bytes=self._max_body_bytes)
+        body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes)
         owner = None if body is None else self._affinity.of(scope, body)
-        if body is None or owner is None or owner == self._number:
-            await self._app(scope, receive, send)
+        if body is None or owner is None or owner == self.pool.number:
+            await self.app(scope, receive, send)
             return
         self._relayed.inc()
-        exchange = asyncio.ensure_future(self._peers[owner].exchange(encode_scope(scope, body), send))
+        exchange = asyncio.ensure_future(self.peers[owner].exchange(encode_scope(scope, body), send))
         try:
             await while_connected(receive, exchange)
         except ClientDisconnect:
@@ -394,7 +385,7 @@ class AffinityRelay:
         except ExchangeError as error:
             _log.warning("a worker did not answer", other=owner, reason=str(error))
             if not error.reply_begun:  # else the server closes the connection, as the reply is incomplete
-                await RequestLog(_peer_lost(owner), metrics=self._metrics)(scope, receive, send)
+                await RequestLog(_peer_lost(owner), metrics=self.metrics)(scope, receive, send)
 
 
 def _peer_lost(number: int) -> ASGIApp:

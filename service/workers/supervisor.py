@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import gc
 import importlib
-import json
 import os
 import secrets
 import select
@@ -194,14 +193,12 @@ class _WorkerSlot:
         since_s: time of its start.
         due_s: time of the next start; None if none is due.
         delay_s: last delay of a restart.
-        starts: number of starts.
     """
 
     pid: int | None = None
     since_s: float = 0.0
     due_s: float | None = None
     delay_s: float = 0.0
-    starts: int = 0
 
 
 class Supervisor:
@@ -278,7 +275,6 @@ class Supervisor:
             if not pid:
                 return self._as_worker(number)
         slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
-        slot.starts += 1
         return None
 
     def _as_worker(self, number: int) -> WorkerPool:
@@ -295,7 +291,7 @@ class Supervisor:
             folder=self._folder.path,
             weights=self._weights.path,
             lifeline=self._lifeline,
-            is_restarted=self._slots[number].starts > 0,
+            is_restarted=self._slots[number].since_s > 0,
         )
 
     def _start_due(self) -> WorkerPool | None:
@@ -437,46 +433,42 @@ def _shared_memory_folder() -> Path | None:
 _ALWAYS = ("models.ngram.model",)
 _NEURAL = ("torch", "models.neural.model", "models.neural.int8", "models.cache.model", "models.mixture")
 _WEIGHTS = ".safetensors"
+_YES = 100
+"""Exit code of a child whose probe is true; errors have lower ones."""
 
 
-def modules_for(host: ModelHost) -> list[str]:
-    """Return the names of the modules needed by the models of a host; those of networks only if there is one."""
+def has_networks(host: ModelHost) -> bool:
+    """Return whether a model of a host is a neural network."""
     for model in host.models.values():
         if model.version is not None:
             with contextlib.suppress(LanguageModelError, OSError):  # the loading of the model will report it
                 if any(name.endswith(_WEIGHTS) for name in host.registry.manifest(model.version).files):
-                    return [*_ALWAYS, *_NEURAL]
-    return [*_ALWAYS]
+                    return True
+    return False
 
 
-def preload(modules: Iterable[str]) -> None:
-    """Import modules, and exclude their objects from garbage collection, which would write to shared pages."""
-    for name in modules:
+def preload(*, networks: bool) -> None:
+    """Import what models need, and exclude it from garbage collection, which would write to shared pages.
+
+    Args:
+        networks: whether any model is a network.
+    """
+    for name in (*_ALWAYS, *_NEURAL) if networks else _ALWAYS:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
 
-def probe_in_child(probe: Callable[[], list[str]]) -> list[str]:
-    """Run a probe in a child process, so that it leaves no threads in this process.
+def probe_in_child(probe: Callable[[], bool]) -> bool:
+    """Return the result of a probe in a child process, so that it leaves no threads in this process.
 
     Threads of a library for remote files, for instance, would be missing in workers forked later. If the probe
     raises, the child reports the error, and this process ends with the same exit code.
     """
-    reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.close(reading)
-        result = probe()
-        with os.fdopen(writing, "w") as pipe:
-            json.dump(result, pipe)
-        os._exit(0)  # skips exit handlers, which are the parent's
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        output = pipe.read()
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if code:
+        os._exit(_YES if probe() else 0)  # skips exit handlers, which are the parent's
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code not in {0, _YES}:
         sys.exit(code if code > 0 else 1)
-    names: list[str] = json.loads(output)
-    return names
+    return code == _YES

@@ -78,25 +78,17 @@ class FairListener(SocketListener):
         pool: WorkerPool,
         connect: Callable[[socket.socket], None],
     ) -> None:
+        super().__init__(listening, connect)
         self._number = pool.number
         self._status = pool.status
-        self._is_closed = False
         self._deferrals = 0
         self._unresponsive: dict[int, int] = {}  # connections of ignored workers, by number
         self._connections = 0
-        self._publish_count()
-
-        def counted(accepted: socket.socket) -> None:
-            self._connections += 1
-            self._publish_count()
-            connect(accepted)
-
-        super().__init__(listening, counted)
+        self._count(0)
 
     def connection_ended(self) -> None:
         """Count the end of a connection."""
-        self._connections -= 1
-        self._publish_count()
+        self._count(-1)
 
     def close(self) -> None:
         """Stop accepting connections."""
@@ -129,7 +121,12 @@ class FairListener(SocketListener):
         self._deferrals = 0
         return False
 
-    def _publish_count(self) -> None:
+    def _take(self, accepted: socket.socket) -> None:
+        self._count(1)
+        super()._take(accepted)
+
+    def _count(self, change: int) -> None:
+        self._connections += change
         if not self._is_closed:
             self._status.connections[self._number] = self._connections
 

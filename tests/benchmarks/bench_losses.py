@@ -57,11 +57,11 @@ def cases(vocab_size, counts):
     adaptive = AdaptiveSoftmax(WIDTH, vectors, initial_range=INITIAL_RANGE)
     adaptive.initialise_from_counts(counts)
     sampler = NoiseSampler(noise_weights(counts.numpy(), "unigram"), samples=SAMPLES, seed=1)
-    yield "softmax", FullSoftmax(), softmax
-    yield "adaptive", AdaptiveCrossEntropy(), adaptive
-    yield "sampled", SampledSoftmax(sampler), softmax
-    yield "nce", NoiseContrastive(sampler), softmax
-    yield "negative-sampling", NegativeSampling(sampler), softmax
+    yield "softmax", FullSoftmax(softmax), softmax
+    yield "adaptive", AdaptiveCrossEntropy(adaptive), adaptive
+    yield "sampled", SampledSoftmax(softmax, sampler), softmax
+    yield "nce", NoiseContrastive(softmax, sampler), softmax
+    yield "negative-sampling", NegativeSampling(softmax, sampler), softmax
 
 
 def main():
@@ -84,7 +84,7 @@ def main():
         )
         for name, loss, output in cases(vocab_size, counts):
             for precision in (torch.float32, torch.bfloat16):
-                took = median_s(lambda: loss(output, features, ids, precision=precision), output, seconds)  # noqa: B023
+                took = median_s(lambda: loss(features, ids, precision=precision), output, seconds)  # noqa: B023
                 kind = str(precision).removeprefix("torch.")
                 rate = f"{POSITIONS / took:12,.0f} tokens/s  {base / took:5.1f} times as fast"
                 print(f"{name:<20}{kind:<10}{1e3 * took:8.1f} ms{rate}", flush=True)

@@ -104,13 +104,13 @@ def test_a_request_is_counted_while_it_lasts(admin):
 def test_ready_waits_for_every_model_that_was_named(registry, monkeypatch):
     gate, app = threading.Event(), create_app(Settings(registry=registry.root, models=("main", "other")))
     loader = app.state.services.host._loader
-    read = loader._read
+    read = loader.read
 
     def waiting(path, **options):
         assert "main" in path.parts or gate.wait(10)
         return read(path, **options)
 
-    monkeypatch.setattr(loader, "_read", waiting)
+    monkeypatch.setattr(loader, "read", waiting)
     with serving(app) as url:
         wait_for(lambda: httpx.post(f"{url}/v1/score", json={"texts": ["a"]}).status_code == 200)
         answer = httpx.get(f"{url}/health/ready")
@@ -121,8 +121,8 @@ def test_ready_waits_for_every_model_that_was_named(registry, monkeypatch):
 
 def test_a_load_goes_on_behind_the_answer_and_requests_go_on_meanwhile(started, admin, monkeypatch):
     gate, loader = threading.Event(), started.app.state.services.host._loader
-    read = loader._read
-    monkeypatch.setattr(loader, "_read", lambda *a, **k: (gate.wait(10), read(*a, **k))[1])
+    read = loader.read
+    monkeypatch.setattr(loader, "read", lambda *a, **k: (gate.wait(10), read(*a, **k))[1])
     answer = admin.post("/admin/models/load", json={"model": "other"})
     assert (answer.status_code, answer.json()["state"]) == (202, "loading")
     wait_for(lambda: rows(admin)["other@1"]["state"] == "loading")
@@ -136,7 +136,7 @@ def test_a_load_goes_on_behind_the_answer_and_requests_go_on_meanwhile(started, 
 
 def test_three_loads_at_once_are_done_one_after_the_other(started, admin, monkeypatch):
     loader, under_way, most = started.app.state.services.host._loader, [], []
-    read = loader._read
+    read = loader.read
 
     def slowly(path, **options):
         under_way.append(path)
@@ -145,7 +145,7 @@ def test_three_loads_at_once_are_done_one_after_the_other(started, admin, monkey
         under_way.pop()
         return read(path, **options)
 
-    monkeypatch.setattr(loader, "_read", slowly)
+    monkeypatch.setattr(loader, "read", slowly)
     bodies = [{"model": model, "wait": True} for model in ("other", "main@2", "other@1")]
     with ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda body: admin.post("/admin/models/load", json=body), bodies))

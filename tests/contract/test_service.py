@@ -47,8 +47,8 @@ def test_ready_is_503_until_the_default_model_is_loaded(registry, serve, monkeyp
     gate = threading.Event()
     app = create_app(Settings(registry=registry.root, models=("mixture",)))
     loader = app.state.services.host._loader
-    load = loader._read
-    monkeypatch.setattr(loader, "_read", lambda *a, **k: (gate.wait(5), load(*a, **k))[1])
+    load = loader.read
+    monkeypatch.setattr(loader, "read", lambda *a, **k: (gate.wait(5), load(*a, **k))[1])
     with serve(app) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health/live").status_code == 200
         assert client.get("/health/ready").json()["status"] == "loading"

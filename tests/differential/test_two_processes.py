@@ -7,9 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.resumable import SETTINGS, fit, weights
+from tests.support.resumable import SETTINGS, fit, saved_state, weights
 from tests.support.trained_together import RUNS, state_file, weights_file
-from training.neural.resume import StateFile
 
 pytestmark = pytest.mark.long
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
@@ -37,6 +36,6 @@ def test_two_processes_come_to_the_weights_of_one(together, loss):
 def test_one_process_goes_on_with_what_two_began(together):
     """The state that the first one saves holds the carried state of all."""
     state = state_file(together, "begun")
-    assert StateFile(state).read()["hidden"][0].shape[1] == SETTINGS["batch_size"]
+    assert saved_state(state)["hidden"][0].shape[1] == SETTINGS["batch_size"]
     resumed = fit(state, max_steps=12)
     assert resumed.history[-1].step == 12

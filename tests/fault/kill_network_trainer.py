@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.fault.forked import Child, moments, told_by_child
-from tests.support.resumable import fit, weights
-from training.neural.resume import StateFile
+from tests.support.resumable import fit, saved_state, weights
 
 KILLS = 6
 
@@ -30,7 +29,7 @@ def saved_at(state):
 
 def step_of(state):
     """How far the saved run is; reading it checks its hash."""
-    return StateFile(state).read()["step"]
+    return saved_state(state)["step"]
 
 
 def difference(folder):

@@ -19,11 +19,10 @@ from tests.contract.conftest import publish as conftest_publish
 from tests.fault.disks import GrowthLimit
 from tests.fault.test_full_disk_registry import write
 from tests.support.fake_models import FakeModel, fake_vocabulary
-from tests.support.resumable import fit
+from tests.support.resumable import fit, saved_state
 from tests.support.services import running_process
 from training import publish
 from training.neural.distributed import Terminated, exit_on_sigterm
-from training.neural.resume import StateFile
 from training.progress import Silent
 
 LINES = [
@@ -119,7 +118,7 @@ def test_a_state_that_finds_no_room_is_told_once_and_saved_when_there_is_room(tm
     assert note.startswith(f"cannot save the training state in {state}: ")
     assert list(tmp_path.iterdir()) == []
     fit(state, max_steps=6)
-    assert StateFile(state).read()["step"] == 6
+    assert saved_state(state)["step"] == 6
 
 
 def test_the_state_saved_before_the_disk_was_full_is_gone_on_with(tmp_path):
@@ -127,7 +126,7 @@ def test_the_state_saved_before_the_disk_was_full_is_gone_on_with(tmp_path):
     fit(state, max_steps=3)
     with FULL.full(1000):
         fit(state, max_steps=6)
-    assert StateFile(state).read()["step"] == 3
+    assert saved_state(state)["step"] == 3
     assert "resumed after 3 updates" in fit(state, max_steps=6).notes[0]
 
 

@@ -117,7 +117,7 @@ def processes(tmp_path):
 
 @pytest.mark.parametrize(
     ("hung", "told"),
-    [(1, "process 1 on .* is gone"), (0, "the machine of process 0 has not answered")],
+    [(1, "process 1 on .* is gone"), (0, "process 0 on .* is gone")],
     ids=["second", "first"],
 )
 def test_the_other_one_ends_and_names_it(processes, hung, told):
@@ -127,3 +127,109 @@ def test_the_other_one_ends_and_names_it(processes, hung, told):
     assert processes[1 - hung].returncode == 1
     assert re.search(rf"ProcessLostError: .*{told}", said), said
     assert time.monotonic() - began < PATIENCE_S + 60
+
+
+PROGRAM = f"""
+import os, signal, sys, time
+import torch
+from torch.nn import Parameter
+from models.errors import InvalidInputError
+from training.neural.distributed import Processes, UpdateStatus, exit_on_sigterm, join_processes
+with exit_on_sigterm(), join_processes(torch.device("cpu"), patience_s={PATIENCE_S}):
+    peers = Processes.current()
+    rank = peers.rank
+    def exchange():
+        parameter = Parameter(torch.ones(2))
+        peers.exchange([parameter], UpdateStatus(1, 1, False, False), weight=0.3)
+"""
+
+
+@pytest.fixture
+def together():
+    """Runs lines in three processes; returns each one's exit status and what it said."""
+    started = []
+
+    def run(*lines, signals=()):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            meeting = {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free.getsockname()[1]),
+                "WORLD_SIZE": "3",
+            }
+        command = [sys.executable, "-c", PROGRAM + "".join(f"    {line}\n" for line in lines)]
+        common = os.environ | meeting | {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "1"}  # noqa: TID251
+        started.extend(
+            subprocess.Popen(
+                command,
+                env=common | {"RANK": rank},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in "012"
+        )
+        for rank in signals:
+            assert started[rank].stdout.readline() == "waits\n"
+            started[rank].send_signal(signal.SIGTERM)
+        return started
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ended(process):
+    """The exit status of a process and what it said."""
+    _, said = process.communicate(timeout=HANG_LIMIT_S)
+    return process.returncode, said
+
+
+def test_one_that_is_busy_is_waited_for_beyond_patience(together):
+    """It beats, so it lives; and they meet again and again."""
+    lines = [f"if rank == 2: time.sleep({2 * PATIENCE_S})", "for _ in range(20): peers.barrier()"]
+    lines += ["assert peers.gather_texts(str(rank)) == ['0', '1', '2']"]
+    for process in together(*lines):
+        assert ended(process)[0] == 0
+
+
+@pytest.mark.parametrize("waits_in", ["peers.barrier()", "exchange()"])
+@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+def test_all_others_name_the_lost_one(together, waits_in, number):
+    first, second, _ = together(f"if rank == 2: os.kill(os.getpid(), signal.{number})", waits_in)
+    for process in (first, second):
+        status, said = ended(process)
+        assert status == 1
+        assert re.search("ProcessLostError: process 2 on .* is gone; start all of them again", said), said
+
+
+@pytest.mark.parametrize("waits_in", ["peers.barrier()", "exchange()"])
+def test_without_the_first_one_the_others_name_it(together, waits_in):
+    """Its store is gone with it."""
+    _, *others = together("if rank == 0: os.kill(os.getpid(), signal.SIGKILL)", waits_in)
+    for process in others:
+        assert re.search("ProcessLostError: process 0 on .* is gone; start", ended(process)[1])
+
+
+def test_what_ended_a_process_is_told_to_those_who_wait(together):
+    first, second, _ = together(
+        "if rank == 2: raise InvalidInputError('corpus.txt: no such file', parameter='c')", "peers.barrier()"
+    )
+    for process in (first, second):
+        _, said = ended(process)
+        assert re.search(
+            r"ProcessLostError: process 2 on .* ended: corpus\.txt: no such file; start", said
+        ), said
+
+
+def test_a_failed_exchange_among_the_living_says_what_failed(together):
+    first, *_ = together("if rank == 2: time.sleep(60)", "exchange()")
+    assert re.search("an exchange between the processes failed: .*Timed out", ended(first)[1])
+
+
+def test_sigterm_ends_a_wait_for_others(together):
+    lines = ["if rank == 2: time.sleep(60)", "print('waits', flush=True)", "peers.barrier()"]
+    first, second, _ = together(*lines, signals=[1])
+    assert ended(second)[0] == 143
+    assert re.search("process 1 on .* ended: by SIGTERM", ended(first)[1])

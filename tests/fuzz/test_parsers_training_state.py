@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from models.errors import FormatError
 from tests.fuzz.damage import NASTY_VALUES, any_bytes, damaged
 from tests.fuzz.parsing import Parser, ParserProcess, fuzz_slowly
-from tests.support.resumable import fit
-from training.neural.resume import StateFile
+from tests.support.resumable import fit, saved_state
 from training.progress import Silent
 
 VALUES = [
@@ -131,5 +130,5 @@ def test_objects_with_code_are_refused_and_not_run(tmp_path, pack, protocol):
     made, path = tmp_path / "made", tmp_path / "state.pt"
     path.write_bytes(sealed(pack(pickle.dumps({"format": 1, "network": Hostile(made)}, protocol))))
     with pytest.raises(FormatError, match=r"state\.pt"):
-        StateFile(path).read()
+        saved_state(path)
     assert not made.exists()

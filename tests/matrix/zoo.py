@@ -13,8 +13,7 @@ from models.neural.model import NeuralModel
 from models.neural.network import Network
 from tests.support import families
 from training.corpus import EncodedCorpus
-from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import make_smoothing
+from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Silent
 from training.static_mixture import mix_statically
 from training.tokenizer import TokenizerSettings, encode_corpus, learn_tokenizer
@@ -138,7 +137,7 @@ def model(family: str, tokens: str):
     if family == "static-mixture":
         parts = [model("absolute", tokens), model("witten-bell", tokens)]
         held_out = encoded(tokens, held_out=True)
-        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Silent()).model
+        return mix_statically(parts, tokenizer(tokens).vocabulary, held_out, progress=Silent())[0]
     if family in PARTS:
         return _composite(family, [model(part, tokens) for part in PARTS[family]])
     return _network(tokens, **NETWORKS[family])

@@ -11,8 +11,7 @@ from models.language_model import score_sequences
 from models.vocabulary import BOS, EOS, Vocabulary
 from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
-from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import make_smoothing
+from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Silent
 
 CLOSED = Vocabulary(["a", "b", "c"])

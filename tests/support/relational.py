@@ -8,13 +8,12 @@ from models.ngram.automaton import Automaton
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
-from training.ngram.estimate import estimate
-from training.ngram.smoothing.choice import make_smoothing
+from training.ngram.estimate import estimate, make_smoothing
 from training.progress import SILENT
 from training.recipe import NGramSettings
 from training.scale.assembly import assemble, open_automaton
 from training.scale.options import own_memory_bytes
-from training.scale.tables import WindowSettings, workspace, write_vocabulary, write_windows
+from training.scale.tables import workspace, write_vocabulary, write_windows
 from training.scale.training import PlanRunner
 
 EXACT = ("order_starts", "first_arcs", "suffixes", "words")
@@ -34,14 +33,14 @@ def relational(engine, folder: Path, lines, *, backward=False, **settings) -> Au
     tokenizer = tokenizer_of(lines)
     wanted = NGramSettings(**settings)
     with workspace(folder) as work:
-        reading = WindowSettings(wanted.order, backward, {})
         size = len(tokenizer.vocabulary)
         work.stage("vocabulary", "v", lambda place: write_vocabulary(place, size))
-        work.stage("windows", "w", lambda place: write_windows(place, tokenizer, lines, reading, SILENT))
+        windows = {"order": wanted.order, "backward": backward, "held_out": {}, "progress": SILENT}
+        work.stage("windows", "w", lambda place: write_windows(place, tokenizer, lines, **windows))
         keys = {"vocabulary": "v", "windows": "w"}
         plan = PlanRunner(work, lambda: engine, engine_name="test", keys=keys, progress=SILENT)
-        weighed = plan.estimate(wanted, size)
-        work.stage("automaton", weighed.key, lambda place: assemble(weighed.tables, place, SILENT))
+        tables, *_ = plan.estimate(wanted, size)
+        work.stage("automaton", "a", lambda place: assemble(tables, place, SILENT))
         return open_automaton(work.path("automaton"))
 
 

@@ -15,6 +15,7 @@ from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.distributed import PATIENCE_S, Processes, join_processes
+from training.neural.resume import StateFile
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent
@@ -72,6 +73,12 @@ def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1,
         state_file=state_file,
         resume=resume,
     )
+
+
+def saved_state(path):
+    """What is saved in a file to go on with."""
+    file = StateFile(path)
+    return file.parse(file.content())
 
 
 def weights(result):

@@ -34,6 +34,7 @@ from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.registry import Address, open_registry
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.tokenizers import WordTokenizer
+from training.console import console_progress
 from training.corpus import Corpus, read_corpus
 from training.evaluation.published import training_counts
 from training.progress import Progress
@@ -345,7 +346,6 @@ def run_check_task(
     corpus: Sequence[Path],
     registry: Address,
     device: str,
-    progress: Progress,
     precision: str = "auto",
     sample: int = DEFAULT_CHECK_WORDS,
     seed: int = 0,
@@ -359,7 +359,6 @@ def run_check_task(
         corpus: held-out files, one sentence a line; empty: the default corpus's test part.
         registry: holds the model.
         device: to compute on.
-        progress: counts words.
         precision: of networks, see `models.checkpoint.load`.
         sample: minimum number of words checked per kind; fewer if the text has fewer.
         seed: for sampling lines and errors.
@@ -370,7 +369,7 @@ def run_check_task(
         LanguageModelError: the model, a file or an option is wrong.
     """
     _check_options(sample, kinds)
-    store = open_registry(registry)
+    store, progress = open_registry(registry), console_progress()
     version = store.resolve(address)
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
     _check_direction(checkpoint, version.address)
@@ -392,6 +391,7 @@ def run_check_task(
         calibration = _calibration(version.address, pooled, kinds, words * len(kinds), text.sha256)
         CalibrationStore(registry).write(calibration)
     return {
+        "task": "check",
         "model": version.address,
         "precision": checkpoint.precision,
         "lines": len(lines),

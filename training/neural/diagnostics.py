@@ -6,8 +6,7 @@ deviation of logits from log-probabilities is measured, too. TensorBoard is an o
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,22 +29,6 @@ LAGS = 64
 
 _ROWS = 32
 _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
-
-
-class GateSaturation(NamedTuple):
-    """Share of one gate's values near either end of their range, where hardly any gradient passes.
-
-    Attributes:
-        layer: from 1, the lowest.
-        gate: its name; `|h|` for the absolute outputs of a layer without gates.
-        low: share of its values below 0.1.
-        high: share of its values above 0.9.
-    """
-
-    layer: int
-    gate: str
-    low: float
-    high: float
 
 
 def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
@@ -85,18 +68,26 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
     return norms[::-1]
 
 
-def gate_saturation(network: Network, tokens: Tensor) -> list[GateSaturation]:
-    """Compute the saturation of each gate of each layer, over all values at all tokens.
+def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
+    """Compute the share of each gate's values near either end of their range, where hardly any gradient passes.
 
     Args:
         network: of any family; it is used in evaluation mode. One without known gates has none.
         tokens: ids [T, B].
+
+    Returns:
+        For each gate its `layer`, from 1, the lowest; its name, `gate`, which is `|h|` for the absolute outputs
+        of a layer without gates; and the shares of its values at all tokens below 0.1, `low`, and above 0.9, `high`.
     """
     cells = [module for module in network.modules() if isinstance(module, Cell)]
-    values_by_gate = [dict[str, list[Tensor]]() for _ in cells]
-    hooks = [
-        cell.register_forward_hook(_collector(own)) for cell, own in zip(cells, values_by_gate, strict=True)
-    ]
+    values_by_gate: dict[Cell, dict[str, list[Tensor]]] = {cell: {} for cell in cells}
+
+    def collect(cell: Cell, given: tuple[Tensor, CellState], result: tuple[Tensor, CellState]) -> None:
+        inputs, before = given
+        for name, gate in _gates(cell, inputs[0], before, result[0][0]).items():
+            values_by_gate[cell].setdefault(name, []).append(gate)
+
+    hooks = [cell.register_forward_hook(collect) for cell in cells]
     try:
         with _evaluation_mode(network), torch.no_grad():
             hidden = network.initial_hidden(tokens.shape[1])
@@ -106,9 +97,14 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[GateSaturation]:
         for hook in hooks:
             hook.remove()
     return [
-        _saturation(layer, gate, torch.stack(values))
-        for layer, own in enumerate(values_by_gate, start=1)
-        for gate, values in own.items()
+        {
+            "layer": layer,
+            "gate": gate,
+            "low": float((torch.stack(values) < _NEARLY_CLOSED).float().mean()),
+            "high": float((torch.stack(values) > _NEARLY_OPEN).float().mean()),
+        }
+        for layer, cell in enumerate(cells, start=1)
+        for gate, values in values_by_gate[cell].items()
     ]
 
 
@@ -122,7 +118,7 @@ def diagnose(network: Network, text: EncodedCorpus, *, lags: int = LAGS) -> dict
     return {
         "stretches": tokens.shape[1],
         "gradient_by_lag": [norm if np.isfinite(norm) else None for norm in norms],
-        "gate_saturation": [gate._asdict() for gate in gate_saturation(network, tokens[:-1])],
+        "gate_saturation": gate_saturation(network, tokens[:-1]),
     }
 
 
@@ -161,20 +157,6 @@ def _gate_inputs(cell: TorchCell, inputs: Tensor, h: Tensor, *, parts: int) -> S
     """Compute the pre-activations of a layer's gates, split into `parts`, each [B, H]."""
     of_inputs, of_hidden, *biases = cell.weights()
     return (linear(inputs, of_inputs, biases[0]) + linear(h, of_hidden, biases[1])).chunk(parts, -1)
-
-
-def _collector(values: dict[str, list[Tensor]]) -> Any:
-    def collect(cell: Cell, given: tuple[Tensor, CellState], result: tuple[Tensor, CellState]) -> None:
-        inputs, before = given
-        for name, gate in _gates(cell, inputs[0], before, result[0][0]).items():
-            values.setdefault(name, []).append(gate)
-
-    return collect
-
-
-def _saturation(layer: int, gate: str, values: Tensor) -> GateSaturation:
-    low, high = (values < _NEARLY_CLOSED), (values > _NEARLY_OPEN)
-    return GateSaturation(layer, gate, float(low.float().mean()), float(high.float().mean()))
 
 
 @contextmanager
@@ -223,15 +205,13 @@ def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vo
         targets: the ids that follow, [T, B].
         vocabulary: maps ids to tokens.
     """
-    was_training = network.training
-    network.eval()
     losses = []
-    for row in range(targets.shape[1]):
-        predicted = targets[:, row] != BOS
-        scores = network.target_log_probs(outputs[:, row].float()[predicted], targets[:, row][predicted])
-        mean = -float(scores.mean()) if len(scores) else 0.0
-        losses.append(mean if np.isfinite(mean) else np.inf)
-    network.train(was_training)
+    with _evaluation_mode(network):
+        for row in range(targets.shape[1]):
+            predicted = targets[:, row] != BOS
+            scores = network.target_log_probs(outputs[:, row].float()[predicted], targets[:, row][predicted])
+            mean = -float(scores.mean()) if len(scores) else 0.0
+            losses.append(mean if np.isfinite(mean) else np.inf)
     return display_text(targets[:, int(np.argmax(losses))].tolist(), vocabulary)
 
 
@@ -253,7 +233,8 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        is_known = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+        if not is_known and _CPU_ALLOCATOR not in str(error):
             raise
         raise InvalidInputError(
             f"the training ran out of memory: train.batch_size is {settings.batch_size}, try half of it; or lower "
@@ -262,30 +243,15 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
         ) from error
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
-        return True
-    return _CPU_ALLOCATOR in str(error)
-
-
 _SENTENCES = 256  # scored together
 _TOKENS = 20_000  # enough for two significant digits
 
 
-class LogNormalisers(NamedTuple):
-    """Log-normalisers over a text: the error of unnormalised scores, in nats per token.
+def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, float]:
+    """Compute `mean` and `deviation` of log Σ exp of the logits, over sentences spread over a text, in nats.
 
-    Attributes:
-        mean: near 0 if the scores are comparable with log-probabilities.
-        deviation: standard deviation; it disturbs the order of candidates.
-    """
-
-    mean: float
-    deviation: float
-
-
-def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> LogNormalisers:
-    """Compute mean and deviation of log Σ exp of the logits, over sentences spread over a text.
+    The mean is near 0 if the scores are comparable with log-probabilities; the deviation disturbs the
+    order of candidates.
 
     Args:
         model: source of the logits.
@@ -303,14 +269,14 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> LogNormalisers
         ).log_probs - score_sequences(model, state, tokens, lengths)
         errors.append(error[np.arange(tokens.shape[1]) < lengths[:, None]])
     values = np.concatenate(errors).astype(np.float64)
-    return LogNormalisers(float(values.mean()), float(values.std()))
+    return {"mean": float(values.mean()), "deviation": float(values.std())}
 
 
 def normaliser_facts(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, Any]:
     """Return the log-normalisers of a self-normalised model for its metrics; empty for any other model."""
     if not model.self_normalised:
         return {}
-    return {"log_normalisers": log_normalisers(model, corpus)._asdict()}
+    return {"log_normalisers": log_normalisers(model, corpus)}
 
 
 class TensorBoardWriter:
@@ -349,12 +315,8 @@ class TensorBoardWriter:
                 parameter="train.tensorboard",
             ) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Write what is buffered."""
         if self._writer is not None:
             with self._ignore_write_errors():
                 self._writer.close()

@@ -5,29 +5,32 @@ masks among them, are drawn for the whole batch in every process and each takes 
 result is that of one process but for rounding. The first process decides whatever depends on the
 clock or on a signal. Processes may be on several machines; only the first one writes to disk.
 
-Each process writes a heartbeat to torchrun's store once a second and reads those of the others, so
-it can wait hours for a busy process and still detects a lost one in bounded time. Only a thread of
-its own accesses the store, so that a waiting process can be interrupted.
+A thread of each process passes torch's monitored barrier once a second, so a process can wait hours
+for a busy one, and a lost one is still detected in bounded time. What ends a process stands in
+torchrun's store, for the others' messages; that thread alone waits for it, so that a waiting process
+can be interrupted.
 
 Signals act between two updates, so that saved states are complete. Ctrl-C ends a training, which is
 then evaluated and published. SIGTERM, as an orchestrator sends it, only saves: there may be no time
 for more, and a half-trained model must not be served because a machine is serviced.
 """
 
-import json
+import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
+from torch._C._distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
@@ -37,56 +40,17 @@ PATIENCE_S = 300.0
 """Longest silence of a process, or duration of an exchange, before a process counts as dead, in seconds."""
 
 _HEARTBEAT_S = 1.0
-_FIRST_PAUSE_S = 0.001
-_SILENCE_S = 3.5  # longest silence once an exchange has failed: three missed heartbeats
+_POLL_S = 0.005
+_REASON_WAIT_S = 5.0  # for what another process writes when it ends
+_EXIT_REASON = "exit_reason"  # key in the store; the first process that ends sets it
 _ADVICE = "start all of them again; with --resume the training goes on from what was saved"
 
 
-class Store(Protocol):
-    """Interface of torch's key-value stores, as far as it is used here."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a value."""
-        ...
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Wait until all keys have a value; return the values."""
-        ...
-
-
-class _Peer:
-    """Last known state of another process.
-
-    Attributes:
-        name: its rank and its machine.
-        barriers: number of barriers that it has reached.
-        exit_reason: why it ended; empty if it ended normally, None while it runs.
-        heard: time of its last new message, by this process's clock.
-    """
-
-    def __init__(self, rank: int) -> None:
-        self.name = f"process {rank}"
-        self.barriers = 0
-        self.exit_reason: str | None = None
-        self.heard = time.monotonic()
-        self._rank = rank
-        self._said = b""
-
-    def update(self, message: bytes) -> None:
-        """Process its newest message, JSON as `PeerMonitor` writes it."""
-        if message == self._said:
-            return
-        self._said, self.heard = message, time.monotonic()
-        fields = json.loads(message)
-        self.name = f"process {self._rank} on {fields['machine']}"
-        self.barriers, self.exit_reason = fields["meetings"], fields["farewell"]
-
-
 class PeerMonitor:
-    """Heartbeats between the processes of a run, and detection of lost ones.
+    """Heartbeats between the processes of a run, and detection of lost ones; all processes make it together.
 
     Args:
-        store: shared by all processes; this object has the handle for itself.
+        store: shared by all processes.
         rank: of this process.
         count: number of processes.
         patience_s: silence after which a process counts as dead.
@@ -95,16 +59,19 @@ class PeerMonitor:
     def __init__(self, store: Store, rank: int, count: int, *, patience_s: float = PATIENCE_S) -> None:
         self._store = store
         self._rank = rank
-        self._patience_s = patience_s
-        self._peers = {peer: _Peer(peer) for peer in range(count) if peer != rank}
-        self._barriers = 0
-        self._heartbeats = 0
-        self._exit_reason: str | None = None
-        self._heard = time.monotonic()  # when the store last answered
-        self._failure = ""  # of the store
+        self._count = count
+        self._patience = timedelta(seconds=patience_s)
+        self._names = [f"process {number}" for number in range(count)]
+        self._barriers = self._passed = 0  # barriers that this process has reached, and that all have
+        self._gathered = 0
+        self._failure = self._exit_reason = ""  # why another process ended, or this one
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="company", daemon=True)
+        self._left = False
+        self._heartbeats = dist.new_group(backend="gloo", timeout=self._patience)
+        self._thread = threading.Thread(target=self._run, name="heartbeats", daemon=True)
         self._thread.start()
+        machines = self.gather_texts(socket.gethostname())
+        self._names = [f"process {number} on {machine}" for number, machine in enumerate(machines)]
 
     def barrier(self) -> None:
         """Wait until all processes have reached this barrier, however long that takes while they live.
@@ -114,82 +81,74 @@ class PeerMonitor:
         """
         self._barriers += 1
         self._wake.set()
-        pause = _FIRST_PAUSE_S
-        while late := [peer for peer in self._peers.values() if peer.barriers < self._barriers]:
-            ended = [peer.name for peer in late if peer.exit_reason is not None]
-            if ended or self._problem(late, silent_s=self._patience_s):
-                raise self.lost_peer_error(f"{', '.join(ended)} ended before the others")
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
+        while self._passed < self._barriers:  # polled, so that signals are handled
+            if self._failure:
+                raise self.lost_peer_error(self._failure)
+            time.sleep(_POLL_S)
+
+    def gather_texts(self, text: str) -> list[str]:
+        """Return each process's text, by rank.
+
+        Raises:
+            ProcessLostError: a process is gone.
+        """
+        self._gathered += 1
+        keys = [f"texts/{self._gathered}/{rank}" for rank in range(self._count)]
+        self._store.set(keys[self._rank], text)
+        self.barrier()
+        texts = [content.decode() for content in self._store.multi_get(keys)]
+        self.barrier()  # with process 0 the store ends
+        return texts
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """Make the error of a failed exchange; it names the lost process and why, if soon known.
+        """Make the error of a failed exchange: why the first process ended, else which one is lost.
 
         Args:
-            problem: reported if no lost process is found.
+            problem: reported if neither is soon known.
         """
-        until = time.monotonic() + 2 * _SILENCE_S
-        while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
-            if time.monotonic() > until:
-                reason = f"an exchange between the processes failed: {problem}"
-                break
-            time.sleep(_HEARTBEAT_S / 10)
+        self._thread.join(2 * _REASON_WAIT_S)  # heartbeats fail as well
+        reason = self._failure or f"an exchange between the processes failed: {problem}"
         return ProcessLostError(f"{reason}; {_ADVICE}")
 
-    def leave(self, farewell: str) -> None:
-        """Report to the other processes that this one ends, and why, if not normally."""
-        self._exit_reason = farewell
+    def leave(self, error: BaseException | None = None) -> None:
+        """End the heartbeats of this process; report to the others why it ends, if not normally."""
+        if error is not None and not isinstance(error, ProcessLostError):  # the others detect that themselves
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, LanguageModelError):
+                reason = str(error)
+            elif isinstance(error, Terminated):
+                reason = "by SIGTERM"
+            self._exit_reason = f"{self._names[self._rank]} ended: {reason}"
+        self._left = True
         self._wake.set()
-        self._thread.join(timeout=2 * _HEARTBEAT_S)
-
-    def _problem(self, peers: Iterable[_Peer], *, silent_s: float) -> str:
-        """Describe a lost process among `peers`; empty if none is known to be lost."""
-        now = time.monotonic()
-        if self._failure:
-            return f"torchrun on the machine of process 0 is gone: {self._failure}"
-        if now - self._heard > silent_s:
-            return f"torchrun on the machine of process 0 has not answered for {now - self._heard:.0f} s"
-        for peer in peers:
-            if peer.exit_reason:
-                return f"{peer.name} ended: {peer.exit_reason}"
-        for peer in peers:
-            if peer.exit_reason is None and now - peer.heard > silent_s:
-                return f"{peer.name} is gone: nothing was heard of it for {now - peer.heard:.0f} s"
-        return ""
+        self._thread.join(_REASON_WAIT_S)
 
     def _run(self) -> None:
+        """Beat until this process leaves or one is lost; its reason is then set in, or read from, the store."""
         pause = _HEARTBEAT_S
+        counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._count)]
         try:
-            while self._exit_reason is None:
-                self._publish()
-                self._poll()
-                if self._wake.wait(pause):
+            while not self._left:
+                dist.monitored_barrier(self._heartbeats, timeout=self._patience, wait_all_ranks=True)
+                dist.all_gather(counts, torch.tensor([self._barriers]), group=self._heartbeats)
+                self._passed = min(int(count) for count in counts)
+                # process 0 waits in torch's barrier, which names a process that is lost meanwhile
+                if self._rank and self._wake.wait(pause):
                     self._wake.clear()
-                    pause = _FIRST_PAUSE_S
+                    pause = _POLL_S
                 pause = min(2 * pause, _HEARTBEAT_S)
-            self._publish()
-        except RuntimeError as error:  # torch's store errors are subclasses
-            self._failure = str(error).splitlines()[0]
-
-    def _publish(self) -> None:
-        self._heartbeats += 1
-        own: dict[str, Any] = {
-            "machine": socket.gethostname(),
-            "beats": self._heartbeats,
-            "meetings": self._barriers,
-            "farewell": self._exit_reason,
-        }
-        self._store.set(_key(self._rank), json.dumps(own))
-
-    def _poll(self) -> None:
-        messages = self._store.multi_get([_key(rank) for rank in self._peers])
-        for peer, message in zip(self._peers.values(), messages, strict=True):
-            peer.update(message)
-        self._heard = time.monotonic()
-
-
-def _key(rank: int) -> str:
-    return f"gramophone/process/{rank}"
+        except RuntimeError as error:
+            # only process 0 hears from all; the others hear from it, and wait for what it reports
+            lost = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
+            ranks = lost[1].split(",") if lost else ["0"]
+            names = ", ".join(self._names[int(rank)] for rank in ranks)
+            self._failure = f"{names if lost or self._rank else 'another process'} is gone"
+        with suppress(RuntimeError):  # the store may be gone with process 0, or never answer
+            if self._failure and self._rank:
+                self._store.wait([_EXIT_REASON], timedelta(seconds=_REASON_WAIT_S))
+                self._failure = self._store.get(_EXIT_REASON).decode()
+            elif reason := self._failure or self._exit_reason:
+                self._failure = self._store.compare_set(_EXIT_REASON, "", reason).decode()
 
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -286,8 +245,15 @@ def _signal_handler(
             signal.signal(number, before)
 
 
-class ExchangeResult(NamedTuple):
-    """Result of an exchange: the mean loss, the first process's clock, and whether any got a signal to end."""
+class UpdateStatus(NamedTuple):
+    """State of an update in one process, before an exchange, or in all, after it.
+
+    Attributes:
+        loss: mean over the process's rows, or over all.
+        seconds: by the process's clock, or by the first one's.
+        interrupted: whether the process, or any, got Ctrl-C.
+        terminated: whether it got SIGTERM: end and publish nothing.
+    """
 
     loss: float
     seconds: float
@@ -348,32 +314,24 @@ class Processes:
             ProcessLostError: a process is gone; the methods below raise it, too.
         """
         if self._monitor is not None:
-            self._monitor.barrier()
+            with self._detect_lost_peer():
+                self._monitor.barrier()
 
     def exchange(
-        self,
-        parameters: Sequence[nn.Parameter],
-        *,
-        weight: float,
-        loss: float,
-        seconds: float,
-        interrupted: bool,
-        terminated: bool,
-    ) -> ExchangeResult:
-        """Replace gradients by the weighted sum of all processes' gradients.
+        self, parameters: Sequence[nn.Parameter], own: UpdateStatus, *, weight: float
+    ) -> UpdateStatus:
+        """Replace gradients by the weighted sum of all processes' gradients, and return the status of all.
 
         Args:
             parameters: with gradients of a mean loss.
+            own: status of this process.
             weight: this process's share of the predicted tokens; shares sum to 1.
-            loss: mean over this process's rows.
-            seconds: by this process's clock.
-            interrupted: whether this process got Ctrl-C.
-            terminated: whether it got SIGTERM: end and publish nothing.
         """
         if self.count == 1:
-            return ExchangeResult(loss, seconds, interrupted, terminated)
+            return own
         gradients = [p.new_zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters]
-        extras = [weight * loss, seconds if self.is_leader else 0.0, float(interrupted), float(terminated)]
+        seconds = own.seconds if self.is_leader else 0.0
+        extras = [weight * own.loss, seconds, float(own.interrupted), float(own.terminated)]
         flat = torch.cat([*(weight * g for g in gradients), gradients[0].new_tensor(extras)])
         with self._detect_lost_peer():
             dist.all_reduce(flat)
@@ -381,7 +339,7 @@ class Processes:
             loss, seconds, interruptions, terminations = tail.tolist()
         for parameter, gradient in zip(parameters, sums, strict=True):
             parameter.grad = gradient.view_as(parameter)
-        return ExchangeResult(loss, seconds, interruptions > 0, terminations > 0)
+        return UpdateStatus(loss, seconds, interruptions > 0, terminations > 0)
 
     def broadcast_value(self, value: float) -> float:
         """Return the first process's number, which may take it a long time to compute."""
@@ -397,17 +355,12 @@ class Processes:
         """Return the first process's bytes, or None; the arguments of other processes are ignored."""
         if self.count == 1:
             return content
-        size = -1 if content is None else len(content)
-        length = torch.tensor([size if self.is_leader else 0])
+        size = int(self.broadcast_value(-1 if content is None else len(content)))
+        if size < 0:
+            return None
+        sent = content if self.is_leader and content is not None else bytes(size)
+        tensor = torch.as_tensor(np.frombuffer(bytearray(sent), np.uint8))
         with self._detect_lost_peer():
-            dist.broadcast(length, src=0)
-            if length < 0:
-                return None
-            tensor = (
-                _bytes_tensor(content or b"")
-                if self.is_leader
-                else torch.empty(int(length), dtype=torch.uint8)
-            )
             dist.broadcast(tensor, src=0)
         return tensor.numpy().tobytes()
 
@@ -421,17 +374,7 @@ class Processes:
 
     def gather_texts(self, text: str) -> list[str]:
         """Return each process's text, by rank."""
-        if self.count == 1:
-            return [text]
-        self.barrier()
-        own = _bytes_tensor(text.encode())
-        with self._detect_lost_peer():
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-            dist.all_gather(sizes, torch.tensor([len(own)]))
-            longest = max(int(size) for size in sizes)
-            rows = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
-            dist.all_gather(rows, nn.functional.pad(own, (0, longest - len(own))))
-        return [row[: int(size)].numpy().tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
+        return [text] if self._monitor is None else self._monitor.gather_texts(text)
 
     def gather_hidden(self, hidden: Hidden) -> Hidden:
         """Join the processes' states, tensors [·, B / count, ·] in each, to [·, B, ·]."""
@@ -478,41 +421,16 @@ def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> I
     patience = timedelta(seconds=patience_s)
     store, rank, count = next(rendezvous("env://", timeout=patience))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
-    monitor = PeerMonitor(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
+    monitor = PeerMonitor(store, rank, count, patience_s=patience_s) if count > 1 else None
     Processes._joined = Processes(rank, count, monitor)  # noqa: SLF001 - torch's group is as global
+    ended: BaseException | None = None
     try:
-        with _report_exit(monitor):
-            yield device
+        yield device
+    except BaseException as error:
+        ended = error
+        raise
     finally:
         Processes._joined = None  # noqa: SLF001
-        dist.destroy_process_group()
-
-
-@contextmanager
-def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
-    """Report to the other processes why this one ends."""
-    reason = ""
-    try:
-        yield
-    except ProcessLostError:  # the others detect it themselves
-        raise
-    except LanguageModelError as error:
-        reason = str(error)
-        raise
-    except Terminated:
-        reason = "by SIGTERM"
-        raise
-    except BaseException as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise
-    finally:
         if monitor is not None:
-            monitor.leave(reason)
-
-
-def _bytes_tensor(content: bytes) -> Tensor:
-    return (
-        torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if content
-        else torch.empty(0, dtype=torch.uint8)
-    )
+            monitor.leave(ended)
+        dist.destroy_process_group()

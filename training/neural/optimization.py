@@ -115,12 +115,6 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
     return adam(groups, lr=rate, betas=settings.betas, fused=True)
 
 
-def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameter groups."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
 class WeightAverage:
     """Average of the weights over updates, of the kind that the settings name.
 
@@ -242,14 +236,11 @@ class OutputPenalties:
         if not module.training or not outputs.requires_grad:
             return
         if self._activation:
-            activity = dropped.detach()
-            _hook_gradient(dropped, lambda gradient: self._with_activation(gradient, activity))
+            activity, share = dropped.detach(), 2 * self.scale * self._activation / dropped.numel()
+            _hook_gradient(dropped, lambda gradient: torch.add(gradient, activity, alpha=share))
         if self._slowness and len(outputs) > 1:
             raw = outputs.detach()
             _hook_gradient(outputs, lambda gradient: self._with_slowness(gradient, raw))
-
-    def _with_activation(self, gradient: Tensor, dropped: Tensor) -> Tensor:
-        return torch.add(gradient, dropped, alpha=2 * self.scale * self._activation / dropped.numel())
 
     def _with_slowness(self, gradient: Tensor, outputs: Tensor) -> Tensor:
         changes = outputs[1:] - outputs[:-1]

@@ -64,15 +64,6 @@ class StateFile:
                 temporary.unlink()
             raise RegistryError(f"cannot save the training state in {self.path}: {error}") from error
 
-    def read(self) -> dict[str, Any] | None:
-        """Read the last written state onto the CPU; None if there is none.
-
-        Raises:
-            FormatError: the file is no training state, or one of another format.
-        """
-        content = self.content()
-        return None if content is None else self.parse(content)
-
     def content(self) -> bytes | None:
         """Read the file's bytes; None if there is no file.
 

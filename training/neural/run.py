@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,23 +33,19 @@ from training.neural.streams import Streams
 from training.progress import HistoryRecord, Silent
 
 
+@dataclass
 class BestWeights:
-    """The weights of the lowest validation perplexity, and early stopping.
+    """The weights of the lowest validation perplexity.
 
-    Args:
-        patience: number of validations in a row without a lower one that exhausts it.
+    Attributes:
+        perplexity: the lowest.
+        failures: number of the last validations in a row that were no better.
+        weights: of the network by name; None before the first validation.
     """
 
-    def __init__(self, *, patience: int) -> None:
-        self.perplexity = math.inf
-        self._patience = patience
-        self._failures = 0
-        self._weights: dict[str, Tensor] | None = None
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the patience is used up."""
-        return self._failures >= self._patience
+    perplexity: float = math.inf
+    failures: int = 0
+    weights: dict[str, Tensor] | None = None
 
     def update(self, perplexity: float, network: Network, *, counts: bool = True) -> None:
         """Record a validation.
@@ -56,28 +53,19 @@ class BestWeights:
         Args:
             perplexity: its result.
             network: the validated network.
-            counts: whether a result that is no better uses up patience.
+            counts: whether a result that is no better is a failure.
         """
         if perplexity < self.perplexity:
             self.perplexity = perplexity
-            self._failures = 0
-            self._weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+            self.failures = 0
+            self.weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         else:
-            self._failures += counts
+            self.failures += counts
 
     def apply(self, network: Network) -> None:
         """Load the best weights into the network; without a validation leave it as it is."""
-        if self._weights is not None:
-            network.load_state_dict(self._weights)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state for resuming: tensors and numbers."""
-        return {"perplexity": self.perplexity, "failures": self._failures, "weights": self._weights}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
-        self.perplexity, self._failures = state["perplexity"], state["failures"]
-        self._weights = state["weights"]
+        if self.weights is not None:
+            network.load_state_dict(self.weights)
 
 
 _CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
@@ -90,28 +78,24 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
         InvalidInputError: bfloat16 on a CPU without AVX-512, where torch has no LSTM of it.
     """
     if settings.precision == "auto":
-        return torch.bfloat16 if _has_bfloat16(device) else torch.float32
+        if device.type == "cuda":
+            is_native = torch.cuda.get_device_capability(device) >= (8, 0)
+        else:
+            capabilities: dict[str, Any] = getattr(
+                torch.cpu, "get_capabilities", dict
+            )()  # missing in older torch
+            is_native = any(capabilities.get(name, False) for name in _CPU_INSTRUCTIONS)
+        return torch.bfloat16 if is_native else torch.float32
     if settings.precision == "float32":
         return torch.float32
-    if device.type == "cpu" and not _lstm_computes_in_bfloat16():
+    # absent in builds without oneDNN, where torch computes LSTMs itself
+    onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    if device.type == "cpu" and onednn is not None and not onednn():
         raise InvalidInputError(
             "train.precision is bfloat16, which needs a CPU with AVX-512 and this one has none: use auto or float32",
             parameter="train.precision",
         )
     return torch.bfloat16
-
-
-def _lstm_computes_in_bfloat16() -> bool:
-    """Return whether oneDNN, if torch computes with it, has kernels in bfloat16 for this CPU."""
-    onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)  # absent in builds without oneDNN
-    return onednn is None or bool(onednn())
-
-
-def _has_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older torch
-    return any(capabilities.get(name, False) for name in _CPU_INSTRUCTIONS)
 
 
 def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
@@ -218,7 +202,9 @@ class TrainingRun:
         if embeddings is not None:
             initialise_embeddings(self.network, embeddings)
         self.processes.divide_dropout(self.network)
-        counts = _target_counts(train, len(vocabulary))
+        occurrences = np.bincount(train.tokens, minlength=len(vocabulary)) + 1.0
+        occurrences[EOS] += train.num_sentences
+        counts = torch.as_tensor(occurrences, dtype=torch.float32)  # of targets, plus one [V]
         self.network.output.initialise_from_counts(counts)
         self.processes.broadcast_weights(self.network)
         self.optimizer = make_optimizer(self.network, settings)
@@ -228,7 +214,7 @@ class TrainingRun:
         self.criterion = make_loss(settings, self.network.output, counts.to(device), seed=seed)
         self.precision = training_precision(settings, device)
         self.schedule = Schedule(settings, steps_per_epoch=self.streams.steps_per_epoch, clock=clock)
-        self.best = BestWeights(patience=settings.patience)
+        self.best = BestWeights()
         self.history: list[HistoryRecord] = []
         self.hidden = self.network.initial_hidden(self.rows.stop - self.rows.start)
         self.step = self.tokens = 0
@@ -251,7 +237,7 @@ class TrainingRun:
             "average": self.average.state(),
             "optimizer": self.optimizer.state_dict(),
             "criterion": self.criterion.state(),
-            "best": self.best.state(),
+            "best": dict(vars(self.best)),
             "hidden": list(self.processes.gather_hidden(tuple(part.detach() for part in self.hidden))),
             "history": [list(record) for record in self.history],
             "generators": {"cpu": torch.get_rng_state(), "cuda": cuda},
@@ -280,16 +266,9 @@ class TrainingRun:
         self.average.restore(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.criterion.restore(state["criterion"])
-        self.best.restore(state["best"])
+        self.best = BestWeights(**state["best"])
         self.hidden = tuple(part[:, self.rows].to(self.device) for part in state["hidden"])
         self.history = [HistoryRecord(*values) for values in state["history"]]
         torch.set_rng_state(state["generators"]["cpu"])
         if self.device.type == "cuda" and state["generators"]["cuda"] is not None:
             torch.cuda.set_rng_state(state["generators"]["cuda"], self.device)
-
-
-def _target_counts(corpus: EncodedCorpus, vocab_size: int) -> Tensor:
-    """Count how often each token is predicted, plus one [V]."""
-    counts = np.bincount(corpus.tokens, minlength=vocab_size) + 1.0
-    counts[EOS] += corpus.num_sentences
-    return torch.as_tensor(counts, dtype=torch.float32)

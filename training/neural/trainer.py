@@ -9,6 +9,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +23,15 @@ from models.neural.network import Network, resolve_device
 from models.vocabulary import BOS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural.diagnostics import TensorBoardWriter, divergence_error, memory_advice, worst_row
-from training.neural.distributed import Interruption, Processes, Terminated, catch_interruption
+from training.neural.distributed import (
+    Interruption,
+    Processes,
+    Terminated,
+    UpdateStatus,
+    catch_interruption,
+)
 from training.neural.embeddings import Embeddings
-from training.neural.losses.loss import Loss
-from training.neural.optimization import set_learning_rate
+from training.neural.losses.softmax import Loss
 from training.neural.resume import StateFile, changed_bounds, identity_of, library_version
 from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
@@ -36,21 +42,15 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAX_THRESHOLD = 2**31 - 1
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Make glibc reuse large freed blocks instead of returning them to the system.
 
     It would return each and get it back page by page, zeroed: an eighth of an update's time on a CPU.
     Other allocators are left alone.
-
-    Returns:
-        Whether it is so now.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    tune = getattr(ctypes.CDLL(None), "mallopt", None)
-    if tune is None:
-        return False
-    return bool(tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)) and bool(tune(_TRIM_THRESHOLD, _MAX_THRESHOLD))
+    if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
+        tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
+        tune(_TRIM_THRESHOLD, _MAX_THRESHOLD)
 
 
 def backward(
@@ -74,7 +74,7 @@ def backward(
         return 0.0
     with autocast(precision, outputs.device):
         features = network.features(outputs)[predicted]  # [N, E]
-    learned = loss(network.output, features.detach(), ids, precision=precision)
+    learned = loss(features.detach(), ids, precision=precision)
     features.backward(learned.gradient)  # type: ignore[no-untyped-call]  # torch ships it untyped
     return learned.loss
 
@@ -195,16 +195,6 @@ class TrainingResult(NamedTuple):
     seconds_before: float = 0.0
 
 
-class _Update(NamedTuple):
-    """An update: learning rate, gradient norm before and after clipping, time, why to stop after it."""
-
-    rate: float
-    norm: float
-    clipped: float
-    seconds: float
-    stopped: str
-
-
 def train_network(
     train: EncodedCorpus,
     valid: EncodedCorpus,
@@ -272,9 +262,8 @@ def train_network(
         progress.start(f"training the {network.cell} network", 100.0)
         if run.done:
             progress.advance(100 * run.done)
-        with TensorBoardWriter(
-            settings.tensorboard if run.processes.is_leader else "", step=run.step
-        ) as board:
+        folder = settings.tensorboard if run.processes.is_leader else ""
+        with closing(TensorBoardWriter(folder, step=run.step)) as board:
             _train_until_stop(run, saver, interrupted, board, progress)
         if board.failure:
             run.notes.append(board.failure)
@@ -299,19 +288,22 @@ def _train_until_stop(
             if run.done >= 1:
                 break
             consistent = False
-            update = _update(run, segment, interrupted)
-            before, run.done = run.done, run.schedule.done(run.step, seconds=update.seconds)
+            rate, norm, status = _update(run, segment, interrupted)
+            before, run.done = run.done, run.schedule.done(run.step, seconds=status.seconds)
             run.average.add(run.done)
             perplexity = _validate(run) if _crosses(before, run.done, validations) else None
             if _crosses(before, run.done, _RECORDS_PER_VALIDATION * validations):
-                _record(run, segment.epoch, perplexity, update)
+                _record(run, segment.epoch, perplexity, rate=rate, norm=norm)
                 board.add(run.history[-1])
             consistent = True
             progress.advance(100 * (run.done - before), _progress_note(run))
-            if update.stopped or run.best.exhausted:
-                run.stopped = update.stopped or "patience"
+            if status.terminated or status.interrupted:
+                run.stopped = "terminated" if status.terminated else "interrupted"
                 break
-            saver.save_if_due(update.seconds)
+            if run.best.failures >= run.settings.patience:
+                run.stopped = "patience"
+                break
+            saver.save_if_due(status.seconds)
         run.stopped = run.stopped or run.schedule.reached(run.step)
     except KeyboardInterrupt:
         if run.processes.count > 1:  # the others are in the middle of an exchange
@@ -321,8 +313,10 @@ def _train_until_stop(
         saver.save()
 
 
-def _update(run: TrainingRun, segment: StreamSegment, interrupted: Interruption) -> _Update:
-    """Run one step of the optimiser on a segment."""
+def _update(
+    run: TrainingRun, segment: StreamSegment, interrupted: Interruption
+) -> tuple[float, float, UpdateStatus]:
+    """Run one step of the optimiser on a segment; return its learning rate, gradient norm and status."""
     settings, network = run.settings, run.network
     _detach_hidden(run, first=segment.first)
     inputs, targets = (
@@ -337,27 +331,21 @@ def _update(run: TrainingRun, segment: StreamSegment, interrupted: Interruption)
     with autocast(run.precision, run.device):
         outputs, run.hidden = network(inputs, run.hidden)
     loss = backward(network, outputs, targets, run.criterion, precision=run.precision)
-    totals = run.processes.exchange(
-        list(network.parameters()),
-        weight=weight,
-        loss=loss,
-        seconds=run.schedule.seconds,
-        interrupted=interrupted.requested,
-        terminated=interrupted.terminated,
-    )
+    own = UpdateStatus(loss, run.schedule.seconds, interrupted.requested, interrupted.terminated)
+    totals = run.processes.exchange(list(network.parameters()), own, weight=weight)
     norm = float(nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm))
     if not (math.isfinite(totals.loss) and math.isfinite(norm)):
         text = worst_row(network, outputs, targets, run.vocabulary)
         raise divergence_error(run.step + 1, loss=totals.loss, norm=norm, text=text, settings=settings)
     rate = run.schedule.learning_rate(run.done) * len(inputs) / run.streams.bptt_length
-    set_learning_rate(run.optimizer, rate)
+    for group in run.optimizer.param_groups:
+        group["lr"] = rate
     run.optimizer.step()
     run.step += 1
     run.tokens += segment.inputs.size
     smoothed = totals.loss if math.isnan(run.loss) else run.loss
     run.loss = _SMOOTHING * smoothed + (1 - _SMOOTHING) * totals.loss
-    stopped = "terminated" if totals.terminated else "interrupted" if totals.interrupted else ""
-    return _Update(rate, norm, min(norm, settings.clip_norm), totals.seconds, stopped)
+    return rate, norm, totals
 
 
 def _detach_hidden(run: TrainingRun, *, first: bool) -> None:
@@ -387,7 +375,7 @@ def _crosses(before: float, after: float, marks: int) -> bool:
     return int(before * marks) < int(after * marks)
 
 
-def _record(run: TrainingRun, epoch: int, perplexity: float | None, update: _Update) -> None:
+def _record(run: TrainingRun, epoch: int, perplexity: float | None, *, rate: float, norm: float) -> None:
     record = HistoryRecord(
         step=run.step,
         epoch=epoch,
@@ -395,9 +383,9 @@ def _record(run: TrainingRun, epoch: int, perplexity: float | None, update: _Upd
         seconds=run.schedule.seconds,
         train_loss=run.loss,
         valid_perplexity=None if perplexity == math.inf else perplexity,
-        learning_rate=update.rate,
-        grad_norm=update.norm,
-        clipped_norm=update.clipped,
+        learning_rate=rate,
+        grad_norm=norm,
+        clipped_norm=min(norm, run.settings.clip_norm),
     )
     run.history.append(with_speed(run.history, record))
 

@@ -59,7 +59,11 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
         progress: advanced by `order` steps.
     """
     length = len(text) - order
-    bounds, shares = _equal_partitions(text[:length], vocab_size)
+    # first words that split the positions into similar partitions, one per core
+    smaller = np.concatenate([[0], np.cumsum(np.bincount(text[:length], minlength=vocab_size))])
+    targets = np.linspace(0, length, (os.cpu_count() or 1) + 1)
+    bounds = np.unique([0, *np.searchsorted(smaller, targets[1:-1]), vocab_size])
+    shares = smaller[bounds].tolist()
 
     def sort(share: slice) -> IntArray:
         low, high = bounds[share.start], bounds[share.stop]
@@ -79,14 +83,6 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
         shares,
     )
     return SortedText(text, positions, shared, extents, shares)
-
-
-def _equal_partitions(text: IntArray, vocab_size: int) -> tuple[list[int], list[int]]:
-    """Return first words that split the positions into similar partitions, one per core; and their starts."""
-    smaller = np.concatenate([[0], np.cumsum(np.bincount(text, minlength=vocab_size))])
-    targets = np.linspace(0, len(text), (os.cpu_count() or 1) + 1)
-    bounds = np.unique([0, *np.searchsorted(smaller, targets[1:-1]), vocab_size])
-    return bounds.tolist(), smaller[bounds].tolist()
 
 
 @numba.njit(nogil=True, cache=True)
@@ -181,22 +177,6 @@ def count_ngrams(
         raise InvalidInputError(
             f"ngram.order is {order}, it can be 1 to {MAX_ORDER}", parameter="ngram.order"
         )
-    _check_corpus(corpus, vocab_size)
-    # padded with </s>, so that every position has `order` words after it
-    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
-    progress.start("counting n-grams", 2 * order - 1)
-    in_order = sort_text(text, vocab_size, order=order, progress=progress)
-    counted = [_unigrams(text[:-order], vocab_size)]
-    numbers = text  # by position: the number of the n-gram that starts there; a unigram's is its word
-    for k in range(2, order + 1):
-        longer, numbers = _count_order(in_order, k, numbers)
-        counted.append(longer)
-        progress.advance()
-    progress.finish()
-    return counted
-
-
-def _check_corpus(corpus: EncodedCorpus, vocab_size: int) -> None:
     if corpus.num_sentences == 0:
         raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
     positions = corpus.num_tokens + corpus.num_sentences
@@ -206,6 +186,21 @@ def _check_corpus(corpus: EncodedCorpus, vocab_size: int) -> None:
             parameter="corpus",
         )
     check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
+    # padded with </s>, so that every position has `order` words after it
+    text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
+    progress.start("counting n-grams", 2 * order - 1)
+    in_order = sort_text(text, vocab_size, order=order, progress=progress)
+    nowhere = np.zeros(vocab_size, dtype=np.int32)
+    unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
+    counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
+    counted = [CountedNGrams(unigrams, counts)]
+    numbers = text  # by position: the number of the n-gram that starts there; a unigram's is its word
+    for k in range(2, order + 1):
+        longer, numbers = _count_order(in_order, k, numbers)
+        counted.append(longer)
+        progress.advance()
+    progress.finish()
+    return counted
 
 
 def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
@@ -232,13 +227,6 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
         raise InvalidInputError(
             f"{what} has <s> or </s> (ids {BOS} and {EOS}) inside a sentence", parameter=parameter
         )
-
-
-def _unigrams(text: IntArray, vocab_size: int) -> CountedNGrams:
-    nowhere = np.zeros(vocab_size, dtype=np.int32)
-    words = np.arange(vocab_size, dtype=np.int32)
-    counts = np.bincount(text, minlength=vocab_size).astype(np.int32)
-    return CountedNGrams(NGrams(words, prefixes=nowhere, suffixes=nowhere), counts)
 
 
 def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[CountedNGrams, IntArray]:
@@ -313,9 +301,6 @@ def _list_ngrams(
         numbers[position] = number
 
 
-BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-
 def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
     """Return one threshold per order; n-grams with a count up to the threshold are dropped.
 
@@ -343,33 +328,6 @@ def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
     if shown != sorted(shown):
         return f"is {shown}, a threshold must not be below the one before"
     return None
-
-
-def listed_mask(counts: npt.NDArray[np.int32], threshold: int, *, order: int) -> BoolArray | None:
-    """Return a mask of an order's listed n-grams [n]; None if all are, as unigrams are (the vocabulary)."""
-    return None if order == 1 or threshold == 0 else counts > threshold
-
-
-def keep_listed(
-    ngrams: NGrams, *, mask: BoolArray | None, numbers: npt.NDArray[np.int32] | None
-) -> tuple[NGrams, npt.NDArray[np.int32] | None]:
-    """Drop n-grams and renumber the rest.
-
-    Args:
-        ngrams: all n-grams of one order.
-        mask: of those to keep [n]; None for all.
-        numbers: new numbers of the order below by old number; None if unchanged.
-
-    Returns:
-        The kept n-grams, and their new numbers by old number; None if unchanged.
-    """
-    words, prefixes, suffixes = ngrams
-    if mask is not None:
-        words, prefixes, suffixes = words[mask], prefixes[mask], suffixes[mask]
-    if numbers is not None:
-        prefixes, suffixes = numbers[prefixes], numbers[suffixes]
-    renumbered = None if mask is None else np.cumsum(mask, dtype=np.int32) - np.int32(1)
-    return NGrams(words, prefixes, suffixes), renumbered
 
 
 MAX_COUNT_OF_COUNTS = 7
@@ -444,20 +402,26 @@ class Observations:
 
     def _orders(self, counts_of: Callable[[int], IntArray]) -> Iterator[OrderCounts]:
         num_contexts = 1
-        contexts = numbers = None  # of the order below: mask of the listed ones, and their new numbers
+        listed = numbers = None  # of the order below: mask of the listed ones, and their new numbers
         for k, (every_ngram, occurrences) in enumerate(self._counted, start=1):
             counts = counts_of(k)
             if k == 1:
                 counts = counts.copy()
                 counts[BOS] = 0
             totals, types, counts_of_counts = _by_context(every_ngram.prefixes, counts, num_contexts)
-            if contexts is not None:
-                totals, types = totals[contexts], types[contexts]
+            if listed is not None:
+                totals, types = totals[listed], types[listed]
             num_contexts = len(counts)
-            contexts = listed_mask(occurrences, self.thresholds[k - 1], order=k)
-            ngrams, numbers = keep_listed(every_ngram, mask=contexts, numbers=numbers)
-            counts = counts if contexts is None else counts[contexts]
-            yield OrderCounts(ngrams, counts, totals, types, counts_of_counts)
+            threshold = self.thresholds[k - 1]
+            listed = occurrences > threshold if threshold and k > 1 else None  # unigrams are the vocabulary
+            words, prefixes, suffixes = every_ngram
+            if listed is not None:
+                words, prefixes, suffixes = words[listed], prefixes[listed], suffixes[listed]
+                counts = counts[listed]
+            if numbers is not None:
+                prefixes, suffixes = numbers[prefixes], numbers[suffixes]
+            numbers = None if listed is None else np.cumsum(listed, dtype=np.int32) - np.int32(1)
+            yield OrderCounts(NGrams(words, prefixes, suffixes), counts, totals, types, counts_of_counts)
 
 
 @numba.njit(nogil=True, cache=True)

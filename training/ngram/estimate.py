@@ -1,7 +1,7 @@
-"""Estimate an n-gram model from an encoded corpus: count, smooth, prune, build."""
+"""Estimate an n-gram model from an encoded corpus: count, smooth by a method of a name, prune, build."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from models.ngram.build import build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
@@ -9,11 +9,63 @@ from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, count_ngrams
 from training.ngram.pruning import history_frequencies, prune_by_entropy
+from training.ngram.smoothing.good_turing import GoodTuring
 from training.ngram.smoothing.interface import Discounts, Smoothed, Smoothing
-from training.ngram.smoothing.kneser_ney import ModifiedKneserNey
+from training.ngram.smoothing.jelinek_mercer import JelinekMercer
+from training.ngram.smoothing.kneser_ney import Discounting, DiscountSource
+from training.ngram.smoothing.simple import Additive, MaximumLikelihood, WittenBell
 from training.progress import SILENT, Progress
 
-DEFAULT_SMOOTHING: Smoothing = ModifiedKneserNey()
+SmoothingName: TypeAlias = Literal[
+    "mle",
+    "laplace",
+    "add-k",
+    "good-turing",
+    "jelinek-mercer",
+    "witten-bell",
+    "absolute",
+    "kneser-ney",
+    "modified-kneser-ney",
+]
+
+WITH_DISCOUNTS: tuple[SmoothingName, ...] = ("absolute", "kneser-ney", "modified-kneser-ney")
+"""Smoothings whose discounts can be fitted on held-out text."""
+
+SMOOTHING_OF_KEY: dict[str, SmoothingName] = {"k": "add-k", "buckets": "jelinek-mercer"}
+"""Settings that only one smoothing uses."""
+
+
+def make_smoothing(
+    name: SmoothingName, *, k: float = 0.1, buckets: int = 1, discounts: DiscountSource = "counts"
+) -> Smoothing:
+    """Make the smoothing of a name.
+
+    Args:
+        name: of the smoothing.
+        k: constant that `add-k` adds to every count.
+        buckets: number of weights that `jelinek-mercer` fits for each order.
+        discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`.
+
+    Raises:
+        InvalidInputError: a value is out of range for the smoothing that uses it.
+    """
+    chosen: dict[SmoothingName, Smoothing] = {
+        "mle": MaximumLikelihood(),
+        "laplace": Additive(1.0),
+        "good-turing": GoodTuring(),
+        "witten-bell": WittenBell(),
+        "absolute": Discounting(continuations=False, num_discounts=1, discounts=discounts),
+        "kneser-ney": Discounting(num_discounts=1, discounts=discounts),
+        "modified-kneser-ney": Discounting(discounts=discounts),
+    }
+    if name == "add-k":
+        return Additive(k)
+    if name == "jelinek-mercer":
+        return JelinekMercer(buckets)
+    return chosen[name]
+
+
+DEFAULT_SMOOTHING: Smoothing = Discounting()
 
 
 class NGramEstimate(NamedTuple):

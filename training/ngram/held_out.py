@@ -50,18 +50,15 @@ def match_counts(
     for k, order in enumerate(orders, start=1):
         words, prefixes, _ = order.ngrams
         numbers = text if k == 1 else _find_ngrams(words, prefixes, contexts, text)
-        yield _matches(order, numbers[predicted], contexts[predicted])
+        listed, types = _listed_by_context(prefixes, order.counts, len(order.totals))
+        at = contexts[predicted]
+        yield Matches(
+            counts=_values_at(numbers[predicted], order.counts),
+            totals=_values_at(at, order.totals),
+            pruned=_values_at(at, order.totals - listed),
+            types=_values_at(at, types),
+        )
         contexts = np.roll(numbers, 1)  # the first value is wrong, but unused: `<s>` is not predicted
-
-
-def _matches(order: OrderCounts, numbers: IntArray, contexts: IntArray) -> Matches:
-    listed, types = _listed_by_context(order.ngrams.prefixes, order.counts, len(order.totals))
-    return Matches(
-        counts=_values_at(numbers, order.counts),
-        totals=_values_at(contexts, order.totals),
-        pruned=_values_at(contexts, order.totals - listed),
-        types=_values_at(contexts, types),
-    )
 
 
 def _values_at(indices: IntArray, values: IntArray) -> IntArray:

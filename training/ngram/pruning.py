@@ -72,7 +72,13 @@ def prune_by_entropy(
         )
     if history_probs is None:
         history_probs = _chain_rule(orders)
-    _check_shapes(orders, history_probs)
+    expected = [len(ngrams.words) for ngrams, _ in orders[:-1]]
+    given = [len(one_order) for one_order in history_probs[: len(expected)]]
+    if given != expected:
+        raise InvalidInputError(
+            f"history_probs has {given} values by order, the model {expected} contexts",
+            parameter="history_probs",
+        )
     if threshold == 0 or len(orders) == 1:
         return list(orders)
     trie = link([ngrams for ngrams, _ in orders])
@@ -108,16 +114,6 @@ def _chain_rule(orders: Orders) -> list[DoubleArray]:
     for ngrams, weights in orders[1:-1]:
         probs.append(probs[-1][ngrams.prefixes] * from_log10(weights.log10_probs))
     return probs
-
-
-def _check_shapes(orders: Orders, history_probs: Sequence[DoubleArray]) -> None:
-    expected = [len(ngrams.words) for ngrams, _ in orders[:-1]]
-    given = [len(one_order) for one_order in history_probs[: len(expected)]]
-    if given != expected:
-        raise InvalidInputError(
-            f"history_probs has {given} values by order, the model {expected} contexts",
-            parameter="history_probs",
-        )
 
 
 def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
@@ -259,20 +255,6 @@ class CompressionSettings(NamedTuple):
 NO_COMPRESSION = CompressionSettings()
 
 
-class CompressedModel(NamedTuple):
-    """A compressed model and statistics of the compression.
-
-    Attributes:
-        model: ready to use or to save.
-        listed: the remaining n-grams, by order from 1.
-        facts: number of n-grams by order, and before pruning.
-    """
-
-    model: NGramModel
-    listed: Sequence[NGrams]
-    facts: dict[str, Any]
-
-
 def compress(
     orders: Orders,
     vocabulary: Vocabulary,
@@ -280,7 +262,7 @@ def compress(
     *,
     normalised: bool = True,
     progress: Progress,
-) -> CompressedModel:
+) -> tuple[NGramModel, Sequence[NGrams], dict[str, Any]]:
     """Build a model of n-grams, pruned and quantised as `shrinking` demands.
 
     Args:
@@ -289,6 +271,9 @@ def compress(
         shrinking: the compression.
         normalised: whether every distribution sums to 1 before compression.
         progress: display of the stages.
+
+    Returns:
+        The model; the remaining n-grams by order from 1; their number by order, and before pruning, as facts.
 
     Raises:
         InvalidInputError: the threshold is out of range, or there are too many words for eight-bit models.
@@ -307,4 +292,4 @@ def compress(
         automaton = quantise_automaton(automaton)
     progress.finish()
     model = NGramModel(automaton, vocabulary, normalised=normalised and not shrinking.quantise)
-    return CompressedModel(model, [ngrams for ngrams, _ in orders], facts)
+    return model, [ngrams for ngrams, _ in orders], facts

@@ -8,7 +8,7 @@ files: the system holds in memory as much of them as fits.
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 import numba
 import numpy as np
@@ -18,25 +18,13 @@ from models.errors import FormatError
 from models.ngram.access import link_states
 from models.ngram.automaton import EXACT_TYPES, Automaton
 from models.ngram.build import check_ngram_counts, rank_arcs_in_blocks
-from training.ngram.smoothing.interpolation import log10
+from training.ngram.smoothing.interpolation import DoubleArray, log10
 from training.progress import Progress
 from training.scale.plan import word_columns
 
 _BATCH = 1 << 17
 
-
-class SortedBatch(NamedTuple):
-    """A sorted batch of one order's n-grams.
-
-    Attributes:
-        words: [n, k], int32.
-        probs: of each n-gram's last word [n], float64.
-        backoffs: of each n-gram's context [n], float64.
-    """
-
-    words: npt.NDArray[np.int32]
-    probs: npt.NDArray[np.float64]
-    backoffs: npt.NDArray[np.float64]
+Words: TypeAlias = npt.NDArray[np.int32]
 
 
 def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
@@ -51,14 +39,16 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
         InvalidInputError: there are more n-grams than the file format can index.
         FormatError: a table is damaged.
     """
-    sizes = [_num_rows(table) for table in tables]
+    import pyarrow.parquet as pq
+
+    sizes = [sum(pq.read_metadata(file).num_rows for file in table.glob("*.parquet")) for table in tables]
     check_ngram_counts(sizes)
     progress.start("building the automaton", sum(sizes))
     building = _AutomatonBuilder(folder, sizes)
     for k, table in enumerate(tables, start=1):
         for batch in _batches(table, k):
-            building.add(k, batch, table)
-            progress.advance(len(batch.words))
+            building.add(k, table, *batch)
+            progress.advance(len(batch[0]))
         building.close_order(k)
     building.finish()
     progress.finish()
@@ -90,22 +80,22 @@ class _AutomatonBuilder:
         self._last = np.full(len(sizes), -1, np.int32)
         self._path = np.zeros(len(sizes) + 1, np.int64)
 
-    def add(self, k: int, batch: SortedBatch, table: Path) -> None:
-        """Write the next k-grams, after all shorter n-grams."""
-        begin, size = self._filled, len(batch.words)
+    def add(self, k: int, table: Path, words: Words, probs: DoubleArray, backoffs: DoubleArray) -> None:
+        """Write the next k-grams of a table, after all shorter n-grams; see `_batches`."""
+        begin, size = self._filled, len(words)
         contexts = np.empty(size, np.int64)
-        bad = _find_contexts(self._first_arcs, self._words, batch.words, self._last, self._path, contexts)
+        bad = _find_contexts(self._first_arcs, self._words, words, self._last, self._path, contexts)
         if bad >= 0:
             row = begin + bad - int(self._starts[k - 1])
             raise FormatError(
                 table, f"row {row} is out of order, or its context is missing", hint="start again"
             )
-        self._words[begin : begin + size] = batch.words[:, -1]
-        self._log10_probs[begin : begin + size] = log10(batch.probs)
+        self._words[begin : begin + size] = words[:, -1]
+        self._log10_probs[begin : begin + size] = log10(probs)
         states, firsts, fan_outs = np.unique(contexts, return_index=True, return_counts=True)
         self._first_arcs[states + 1] += fan_outs.astype(np.uint32)
         if k > 1:  # the empty context's weight is never used
-            self._log10_backoffs[states] = log10(batch.backoffs[firsts])
+            self._log10_backoffs[states] = log10(backoffs[firsts])
         self._filled += size
 
     def close_order(self, k: int) -> None:
@@ -155,21 +145,15 @@ def _append(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
         file.write(array.astype(EXACT_TYPES[name][0], copy=False).data)
 
 
-def _num_rows(table: Path) -> int:
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(file).num_rows for file in table.glob("*.parquet"))
-
-
-def _batches(table: Path, k: int) -> Iterator[SortedBatch]:
-    """Yield a sorted table of k-grams in batches, from its first file to its last."""
+def _batches(table: Path, k: int) -> Iterator[tuple[Words, DoubleArray, DoubleArray]]:
+    """Yield words [n, k], probabilities [n] and their contexts' back-off weights [n] of a sorted table of k-grams."""
     import pyarrow.parquet as pq
 
     for path in sorted(table.glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_BATCH):
                 columns = [batch[name].to_numpy() for name in word_columns(1, k).split(", ")]
-                yield SortedBatch(np.stack(columns, axis=1), batch["p"].to_numpy(), batch["g"].to_numpy())
+                yield np.stack(columns, axis=1), batch["p"].to_numpy(), batch["g"].to_numpy()
 
 
 @numba.njit(nogil=True, cache=True)

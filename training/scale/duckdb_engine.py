@@ -2,16 +2,15 @@
 
 import glob
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunning
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from models.errors import FormatError, InvalidInputError, RegistryError
+from models.errors import FormatError, RegistryError
 from training.progress import Progress
-from training.scale.options import engine_memory_bytes
+from training.scale.options import engine_memory_bytes, out_of_memory_error
 from training.scale.plan import Stage
 
 _FILE = "part.parquet"
@@ -65,12 +64,24 @@ class DuckDBEngine:
         )
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(self._connection.execute, statement)
+            reported = 0.0  # per cent
             try:
-                self._watch(running, progress)
+                while not wait([running], timeout=_POLL_INTERVAL_S).done:
+                    done = self._connection.query_progress()
+                    if done > reported:
+                        progress.advance(done - reported)
+                        reported = done
+                running.result()
             except duckdb.OutOfMemoryException as error:
-                raise self._out_of_memory(stage, str(error)) from None
+                if "max_temp_directory_size" in str(error):
+                    raise RegistryError(
+                        f"cannot write to {self._spill}: the disk is full ({stage.purpose})"
+                    ) from None
+                raise out_of_memory_error(self._limit_bytes, stage.purpose, "DuckDB") from None
             except duckdb.IOException as error:
-                raise RegistryError(f"cannot write to {folder.parent}: {_write_error(error)}") from None
+                # without the JSON that DuckDB wraps it in
+                reason = _DISK_FULL if _DISK_FULL in str(error) else _first_line(error)
+                raise RegistryError(f"cannot write to {folder.parent}: {reason}") from None
             finally:
                 if not running.done():  # Ctrl-C or SIGTERM
                     self._connection.interrupt()
@@ -84,37 +95,9 @@ class DuckDBEngine:
         """Close the connection, which releases its memory."""
         self._connection.close()
 
-    def _watch(self, running: "Future[Any]", progress: Progress) -> None:
-        """Report the statement's progress, in per cent, until it is done."""
-        reported = 0.0
-        while True:
-            try:
-                running.result(timeout=_POLL_INTERVAL_S)
-            except StillRunning:
-                done = self._connection.query_progress()
-                if done > reported:
-                    progress.advance(done - reported)
-                    reported = done
-            else:
-                return
-
-    def _out_of_memory(self, stage: Stage, message: str) -> Exception:
-        if "max_temp_directory_size" in message:
-            return RegistryError(f"cannot write to {self._spill}: the disk is full ({stage.purpose})")
-        return InvalidInputError(
-            f"--memory-limit {self._limit_bytes // 10**6} MB is too little for {stage.purpose} with DuckDB; "
-            "give more: what is done already is kept",
-            parameter="memory-limit",
-        )
-
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _write_error(error: Exception) -> str:
-    """Return the reason of a failed write, without the JSON that DuckDB wraps it in."""
-    return _DISK_FULL if _DISK_FULL in str(error) else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from models.errors import InvalidInputError
 from training.progress import Progress
@@ -56,7 +56,10 @@ def require_engine(engine: EngineName) -> None:
         else:
             import pyspark  # noqa: F401 - likewise
     except ImportError as error:
-        _raise_missing(engine, error)
+        raise InvalidInputError(
+            f"--engine {engine} needs the package {error.name}: pip install 'gramophone-lm[{_EXTRAS[engine]}]'",
+            parameter="engine",
+        ) from None
 
 
 def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
@@ -77,10 +80,3 @@ def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
     from training.scale.spark_engine import SparkEngine
 
     return SparkEngine(options.memory_limit_bytes, spill)
-
-
-def _raise_missing(engine: EngineName, error: ImportError) -> NoReturn:
-    raise InvalidInputError(
-        f"--engine {engine} needs the package {error.name}: pip install 'gramophone-lm[{_EXTRAS[engine]}]'",
-        parameter="engine",
-    ) from None

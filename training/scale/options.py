@@ -5,12 +5,11 @@ import gc
 import re
 import resource
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from models.errors import InvalidInputError
-from training.ngram.smoothing.choice import WITH_DISCOUNTS
+from training.ngram.estimate import WITH_DISCOUNTS
 from training.recipe import Recipe
 
 EngineName: TypeAlias = Literal["duckdb", "spark"]
@@ -82,7 +81,8 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
     if recipe.family != "ngram":
         refuse("family", recipe.family, "ngram")
     if settings.smoothing not in WITH_DISCOUNTS:
-        refuse("ngram.smoothing", settings.smoothing, _alternatives(WITH_DISCOUNTS))
+        *some, last = WITH_DISCOUNTS
+        refuse("ngram.smoothing", settings.smoothing, f"{', '.join(some)} or {last}")
     if settings.discounts != "counts":
         refuse("ngram.discounts", settings.discounts, "counts")
     if settings.prune_entropy > 0:
@@ -103,10 +103,6 @@ def _bytes_of(size: str) -> int:
             parameter="memory-limit",
         )
     return int(count)
-
-
-def _alternatives(names: Sequence[str]) -> str:
-    return ", ".join(names[:-1]) + f" or {names[-1]}"
 
 
 _RESERVE_BYTES = 64 * 1024**2
@@ -150,6 +146,15 @@ def engine_memory_bytes(limit_bytes: int) -> int:
             parameter="memory-limit",
         )
     return share
+
+
+def out_of_memory_error(limit_bytes: int, purpose: str, engine: str) -> InvalidInputError:
+    """Make the error of an engine that ran out of memory; `purpose` is that of the stage."""
+    return InvalidInputError(
+        f"--memory-limit {limit_bytes // 10**6} MB is too little for {purpose} with {engine}; "
+        "give more: what is done already is kept",
+        parameter="memory-limit",
+    )
 
 
 def megabytes(size: int) -> str:

@@ -58,7 +58,14 @@ def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
         order: N, the length of the longest n-grams.
         continuations: whether `a` of lower orders is the number of distinct words before an n-gram.
     """
-    stages = [_starts(order)] if order > 1 else []
+    columns = word_columns(1, order)
+    starts = Stage(
+        "starts",
+        f"SELECT {columns}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {columns}",
+        ("windows",),
+        "counting sentence starts",
+    )
+    stages = [starts] if order > 1 else []
     stages += [_counts(k, order, continuations=continuations) for k in range(order, 1, -1)]
     return [*stages, _unigram_counts(order, continuations=continuations)]
 
@@ -77,7 +84,6 @@ def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_siz
         discounts: subtracted from their counts.
         vocab_size: V.
     """
-    interpolated = _unigram_probs(vocab_size) if k == 1 else _probs(k)
     sorting = Stage(
         f"sorted_{k}",
         f"SELECT {word_columns(1, k)}, p, g FROM probs_{k} ORDER BY {word_columns(1, k)}",
@@ -85,17 +91,7 @@ def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_siz
         f"sorting {k}-grams",
         ordered=True,
     )
-    return [_shares(k, threshold, discounts), interpolated, sorting]
-
-
-def _starts(order: int) -> Stage:
-    columns = word_columns(1, order)
-    return Stage(
-        "starts",
-        f"SELECT {columns}, count(*) AS c FROM windows WHERE w1 = {BOS} GROUP BY {columns}",
-        ("windows",),
-        "counting sentence starts",
-    )
+    return [_shares(k, threshold, discounts), _probs(k, vocab_size), sorting]
 
 
 def _counts(k: int, order: int, *, continuations: bool) -> Stage:
@@ -167,16 +163,13 @@ def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
     return Stage(f"shares_{k}", sql, (f"counts_{k}",), f"discounting {k}-grams")
 
 
-def _unigram_probs(vocab_size: int) -> Stage:
-    """Interpolate unigrams with the uniform distribution over all words but `<s>`."""
-    uniform = _double_literal(1.0 / (vocab_size - 1))
-    probability = f"CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END"
-    sql = f"SELECT w1, {probability} AS p, g FROM shares_1"
-    return Stage("probs_1", sql, ("shares_1",), "interpolating words")
-
-
-def _probs(k: int) -> Stage:
-    """Interpolate k-grams with the (k−1)-gram of the last k − 1 words."""
+def _probs(k: int, vocab_size: int) -> Stage:
+    """Interpolate k-grams with the (k−1)-gram of the last k − 1 words, or words with the uniform distribution."""
+    if k == 1:
+        uniform = _double_literal(1.0 / (vocab_size - 1))
+        probability = f"CASE WHEN w1 = {BOS} THEN {_double_literal(0)} ELSE own + g * {uniform} END"
+        sql = f"SELECT w1, {probability} AS p, g FROM shares_1"
+        return Stage("probs_1", sql, ("shares_1",), "interpolating words")
     same = " AND ".join(f"x.w{i + 1} = s.w{i}" for i in range(1, k))
     sql = (
         f"SELECT {word_columns(1, k, 'x.')}, x.own + x.g * s.p AS p, x.g "

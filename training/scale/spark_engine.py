@@ -9,13 +9,14 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from models.errors import FormatError, InvalidInputError, RegistryError
 from training.progress import Progress
+from training.scale.options import out_of_memory_error
 from training.scale.plan import Stage
 
 _MIN_BYTES = 500 * 1024**2
@@ -75,7 +76,12 @@ class SparkEngine:
             table = self._session.sql(stage.sql)
             table.write.option("compression", "zstd").parquet(_hadoop_path(target))
         except Exception as error:  # noqa: BLE001 - py4j has error types of its own for Java exceptions
-            self._explain(stage, folder, error)
+            message = str(error)
+            if "OutOfMemoryError" in message:
+                raise out_of_memory_error(self._limit_bytes, stage.purpose, "Spark") from None
+            if "No space left on device" in message:
+                raise RegistryError(f"cannot write to {folder.parent}: No space left on device") from None
+            raise RegistryError(f"Spark failed {stage.purpose}: {_root_cause(message)}") from None
         for file in sorted(target.glob("*.parquet")):
             file.rename(folder / file.name)
         shutil.rmtree(target)
@@ -87,18 +93,6 @@ class SparkEngine:
     def close(self) -> None:
         """Stop the Spark session."""
         self._session.stop()
-
-    def _explain(self, stage: Stage, folder: Path, error: Exception) -> NoReturn:
-        message = str(error)
-        if "OutOfMemoryError" in message:
-            raise InvalidInputError(
-                f"--memory-limit {self._limit_bytes // 10**6} MB is too little for {stage.purpose} with Spark; "
-                "give more: what is done already is kept",
-                parameter="memory-limit",
-            ) from None
-        if "No space left on device" in message:
-            raise RegistryError(f"cannot write to {folder.parent}: No space left on device") from None
-        raise RegistryError(f"Spark failed {stage.purpose}: {_root_cause(message)}") from None
 
 
 def _hadoop_path(folder: Path) -> str:

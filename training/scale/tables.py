@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -155,23 +155,18 @@ def workspace(folder: Path) -> Iterator[Workspace]:
     )
     with locked_folder(folder, busy=busy):
         with report_write_errors(folder):
-            _prepare_folder(folder)
+            if not (folder / _MARKER_FILE).exists():
+                if any(folder.iterdir()):
+                    raise InvalidInputError(
+                        f"{folder} is not empty and holds no stages of an estimation; give an empty folder",
+                        parameter="work-dir",
+                    )
+                (folder / _MARKER_FILE).touch()
+            for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # of a killed process
+                shutil.rmtree(left)
+            shutil.rmtree(folder / _SPILL, ignore_errors=True)
+            (folder / _SPILL).mkdir()
         yield Workspace(folder)
-
-
-def _prepare_folder(folder: Path) -> None:
-    """Mark a folder as a workspace, and clear the leftovers of a killed process."""
-    if not (folder / _MARKER_FILE).exists():
-        if any(folder.iterdir()):
-            raise InvalidInputError(
-                f"{folder} is not empty and holds no stages of an estimation; give an empty folder",
-                parameter="work-dir",
-            )
-        (folder / _MARKER_FILE).touch()
-    for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        shutil.rmtree(left)
-    shutil.rmtree(folder / _SPILL, ignore_errors=True)
-    (folder / _SPILL).mkdir()
 
 
 def _discard(stage: Path) -> None:
@@ -193,22 +188,15 @@ def _read_facts(folder: Path) -> dict[str, Any] | None:
 COUNTS_FILE = "token_counts.npy"
 
 
-class WindowSettings(NamedTuple):
-    """Settings of the windows of a training text.
-
-    Attributes:
-        order: N.
-        backward: whether each sentence is reversed.
-        held_out: held-out texts, by name, whose overlap with it is counted.
-    """
-
-    order: int
-    backward: bool
-    held_out: Mapping[str, list[str]]
-
-
 def write_windows(
-    folder: Path, tokenizer: Tokenizer, sentences: Sentences, reading: WindowSettings, progress: Progress
+    folder: Path,
+    tokenizer: Tokenizer,
+    sentences: Sentences,
+    *,
+    order: int,
+    backward: bool,
+    held_out: Mapping[str, list[str]],
+    progress: Progress,
 ) -> dict[str, Any]:
     """Encode a text and write its windows, in one pass and bounded memory.
 
@@ -218,7 +206,9 @@ def write_windows(
         folder: an empty folder.
         tokenizer: of V tokens.
         sentences: the text.
-        reading: settings of the windows.
+        order: N.
+        backward: whether each sentence is reversed.
+        held_out: held-out texts, by name, whose overlap with the text is counted.
         progress: counts sentences.
 
     Returns:
@@ -229,8 +219,8 @@ def write_windows(
 
     vocab_size = len(tokenizer.vocabulary)
     counts = np.zeros(vocab_size, np.int64)
-    counters = {name: OverlapCounter(text) for name, text in reading.held_out.items()}
-    schema = pa.schema([(f"w{i}", pa.int32()) for i in range(1, reading.order + 1)])
+    counters = {name: OverlapCounter(text) for name, text in held_out.items()}
+    schema = pa.schema([(f"w{i}", pa.int32()) for i in range(1, order + 1)])
     progress.start("tokenising", len(sentences))
     with pq.ParquetWriter(folder / "part.parquet", schema, compression="zstd", compression_level=1) as file:
         for block in batches(sentences):
@@ -238,7 +228,7 @@ def write_windows(
                 counter.add(block)
             (encoded,) = encoded_blocks(tokenizer, [block])
             counts += token_counts(encoded, vocab_size)
-            windows = text_windows(encoded.reversed() if reading.backward else encoded, reading.order)
+            windows = text_windows(encoded.reversed() if backward else encoded, order)
             file.write_table(pa.table(list(windows), schema=schema))
             progress.advance(len(block))
     progress.finish()

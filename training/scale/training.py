@@ -1,10 +1,11 @@
 """Out-of-core training of an n-gram model: run the plan stage by stage, then build the model."""
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,14 +15,11 @@ from models.tokenizers import Tokenizer, load_tokenizer
 from training.corpus import EncodedCorpus
 from training.ngram.counts import thresholds_by_order
 from training.ngram.smoothing.interface import (
-    FALLBACK_DISCOUNTS,
-    SINGLE_FALLBACK_DISCOUNT,
     Discounts,
-    modified_discounts,
-    single_discount,
+    discounts_from_counts,
 )
 from training.progress import Progress
-from training.publish import RunContext, command_line
+from training.publish import RunContext
 from training.recipe import NGramSettings, Recipe
 from training.scale.assembly import assemble, open_automaton
 from training.scale.engines import QueryEngine, start_engine
@@ -29,7 +27,6 @@ from training.scale.options import ScaleOptions, release_memory
 from training.scale.plan import PLAN_VERSION, Stage, counting_stages, counts_of_counts, estimation_stages
 from training.scale.tables import (
     COUNTS_FILE,
-    WindowSettings,
     Workspace,
     stage_key,
     stream_texts,
@@ -42,26 +39,10 @@ from training.tokenizer import encode_corpus, learn_tokenizer
 from training.trained import Trained, held_out_figures
 
 
-class EstimatedTables(NamedTuple):
-    """Results of the plan, by order from 1.
-
-    Attributes:
-        tables: folders of the sorted n-grams with their weights.
-        key: hash of all inputs.
-        discounts: subtracted from counts.
-        fallback_orders: orders with constant discounts, as their counts allow no estimate.
-    """
-
-    tables: tuple[Path, ...]
-    key: str
-    discounts: tuple[Discounts, ...]
-    fallback_orders: tuple[int, ...]
-
-
-class PlanRunner:
+class PlanRunner(NamedTuple):
     """Runs the incomplete stages of one estimation.
 
-    Args:
+    Attributes:
         work: workspace of the stages.
         start: starts the engine; called when a stage has to run.
         engine_name: part of each stage's key, as results may differ in bits between engines.
@@ -69,27 +50,24 @@ class PlanRunner:
         progress: reports every stage.
     """
 
-    def __init__(
-        self,
-        work: Workspace,
-        start: Callable[[], QueryEngine],
-        *,
-        engine_name: str,
-        keys: dict[str, str],
-        progress: Progress,
-    ) -> None:
-        self._work = work
-        self._start = start
-        self._engine_name = engine_name
-        self._keys = keys
-        self._progress = progress
+    work: Workspace
+    start: Callable[[], QueryEngine]
+    engine_name: str
+    keys: dict[str, str]
+    progress: Progress
 
-    def estimate(self, settings: NGramSettings, vocab_size: int) -> EstimatedTables:
+    def estimate(
+        self, settings: NGramSettings, vocab_size: int
+    ) -> tuple[list[Path], list[Discounts], list[int]]:
         """Count all n-grams and estimate their probabilities.
 
         Args:
             settings: supported by `options.check_relational`.
             vocab_size: V.
+
+        Returns:
+            By order from 1, the folders of the sorted n-grams with their weights, and the discounts subtracted
+            from counts; and the orders with constant discounts, as their counts allow no estimate.
 
         Raises:
             InvalidInputError: the memory limit is too small.
@@ -100,66 +78,52 @@ class PlanRunner:
         for stage in counting_stages(order, continuations=settings.smoothing != "absolute"):
             self._run(stage)
         for table in ("windows", "starts"):
-            self._work.drop(table)
+            self.work.drop(table)
+        num_discounts: Literal[1, 3] = 3 if settings.smoothing == "modified-kneser-ney" else 1
         found = [
-            self._discounts(k, three=settings.smoothing == "modified-kneser-ney") for k in range(1, order + 1)
+            discounts_from_counts(self._counts_of_counts(k), num_discounts=num_discounts)
+            for k in range(1, order + 1)
         ]
-        fallback = (
-            FALLBACK_DISCOUNTS if settings.smoothing == "modified-kneser-ney" else SINGLE_FALLBACK_DISCOUNT
-        )
-        discounts = tuple(estimated or fallback for estimated in found)
-        for k in range(1, order + 1):
+        for k, (discounts, _) in enumerate(found, start=1):
             for stage in estimation_stages(
-                k, threshold=thresholds[k - 1], discounts=discounts[k - 1], vocab_size=vocab_size
+                k, threshold=thresholds[k - 1], discounts=discounts, vocab_size=vocab_size
             ):
                 self._run(stage)
             for table in (f"counts_{k}", f"shares_{k}", f"probs_{k}"):
-                self._work.drop(table)
-        names = [f"sorted_{k}" for k in range(1, order + 1)]
-        return EstimatedTables(
-            tuple(self._work.path(name) for name in names),
-            stage_key(*(self._keys[name] for name in names)),
-            discounts,
-            tuple(k for k, estimated in enumerate(found, start=1) if estimated is None),
+                self.work.drop(table)
+        return (
+            [self.work.path(f"sorted_{k}") for k in range(1, order + 1)],
+            [discounts for discounts, _ in found],
+            [k for k, (_, is_estimated) in enumerate(found, start=1) if not is_estimated],
         )
 
     def _run(self, stage: Stage) -> None:
-        key = stage_key(
-            PLAN_VERSION, self._engine_name, stage.sql, [self._keys[name] for name in stage.inputs]
-        )
-        self._keys[stage.name] = key
+        key = stage_key(PLAN_VERSION, self.engine_name, stage.sql, [self.keys[name] for name in stage.inputs])
+        self.keys[stage.name] = key
 
         def write(folder: Path) -> None:
-            engine = self._start()
+            engine = self.start()
             for name in stage.inputs:
-                engine.read(name, self._work.path(name))
-            self._progress.start(stage.purpose, 100)
-            engine.write(stage, folder, self._progress)
-            self._progress.finish()
+                engine.read(name, self.work.path(name))
+            self.progress.start(stage.purpose, 100)
+            engine.write(stage, folder, self.progress)
+            self.progress.finish()
 
-        self._work.stage(stage.name, key, write)
+        self.work.stage(stage.name, key, write)
 
-    def _discounts(self, k: int, *, three: bool) -> Discounts | None:
-        """Estimate the discounts of k-grams from counts of counts; None where they allow no estimate."""
+    def _counts_of_counts(self, k: int) -> list[int]:
+        """Count the k-grams with the counts 0 (not counted) to 4."""
         table = f"counts_{k}"
 
         def count(_: Path) -> dict[str, Sequence[int]]:
-            engine = self._start()
-            engine.read(table, self._work.path(table))
+            engine = self.start()
+            engine.read(table, self.work.path(table))
             found = {int(a): int(n) for a, n in engine.rows(counts_of_counts(k))}
             return {"counts_of_counts": [0, *(found.get(a, 0) for a in range(1, 5))]}
 
-        key = stage_key(counts_of_counts(k), self._keys[table])
-        counts = self._work.stage(f"counts_of_counts_{k}", key, count)["counts_of_counts"]
-        return modified_discounts(counts) if three else single_discount(counts)
-
-
-class OutOfCoreResult(NamedTuple):
-    """A model to publish, its run, and notes for the user."""
-
-    trained: Trained
-    run: RunContext
-    notes: list[str]
+        key = stage_key(counts_of_counts(k), self.keys[table])
+        counts: list[int] = self.work.stage(f"counts_of_counts_{k}", key, count)["counts_of_counts"]
+        return counts
 
 
 class EstimationJob(NamedTuple):
@@ -180,7 +144,9 @@ class EstimationJob(NamedTuple):
     progress: Progress
 
 
-def train_out_of_core(job: EstimationJob, files: Sequence[Sequence[Path]]) -> OutOfCoreResult:
+def train_out_of_core(
+    job: EstimationJob, files: Sequence[Sequence[Path]]
+) -> tuple[Trained, RunContext, list[str]]:
     """Estimate by the relational plan, reusing complete stages with the same inputs.
 
     The model's arrays are mapped from the workspace.
@@ -188,6 +154,9 @@ def train_out_of_core(job: EstimationJob, files: Sequence[Sequence[Path]]) -> Ou
     Args:
         job: the estimation.
         files: for training, validation and test.
+
+    Returns:
+        A model to publish, its run, and notes for the user.
 
     Raises:
         FormatError: a file cannot be read as text.
@@ -206,25 +175,39 @@ def train_out_of_core(job: EstimationJob, files: Sequence[Sequence[Path]]) -> Ou
     overlap, keys = _write_tables(job, texts, tokenizer, source, files)
     release_memory()
     began = time.monotonic()
-    with _engine(job) as start:
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache  # the engine starts when a stage has to run
+        def start() -> QueryEngine:
+            return stack.enter_context(contextlib.closing(start_engine(job.options, job.work.spill)))
+
         plan = PlanRunner(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
-        estimated = plan.estimate(job.recipe.ngram, len(tokenizer.vocabulary))
+        tables, discounts, fallback_orders = plan.estimate(job.recipe.ngram, len(tokenizer.vocabulary))
     release_memory()
-    model = _assemble_model(job, estimated, tokenizer)
+    key = stage_key(PLAN_VERSION, stage_key(*(keys[f"sorted_{k}"] for k in range(1, len(tables) + 1))))
+    job.work.stage("automaton", key, lambda folder: assemble(tables, folder, job.progress))
+    model = NGramModel(open_automaton(job.work.path("automaton")), tokenizer.vocabulary)
+    for k in range(1, len(tables) + 1):
+        job.work.drop(f"sorted_{k}")
     seconds = time.monotonic() - began
-    encoded = _held_out(texts, tokenizer, job.progress)
+    valid = encode_corpus(tokenizer, texts.valid.sentences, progress=job.progress)
+    test = None
+    if texts.test is not None:
+        test = encode_corpus(tokenizer, texts.test.sentences, progress=job.progress)
+    # the training text is left empty, as it may exceed memory
+    encoded = EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
     figures = held_out_figures(model, in_model_direction(encoded, job.recipe), progress=job.progress)
     facts = {
         "ngrams": np.diff(model.automaton.order_starts).tolist(),
         "smoothing": job.recipe.ngram.smoothing,
-        "discounts": [list(d) for d in estimated.discounts],
-        "fallback_orders": list(estimated.fallback_orders),
+        "discounts": [list(d) for d in discounts],
+        "fallback_orders": fallback_orders,
         "discounts_from": "counts",
     }
     trained = Trained(job.title, job.recipe, model, (), facts, figures, seconds)
     counts = np.load(job.work.path("windows") / COUNTS_FILE, allow_pickle=False)
-    run = RunContext(command_line(), tokenizer, texts, encoded, overlap, counts)
-    return OutOfCoreResult(trained, run, job.work.notes())
+    run = RunContext(tokenizer, texts, encoded, overlap, counts)
+    return trained, run, job.work.notes()
 
 
 def _tokenizer(job: EstimationJob, texts: Texts, source: str) -> Tokenizer:
@@ -244,19 +227,15 @@ def _write_tables(
     _, valid, test = files
     given = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
     held_out = {name: text for name, text in given.items() if text is not None}
-    reading = WindowSettings(
-        job.recipe.ngram.order,
-        job.recipe.reading_direction == "backward",
-        {name: text.sentences for name, text in held_out.items()},
-    )
+    order, backward = job.recipe.ngram.order, job.recipe.reading_direction == "backward"
     vocab_size = len(tokenizer.vocabulary)
     keys = {
         "vocabulary": stage_key(vocab_size),
         "windows": stage_key(
             source,
             tokenizer.fingerprint,
-            reading.order,
-            reading.backward,
+            order,
+            backward,
             {name: text.sha256 for name, text in held_out.items()},
         ),
     }
@@ -264,42 +243,14 @@ def _write_tables(
     found = job.work.stage(
         "windows",
         keys["windows"],
-        lambda folder: write_windows(folder, tokenizer, texts.train.sentences, reading, job.progress),
+        lambda folder: write_windows(
+            folder,
+            tokenizer,
+            texts.train.sentences,
+            order=order,
+            backward=backward,
+            held_out={name: text.sentences for name, text in held_out.items()},
+            progress=job.progress,
+        ),
     )
     return found["overlap"], keys
-
-
-def _assemble_model(job: EstimationJob, estimated: EstimatedTables, tokenizer: Tokenizer) -> NGramModel:
-    job.work.stage(
-        "automaton",
-        stage_key(PLAN_VERSION, estimated.key),
-        lambda folder: assemble(estimated.tables, folder, job.progress),
-    )
-    automaton = open_automaton(job.work.path("automaton"))
-    for order in range(1, automaton.order + 1):
-        job.work.drop(f"sorted_{order}")
-    return NGramModel(automaton, tokenizer.vocabulary)
-
-
-def _held_out(texts: Texts, tokenizer: Tokenizer, progress: Progress) -> EncodedTexts:
-    """Encode validation and test texts; the training text is left empty, as it may exceed memory."""
-    valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
-    test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
-    return EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
-
-
-@contextlib.contextmanager
-def _engine(job: EstimationJob) -> Iterator[Callable[[], QueryEngine]]:
-    """Yield a function that returns the engine, started at the first call."""
-    started: list[QueryEngine] = []
-
-    def start() -> QueryEngine:
-        if not started:
-            started.append(start_engine(job.options, job.work.spill))
-        return started[0]
-
-    try:
-        yield start
-    finally:
-        for engine in started:
-            engine.close()

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.kernels.log_sum_exp import ROW_LANES
-from models.kernels.math import fma, greater, sigmoid, tanh
+from models.kernels.math import fma, greater, sigmoid, sum_lanes, tanh
 from models.neural.config import NetworkConfig
 from models.neural.int8.matrix import (
     ROW_PADDING,
@@ -251,27 +251,11 @@ def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
     centred = padded[:size]
     for row in range(len(vectors)):
         centred[:] = vectors[row]
-        centred -= _sum_lanes(padded) / np.float32(size)
-        variance = _sum_lanes(padded * padded) / np.float32(size)
+        centred -= sum_lanes(padded) / np.float32(size)
+        variance = sum_lanes(padded * padded) / np.float32(size)
         inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.epsilon))
         for column in range(size):
             normalised[row, column] = fma(centred[column] * inverse, norm.weight[column], norm.bias[column])
-
-
-@numba.njit(nogil=True, cache=True)
-def _sum_lanes(values: Any) -> Any:
-    """The sum of a multiple of 64 values: in 64 lanes, then by halves."""
-    blocks = values.reshape(-1, ROW_LANES)
-    lanes = np.zeros(ROW_LANES, np.float32)
-    for block in range(len(blocks)):
-        for lane in range(ROW_LANES):
-            lanes[lane] += blocks[block, lane]
-    width = ROW_LANES
-    while width > 1:
-        width //= 2
-        for lane in range(width):
-            lanes[lane] += lanes[lane + width]
-    return lanes[0]
 
 
 class BodyOutputs(NamedTuple):

@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from models.kernels.log_sum_exp import ROW_LANES, add_exp_in_lanes, block_sums_in_lanes, max_in_lanes
-from models.kernels.math import exp, greater
+from models.kernels.math import exp, fold_lanes, greater
 from models.neural.int8.matrix import ROW_PADDING, multiply_blocks
 
 LOWEST_LOGIT = np.float32(-3e38)
@@ -100,23 +100,9 @@ def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def sum_lanes(lanes: Any) -> Any:
-    """The sum of 64 numbers by halves, the same on every machine; they are written over."""
-    for lane in range(32):
-        lanes[lane] += lanes[lane + 32]
-    for lane in range(16):
-        lanes[lane] += lanes[lane + 16]
-    for lane in range(8):
-        lanes[lane] += lanes[lane + 8]
-    for lane in range(4):
-        lanes[lane] += lanes[lane + 4]
-    return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
-
-
-@numba.njit(nogil=True, cache=True)
 def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
     """The log-sum-exp from 64 lanes, which are written over, and the highest logit."""
-    return np.log(sum_lanes(lanes)) + highest
+    return np.log(fold_lanes(lanes)) + highest
 
 
 @numba.njit(nogil=True, cache=True)

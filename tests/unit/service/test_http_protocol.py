@@ -10,7 +10,8 @@ HOST = (b"host", b"a")
 
 
 def status_of(*headers, version="1.1"):
-    fault = head_error(headers, version)
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    fault = head_error(headers.count(HOST), codings, version)
     return None if fault is None else int(fault[0])
 
 

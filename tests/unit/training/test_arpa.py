@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +15,9 @@ from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
 from tests.reference.backoff import SMALL, random_model, to_orders
-from training.arpa import export_arpa, import_arpa
+from training.arpa import run_export_arpa, run_import_arpa
 from training.commands import run_train
-from training.ngram.pruning import CompressionSettings
-from training.progress import Silent
-from training.trained import measure_row_sums
+from training.trained import row_sum_facts
 
 
 @pytest.fixture
@@ -34,8 +33,8 @@ def small(tmp_path):
 
 
 def imported(registry, path, **options):
-    version = import_arpa(path, name="m", registry=registry, progress=Silent(), **options)
-    return load_checkpoint(version.path)
+    result = run_import_arpa(path, name="m", registry=registry.root, **options)
+    return load_checkpoint(Path(result["path"]))
 
 
 def json_of(checkpoint, name):
@@ -80,7 +79,7 @@ def test_probabilities_that_do_not_sum_to_one_are_said_not_to(registry, small):
 
 
 def test_an_imported_model_can_be_made_smaller(registry, small):
-    checkpoint = imported(registry, small, shrinking=CompressionSettings(0.1, quantise=True))
+    checkpoint = imported(registry, small, prune_entropy=0.1, quantize_bits=8)
     assert checkpoint.metrics["ngrams_before_pruning"] == [5, 4, 2]
     assert sum(checkpoint.metrics["ngrams"]) < 11
     assert checkpoint.model.automaton.log10_probs.dtype == np.uint8
@@ -91,9 +90,9 @@ def test_an_imported_model_can_be_made_smaller(registry, small):
 def test_a_model_that_is_one_is_measured_as_one(order):
     vocabulary = Vocabulary("abcde")
     orders = to_orders(random_model(7, vocab_size=8, order=order))
-    sums = measure_row_sums(NGramModel(build_automaton(orders), vocabulary))
-    assert sums.normalised
-    assert sums.contexts > 2 or order == 1
+    sums = row_sum_facts(NGramModel(build_automaton(orders), vocabulary))
+    assert sums["normalised"]
+    assert sums["contexts"] > 2 or order == 1
 
 
 def test_one_wrong_weight_of_a_long_context_is_seen():
@@ -101,14 +100,14 @@ def test_one_wrong_weight_of_a_long_context_is_seen():
     orders = to_orders(random_model(7, vocab_size=8, order=4))
     backoffs = orders[2][1].log10_backoffs
     backoffs[int(np.flatnonzero(np.diff(orders[3][0].prefixes))[0])] += 0.01
-    assert not measure_row_sums(NGramModel(build_automaton(orders), vocabulary)).normalised
+    assert not row_sum_facts(NGramModel(build_automaton(orders), vocabulary))["normalised"]
 
 
 def test_what_is_exported_is_imported_as_the_same_model(registry, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)
     run_train("ngram", name="t", registry=registry.root, corpus=[corpus], assignments=["ngram.order=3"])
-    export_arpa("t", tmp_path / "t.arpa.xz", registry=registry, progress=Silent())
+    run_export_arpa("t", tmp_path / "t.arpa.xz", registry=registry.root)
     trained = load_checkpoint(registry.resolve("t").path)
     again = imported(registry, tmp_path / "t.arpa.xz")
     assert again.manifest.vocabulary_fingerprint == trained.manifest.vocabulary_fingerprint
@@ -126,7 +125,7 @@ def test_a_backward_model_stays_backward(registry, tmp_path):
     trained = run_train(
         "ngram", name="t", registry=registry.root, corpus=[corpus], valid=[corpus], assignments=settings
     )
-    export_arpa("t", tmp_path / "t.arpa", registry=registry, progress=Silent())
+    run_export_arpa("t", tmp_path / "t.arpa", registry=registry.root)
     again = imported(registry, tmp_path / "t.arpa", corpus=[corpus])
     assert again.manifest.direction == "backward"
     assert again.metrics["test"]["perplexity"] == pytest.approx(trained["valid"]["perplexity"])
@@ -144,13 +143,13 @@ def test_other_families_are_not_exported(registry, tmp_path):
     small = ["neural.hidden_size=8", "neural.embedding_size=8", "train.max_steps=1", "train.batch_size=2"]
     run_train("gru", name="g", registry=registry.root, corpus=[corpus], assignments=small)
     with pytest.raises(UnsupportedParameterError, match="g@1 is of the family 'gru'; only n-gram models"):
-        export_arpa("g", tmp_path / "g.arpa", registry=registry, progress=Silent())
+        run_export_arpa("g", tmp_path / "g.arpa", registry=registry.root)
 
 
 def test_a_bad_name_or_file_publishes_nothing(registry, small):
     with pytest.raises(InvalidInputError, match="name is 'a/b'"):
-        import_arpa(small, name="a/b", registry=registry, progress=Silent())
+        run_import_arpa(small, name="a/b", registry=registry.root)
     small.write_text(SMALL[:-20])
     with pytest.raises(FormatError, match="the file ends"):
-        import_arpa(small, name="m", registry=registry, progress=Silent())
+        run_import_arpa(small, name="m", registry=registry.root)
     assert registry.models() == []

@@ -63,10 +63,10 @@ def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
     model, corpus = families.model("lstm"), bursty()
     readings = score_with_caches(model, corpus, window=60, progress=SILENT)
     chosen = choose_cache(readings, readings.targets.log_probs)
-    tried = np.array(chosen.perplexities)
-    assert tried.shape == (len(chosen.grid.flatnesses), len(chosen.grid.half_lives))
+    tried = np.array(list(chosen.tried["perplexities_by_flatness"].values()))
+    assert tried.shape == (len(readings.grid.flatnesses), len(chosen.tried["half_lives"]))
     reached = np.exp(-chosen.log_probs.mean(dtype=np.float64))
-    assert reached == pytest.approx(min(value for _, value in chosen.priors))
+    assert reached == pytest.approx(min(chosen.tried["perplexities_by_prior"].values()))
     assert reached <= tried.min() + 1e-9
     alone = score_with_caches(model, corpus, window=60, grid=grid_of(chosen.config), progress=SILENT)
     shares, evidence = readings.of(chosen.config)

@@ -13,6 +13,7 @@ from training.evaluation.evaluate import evaluate
 from training.mixture import check_mixing_plan, corpus_context_lengths, mix_dynamically
 from training.progress import SILENT
 from training.recipe import load_recipe
+from training.single_model import TrainingInputs
 from training.texts import EncodedTexts
 from training.trained import Trained
 
@@ -32,7 +33,8 @@ SMALL = [
 def mixed(assignments, *names):
     recipe = load_recipe("mixture", assignments)
     parts = [Trained(name, recipe, families.model(name), (), {}, {}, 0.0) for name in names]
-    return mix_dynamically("m", recipe, parts, TEXTS, began=0.0, progress=SILENT)
+    inputs = TrainingInputs(families.tokenizer(), TEXTS, "cpu", SILENT)
+    return mix_dynamically("m", recipe, parts, inputs, began=0.0)
 
 
 BY_ORDER, STREAM, CACHE = "mixture.weights=by-order", "mixture.context=stream", "mixture.cache=true"

@@ -2,14 +2,16 @@
 
 import json
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.write import CheckpointDescription
 from models.errors import InvalidInputError
 from training import publish
 from training.commands import run_train
-from training.model_card import CardData, model_card_files
+from training.model_card import model_card_files
 from training.ngram.counts import HitRate
 
 SMALL = [
@@ -132,9 +134,10 @@ RECIPE = {"family": "ngram", "tokenizer": {"kind": "word"}, "ngram": {"order": 3
 TRAINED = {"recipe": RECIPE, "seed": 1, "seconds": 2.0}
 
 
-def card(metrics, *, family="ngram", provenance=TRAINED):
-    data = CardData("m", family, "2026-01-01", 5_730, 30, "word", metrics, provenance, {})
-    files = model_card_files(data)
+def card(metrics, *, family="ngram", provenance=TRAINED, direction="forward"):
+    model = SimpleNamespace(family=family, num_parameters=5_730, vocabulary=range(30))
+    description = CheckpointDescription("2026-01-01", metrics, provenance, [], {}, direction)
+    files = model_card_files("m", model, "word", description, {})
     return files["MODEL_CARD.md"].decode(), files
 
 
@@ -238,8 +241,7 @@ def test_an_imported_file_is_described_in_sentences():
 
 
 def test_a_backward_model_says_so():
-    data = CardData("m", "ngram", "2026-01-01", 5_730, 30, "word", NGRAM, TRAINED, {}, "backward")
-    assert "It reads backward" in model_card_files(data)["MODEL_CARD.md"].decode()
+    assert "It reads backward" in card(NGRAM, direction="backward")[0]
     assert "backward" not in card(NGRAM)[0]
 
 

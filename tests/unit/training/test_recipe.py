@@ -14,10 +14,10 @@ from models.vocabulary import Vocabulary
 from tests.support import families
 from training.corpus import EncodedCorpus
 from training.mixture import part_recipe
-from training.ngram.smoothing.choice import SmoothingName
-from training.progress import Silent
+from training.ngram.estimate import SmoothingName
+from training.progress import SILENT
 from training.recipe import load_recipe, recipe_names
-from training.single_model import train_neural, train_ngram
+from training.single_model import TrainingInputs, train_single
 from training.texts import EncodedTexts
 
 
@@ -109,7 +109,8 @@ TOKENIZER = WordTokenizer(Vocabulary(["i", "love", "cats", "dogs", "chase", "mic
 def trained_ngram(*assignments):
     corpus = EncodedCorpus.from_sentences([[3, 4, 5], [3, 4, 6], [5, 7, 8]])
     recipe = load_recipe("ngram", ["ngram.order=2", *assignments])
-    return train_ngram("test", recipe, TOKENIZER, EncodedTexts(corpus, corpus, corpus), progress=Silent())
+    texts = EncodedTexts(corpus, corpus, corpus)
+    return train_single("test", recipe, TrainingInputs(TOKENIZER, texts, "cpu", SILENT))
 
 
 def test_by_default_nothing_is_pruned_and_the_smoothing_is_modified_kneser_ney():
@@ -232,7 +233,7 @@ def trained_network(name, *assignments, corpus=None):
     text = corpus or families.corpus()
     recipe = load_recipe(name, [*SMALL, "train.epochs=8", *assignments])
     texts = EncodedTexts(text, text, None)
-    return train_neural("test", recipe, families.tokenizer(), texts, device="cpu", progress=Silent())
+    return train_single("test", recipe, TrainingInputs(families.tokenizer(), texts, "cpu", SILENT))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -252,7 +253,7 @@ def test_every_family_learns_and_comes_back_from_a_checkpoint(name, tmp_path):
 def test_a_backward_network_is_a_forward_one_of_reversed_sentences():
     backward = trained_network("gru", "direction=backward", "train.max_steps=5")
     forward = trained_network("gru", "train.max_steps=5", corpus=families.corpus().reversed())
-    assert (backward.direction, forward.direction) == ("backward", "forward")
+    assert [m.recipe.reading_direction for m in (backward, forward)] == ["backward", "forward"]
     assert backward.figures == forward.figures
 
 

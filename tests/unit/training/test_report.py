@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from training.model_card import CardData, model_card_files
-from training.report import ReportData, gate_picture, gradient_picture, history_pictures, report_page
+from models.checkpoint.write import CheckpointDescription
+from training.model_card import model_card_files
+from training.report import gate_picture, gradient_picture, history_pictures, report_page
 
 FIGURES = {
     "tokens": 1000,
@@ -56,7 +57,7 @@ def records(count=5, **fields):
 def page(metrics=METRICS, history=None, name="m", provenance=None):
     given = {"recipe": RECIPE, "seconds": 150.0} if provenance is None else provenance
     history = records() if history is None else history
-    return report_page(ReportData(name, "An LSTM.", metrics, given, history)).decode()
+    return report_page(name, "An LSTM.", metrics, given, history).decode()
 
 
 def titles(pictures):
@@ -176,9 +177,9 @@ def test_lags_without_gradient_are_left_out():
 
 def card(family, histories):
     provenance = {"recipe": {**RECIPE, "tokenizer": {}, "mixture": {}}, "seed": 1, "seconds": 9.0}
-    return model_card_files(
-        CardData("m", family, "2026-01-01", 10, 30, "word", METRICS, provenance, histories)
-    )
+    model = SimpleNamespace(family=family, num_parameters=10, vocabulary=range(30))
+    description = CheckpointDescription("2026-01-01", METRICS, provenance, [], {})
+    return model_card_files("m", model, "word", description, histories)
 
 
 @pytest.mark.parametrize("family", ["lstm", "elman", "feed-forward", "mingru"])

@@ -205,9 +205,9 @@ def halves():
 
 def test_held_out_perplexity_is_close_to_that_of_the_dynamic_mixture_and_below_each_part():
     parts, held_out = halves(), families.corpus(300, seed=8)
-    static = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
-    dynamic = MixtureModel(parts, static.weights)
-    models = [static.model, dynamic, *parts]
+    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
+    dynamic = MixtureModel(parts, facts["weights"])
+    models = [static, dynamic, *parts]
     figures = [evaluate(model, held_out, progress=Silent()).perplexity for model in models]
     assert figures[0] == pytest.approx(figures[1], rel=0.01)
     assert figures[0] < min(figures[2:])
@@ -215,11 +215,11 @@ def test_held_out_perplexity_is_close_to_that_of_the_dynamic_mixture_and_below_e
 
 def test_what_is_listed_has_the_dynamic_mixtures_probability():
     parts, held_out = halves(), families.corpus(300, seed=8)
-    static = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
-    dynamic = MixtureModel(parts, static.weights)
+    static, facts = mix_statically(parts, families.tokenizer().vocabulary, held_out, progress=Silent())
+    dynamic = MixtureModel(parts, facts["weights"])
     tokens = held_out.sentence(int(np.diff(held_out.offsets).argmax())).astype(np.int64)[None]
     lengths = np.array([tokens.shape[1]])
-    scores = static.model.score_detailed(static.model.initial_state(1), tokens, lengths)
+    scores = static.score_detailed(static.initial_state(1), tokens, lengths)
     expected = score_sequences(dynamic, dynamic.initial_state(1), tokens, lengths)
     charged_nothing = scores.log_backoffs[0] == 0
     assert charged_nothing.any()
@@ -240,8 +240,8 @@ def test_em_finds_the_weights_of_the_texts_that_the_parts_are_of():
         estimate(text(shares, 3000), vocabulary, order=1, progress=Silent()).model
         for shares in ([1, 0], [0, 1])
     ]
-    mixture = mix_statically(parts, vocabulary, text([0.8, 0.2], 3000), progress=Silent())
-    assert mixture.weights == pytest.approx((0.8, 0.2), abs=0.03)
+    _, facts = mix_statically(parts, vocabulary, text([0.8, 0.2], 3000), progress=Silent())
+    assert facts["weights"] == pytest.approx([0.8, 0.2], abs=0.03)
 
 
 def words(*tokens, **rules):

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from models.errors import InvalidInputError
 from models.neural.adaptive_softmax import AdaptiveSoftmax
-from models.neural.softmax import OutputLayer
-from training.neural.losses.loss import Loss, LossResult
+from models.neural.softmax import Softmax
 from training.neural.losses.sampled import (
     NegativeSampling,
     NoiseContrastive,
@@ -17,7 +17,7 @@ from training.neural.losses.sampled import (
     SampledSoftmax,
     noise_weights,
 )
-from training.neural.losses.softmax import AdaptiveCrossEntropy, FullSoftmax
+from training.neural.losses.softmax import AdaptiveCrossEntropy, FullSoftmax, Loss, LossResult
 from training.neural.settings import TrainSettings
 
 
@@ -35,39 +35,39 @@ class SwitchedLoss(Loss):
         self._share = share
         self._current = first
 
-    def __call__(
-        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> LossResult:
-        """Add the gradients of the current loss; see `Loss`."""
-        return self._current(output, features, ids, precision=precision)
+    @override
+    def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
+        return self._current(features, ids, precision=precision)
 
     @property
+    @override
     def is_final(self) -> bool:
-        """Whether the second loss is in use."""
         return self._current is self._losses[1]
 
+    @override
     def set_progress(self, done: float) -> None:
-        """Switch once the share is reached."""
         self._current = self._losses[done >= self._share]
 
+    @override
     def state(self) -> dict[str, Any]:
-        """Return the states of both losses."""
         return {"first": self._losses[0].state(), "then": self._losses[1].state()}
 
+    @override
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the states of both losses."""
         for loss, name in zip(self._losses, ("first", "then"), strict=True):
             loss.restore(state[name])
 
 
-_SAMPLED_LOSSES: dict[str, Callable[[NoiseSampler], Loss]] = {
+_SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
     "sampled": SampledSoftmax,
     "nce": NoiseContrastive,
     "negative-sampling": NegativeSampling,
 }
 
 
-def make_loss(settings: TrainSettings, output: OutputLayer, counts: Tensor, *, seed: int) -> Loss:
+def make_loss(
+    settings: TrainSettings, output: Softmax | AdaptiveSoftmax, counts: Tensor, *, seed: int
+) -> Loss:
     """Make the loss that settings name.
 
     Args:
@@ -79,17 +79,16 @@ def make_loss(settings: TrainSettings, output: OutputLayer, counts: Tensor, *, s
     Raises:
         InvalidInputError: the loss cannot train such a layer.
     """
-    problem = settings.problem_with("adaptive" if isinstance(output, AdaptiveSoftmax) else "softmax")
-    if problem is not None:
-        raise InvalidInputError(problem, parameter="train.loss")
     if isinstance(output, AdaptiveSoftmax):
-        return AdaptiveCrossEntropy()
-    full = FullSoftmax(self_normalise=settings.self_normalise)
+        if problem := settings.problem_with("adaptive"):
+            raise InvalidInputError(problem, parameter="train.loss")
+        return AdaptiveCrossEntropy(output)
+    full = FullSoftmax(output, self_normalise=settings.self_normalise)
     if settings.loss == "softmax":
         return full
     weights = noise_weights(counts.cpu().numpy(), settings.noise)
     sampler = NoiseSampler(weights, samples=settings.samples, seed=seed, device=counts.device)
-    sampled = _SAMPLED_LOSSES[settings.loss](sampler)
+    sampled = _SAMPLED_LOSSES[settings.loss](output, sampler)
     if settings.sampled_share == 1:
         return sampled
     return SwitchedLoss(sampled, full, share=settings.sampled_share)

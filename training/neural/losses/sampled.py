@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from models.neural.softmax import OutputLayer
+from models.neural.softmax import Softmax
 from models.vocabulary import BOS
-from training.neural.losses.loss import Loss, LossResult, accumulate
-from training.neural.losses.softmax import logistic_rows, require_softmax, softmax_rows
+from training.neural.losses.softmax import Loss, LossResult, accumulate, logistic_rows, softmax_rows
 
 MAX_SAMPLED_LOGITS = 1 << 22
 """Most logits in memory at a time."""
@@ -125,13 +124,14 @@ class _SampledLoss(Loss):
     """Mean loss over each position's target and sampled tokens, which all positions share.
 
     Args:
+        layer: the output layer.
         sampler: draws noise without replacement.
     """
 
-    name: str
-    corrected: bool  # whether scores are logits less the log of the inclusion probability
+    corrected = True  # whether scores are logits less the log of the inclusion probability
 
-    def __init__(self, sampler: NoiseSampler) -> None:
+    def __init__(self, layer: Softmax, sampler: NoiseSampler) -> None:
+        self._layer = layer
         self._sampler = sampler
 
     @abstractmethod
@@ -149,10 +149,8 @@ class _SampledLoss(Loss):
         """
 
     @override
-    def __call__(
-        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> LossResult:
-        layer = require_softmax(output, loss=self.name)
+    def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
+        layer = self._layer
         weight, bias = layer.weight.detach(), layer.bias.detach()
         noise = self._sampler.draw()
         correction = self._sampler.log_expected if self.corrected else torch.zeros_like(bias)
@@ -208,12 +206,7 @@ class NoiseContrastive(_Contrastive):
     Logits are taken for log-probabilities, the log-normaliser fixed at 0; the biases can shift it as a
     whole. So it trains models whose unnormalised scores are usable. A score is the logit less
     the logarithm of how often noise is expected to be that token; true tokens stay among the noise.
-
-    Args:
-        sampler: what draws, without replacement; only expected frequencies enter the estimate.
     """
-
-    name, corrected = "nce", True
 
 
 class NegativeSampling(_Contrastive):
@@ -222,12 +215,9 @@ class NegativeSampling(_Contrastive):
     They are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
     probability of w). Evaluation renormalises them by the exact softmax like any logits, so the noise
     distribution stays in where several tokens are probable: end with another loss (`train.sampled_share`).
-
-    Args:
-        sampler: draws noise without replacement.
     """
 
-    name, corrected = "negative-sampling", False
+    corrected = False
 
 
 class SampledSoftmax(_SampledLoss):
@@ -236,12 +226,7 @@ class SampledSoftmax(_SampledLoss):
     A sampled token's logit is reduced by the log of its inclusion probability, so that the expected sum
     over the sample is the sum over all tokens but the target; the target is removed from the sample
     (Blanc and Rendle 2018). With as many samples as tokens it is the full softmax.
-
-    Args:
-        sampler: draws noise without replacement.
     """
-
-    name, corrected = "sampled", True
 
     @override
     def _gradients(

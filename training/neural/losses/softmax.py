@@ -1,4 +1,4 @@
-"""Cross-entropy of the full and the adaptive softmax, in bounded memory.
+"""The interface of losses; cross-entropy of the full and the adaptive softmax, in bounded memory.
 
 Positions are processed in slices, forward and backward together, so that the full logits [N, V] are
 never in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row and in
@@ -7,9 +7,9 @@ bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softm
 (Grave et al. 2017) has a head and clusters.
 """
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numba
@@ -21,12 +21,60 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
-from models.errors import InvalidInputError
 from models.kernels.math import bits_of_float, exp, float_of_bits
 from models.neural.adaptive_softmax import AdaptiveSoftmax
-from models.neural.softmax import OutputLayer, Softmax
-from training.neural.losses.loss import Loss, LossResult, accumulate
+from models.neural.softmax import Softmax
+from models.neural.threads import run_parts
+
+
+class LossResult(NamedTuple):
+    """Loss of a segment of text, and its gradient.
+
+    Attributes:
+        loss: the minimised value, mean per predicted token; the cross-entropy in nats if the loss is over
+            the whole vocabulary.
+        gradient: of the loss with respect to the features [N, E], in their type.
+    """
+
+    loss: float
+    gradient: Tensor
+
+
+class Loss(ABC):
+    """A training criterion over an output layer."""
+
+    @abstractmethod
+    def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
+        """Add the gradients of the mean loss to the output layer's parameters.
+
+        Args:
+            features: [N, E], N ≥ 1, without a graph.
+            ids: the target tokens [N]; never `<s>`.
+            precision: of the matrix products.
+        """
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run ends with this loss; early stopping must wait for the final one."""
+        return True
+
+    def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
+        """Set the completed share of the run, from 0 to 1; called before each update."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for exact resuming, plain numbers and dictionaries; empty for a deterministic loss."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most losses have no state
+        """Restore the result of `state`."""
+
+
+def accumulate(parameter: Tensor, gradient: Tensor) -> None:
+    """Add to a parameter's gradient; a missing one becomes `gradient` itself, without a copy."""
+    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
 
 _BITS, _HALF = ir.IntType(32), ir.IntType(16)
 
@@ -277,14 +325,8 @@ def _numpy_view(logits: Tensor) -> AnyArray:
 
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:
     """Split the rows over threads; the result does not depend on their number."""
-    threads = max(1, torch.get_num_threads())
-    cuts = np.linspace(0, rows, min(threads, rows) + 1).astype(int)
-    list(_pool(threads).map(lambda begin, end: work(slice(begin, end)), cuts[:-1], cuts[1:]))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="loss")
+    cuts = np.linspace(0, rows, min(torch.get_num_threads(), rows) + 1).astype(int).tolist()
+    run_parts(work, [slice(*pair) for pair in pairwise(cuts)])
 
 
 MAX_LOGITS = 1 << 22
@@ -372,17 +414,17 @@ class FullSoftmax(Loss):
     if a sum over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
 
     Args:
+        layer: the output layer.
         self_normalise: weight of the second term; 0 for plain cross-entropy.
     """
 
-    def __init__(self, *, self_normalise: float = 0.0) -> None:
-        self.self_normalise = self_normalise
+    def __init__(self, layer: Softmax, *, self_normalise: float = 0.0) -> None:
+        self._layer = layer
+        self._self_normalise = self_normalise
 
-    def __call__(
-        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> LossResult:
-        """Add the gradients of the mean loss to the output layer's; see `Loss`."""
-        layer = require_softmax(output, loss="softmax")
+    @override
+    def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
+        layer = self._layer
         done = linear_softmax(
             layer.weight,
             layer.bias + layer.never_predicted,
@@ -390,43 +432,31 @@ class FullSoftmax(Loss):
             ids,
             scale=1 / len(ids),
             precision=precision,
-            pull=self.self_normalise,
+            pull=self._self_normalise,
         )
         accumulate(layer.weight, done.grad_weight)
         accumulate(layer.bias, done.grad_bias)
         losses = done.losses
-        if self.self_normalise:
-            losses = losses + 0.5 * self.self_normalise * done.log_sums.square()
+        if self._self_normalise:
+            losses = losses + 0.5 * self._self_normalise * done.log_sums.square()
         return LossResult(float(losses.mean(dtype=torch.float64)), done.grad_inputs.to(features.dtype))
 
 
-def require_softmax(output: OutputLayer, *, loss: str) -> Softmax:
-    """Return the output layer if it is a softmax over the whole vocabulary.
-
-    Raises:
-        InvalidInputError: it is another layer.
-    """
-    if isinstance(output, Softmax):
-        return output
-    raise InvalidInputError(
-        f"train.loss {loss} trains neural.output=softmax, not {type(output).__name__}", parameter="train.loss"
-    )
-
-
 class AdaptiveCrossEntropy(Loss):
-    """Mean cross-entropy of an `AdaptiveSoftmax`, a product of two softmaxes (Grave et al. 2017)."""
+    """Mean cross-entropy of an `AdaptiveSoftmax`, a product of two softmaxes (Grave et al. 2017).
 
-    def __call__(
-        self, output: OutputLayer, features: Tensor, ids: Tensor, *, precision: torch.dtype
-    ) -> LossResult:
-        """Add the gradients of the mean loss to the output layer's; see `Loss`.
+    Parameters of unused clusters get zero gradients.
 
-        Parameters of unused clusters get zero gradients.
-        """
-        if not isinstance(output, AdaptiveSoftmax):
-            raise InvalidInputError(
-                f"the adaptive softmax's loss cannot train {type(output).__name__}", parameter="train.loss"
-            )
+    Args:
+        output: the output layer.
+    """
+
+    def __init__(self, output: AdaptiveSoftmax) -> None:
+        self._output = output
+
+    @override
+    def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
+        output = self._output
         vectors = output.vectors
         ranks = vectors.rank[ids]
         head = linear_softmax(

@@ -1,21 +1,19 @@
 """Good–Turing smoothing with Katz's back-off."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
+from models.ngram.build import NGrams
 from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations
 from training.ngram.smoothing.interface import Smoothed
 from training.ngram.smoothing.interpolation import (
     DoubleArray,
-    EstimatedOrder,
     attach_backoffs,
-    log10,
     uniform_distribution,
 )
 
@@ -25,7 +23,6 @@ MAX_DISCOUNTED = 5
 _CANCELLED = 1e-6  # below that, a difference from 1 has lost too many digits
 
 
-@dataclass(frozen=True, slots=True)
 class GoodTuring:
     """Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, α(h) p(w|h') for others.
 
@@ -74,7 +71,7 @@ FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
 
 def _estimate(
     observations: Observations, ratios: list[list[float]], fallback_orders: list[int]
-) -> Iterator[EstimatedOrder]:
+) -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
     lower = uniform_distribution(observations.vocab_size)
     lower_prefixes, unlisted = np.zeros(1, np.int32), np.zeros(1)
     for k, order in enumerate(observations.occurrences(), start=1):
@@ -99,7 +96,7 @@ def _estimate(
                 unlisted,
             )
         lower, lower_prefixes = probs, order.ngrams.prefixes
-        yield EstimatedOrder(order.ngrams, log10(probs), log10(backoffs))
+        yield order.ngrams, probs, backoffs
 
 
 def _unigrams(counts: npt.NDArray[np.int32], kept_shares: DoubleArray) -> DoubleArray:

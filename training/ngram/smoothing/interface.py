@@ -1,7 +1,7 @@
 """Interface of smoothing methods, and absolute discounts estimated from counts of counts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,15 @@ def single_discount(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> 
     """
     once, twice = int(counts_of_counts[1]), int(counts_of_counts[2])
     return Discounts.same(once / (once + 2 * twice)) if once and twice else None
+
+
+def discounts_from_counts(
+    counts_of_counts: Sequence[int] | npt.NDArray[np.int64], *, num_discounts: Literal[1, 3]
+) -> tuple[Discounts, bool]:
+    """Estimate one or three discounts; return them, or constant ones, and whether there is an estimate."""
+    three = num_discounts == 3
+    found = modified_discounts(counts_of_counts) if three else single_discount(counts_of_counts)
+    return found or (FALLBACK_DISCOUNTS if three else SINGLE_FALLBACK_DISCOUNT), found is not None
 
 
 class Smoothed(NamedTuple):

@@ -23,34 +23,6 @@ from training.ngram.counts import OrderCounts
 DoubleArray: TypeAlias = npt.NDArray[np.float64]
 
 
-class EstimatedOrder(NamedTuple):
-    """Estimated weights of one order.
-
-    Attributes:
-        ngrams: its n-grams [n].
-        log10_probs: of the n-grams [n], float32.
-        log10_backoffs: of its contexts, the n-grams of the order below [m], float32.
-    """
-
-    ngrams: NGrams
-    log10_probs: npt.NDArray[np.float32]
-    log10_backoffs: npt.NDArray[np.float32]
-
-
-def attach_backoffs(estimated: Iterable[EstimatedOrder]) -> list[tuple[NGrams, NGramWeights]]:
-    """Join back-off weights to their n-grams: those estimated with order k belong to order k − 1.
-
-    The empty context's weight is never used, and the longest n-grams are no contexts.
-    """
-    orders = list(estimated)
-    nothing = np.zeros(0, dtype=np.float32)
-    log10_backoffs = [*(order.log10_backoffs for order in orders[1:]), nothing]
-    return [
-        (order.ngrams, NGramWeights(order.log10_probs, backoffs))
-        for order, backoffs in zip(orders, log10_backoffs, strict=True)
-    ]
-
-
 def uniform_distribution(vocab_size: int) -> DoubleArray:
     """Return the distribution below the unigrams [1]: the same probability for every word but `<s>`."""
     return np.full(1, 1.0 / (vocab_size - 1))
@@ -83,22 +55,39 @@ def interpolate(
         orders: the counts of the orders 1, 2, ….
         level: returns an order's interpolation parameters.
     """
-    return attach_backoffs(_estimate(orders, level))
+
+    def estimate() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
+        lower = None
+        for order in orders:
+            is_first = lower is None
+            lower = uniform_distribution(len(order.counts)) if lower is None else lower
+            lower, backoffs = _interpolate(
+                order.ngrams.prefixes, order.ngrams.suffixes, order.counts, order.totals, *level(order), lower
+            )
+            if is_first:
+                lower[BOS] = 0.0
+            yield order.ngrams, lower, backoffs
+
+    return attach_backoffs(estimate())
 
 
-def _estimate(
-    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
-) -> Iterator[EstimatedOrder]:
-    lower = None
-    for order in orders:
-        is_first = lower is None
-        lower = uniform_distribution(len(order.counts)) if lower is None else lower
-        lower, backoffs = _interpolate(
-            order.ngrams.prefixes, order.ngrams.suffixes, order.counts, order.totals, *level(order), lower
-        )
-        if is_first:
-            lower[BOS] = 0.0
-        yield EstimatedOrder(order.ngrams, log10(lower), log10(backoffs))
+def attach_backoffs(
+    estimated: Iterable[tuple[NGrams, DoubleArray, DoubleArray]],
+) -> list[tuple[NGrams, NGramWeights]]:
+    """Join back-off weights to their n-grams: those estimated with order k belong to order k − 1.
+
+    The empty context's weight is never used, and the longest n-grams are no contexts.
+
+    Args:
+        estimated: by order, its n-grams, their probabilities [n], and the back-off weights of its contexts [m].
+    """
+    orders: list[tuple[NGrams, NGramWeights]] = []
+    for ngrams, probs, backoffs in estimated:
+        if orders:
+            shorter, weights = orders[-1]
+            orders[-1] = shorter, weights._replace(log10_backoffs=log10(backoffs))
+        orders.append((ngrams, NGramWeights(log10(probs), np.zeros(0, dtype=np.float32))))
+    return orders
 
 
 @numba.njit(nogil=True, cache=True)

@@ -136,18 +136,13 @@ def _em_step(orders: Sequence[_Evidence], lambdas: DoubleArray, uniform_prob: fl
         weights, here = lambdas[k][order.buckets], reaching[order.tokens]
         own = order.frequencies + order.pruned * lower
         total = lower + weights * (own - lower)
-        updated[k] = _stop_shares(order, here * weights * own / total, here, lambdas[k])
+        stopped = np.bincount(order.buckets, here * weights * own / total, minlength=lambdas.shape[1])
+        reached = np.bincount(order.buckets, here, minlength=lambdas.shape[1])
+        # the share that stops, by bucket; unchanged for buckets without tokens
+        shares = np.divide(stopped, reached, out=lambdas[k].copy(), where=reached > 0)
+        updated[k] = np.minimum(shares, _MAX_LAMBDA)
         reaching[order.tokens] = here * (1.0 - weights * order.frequencies / total)
     return updated
-
-
-def _stop_shares(
-    order: _Evidence, stopping: DoubleArray, reaching: DoubleArray, before: DoubleArray
-) -> DoubleArray:
-    """Compute the share that stops, by bucket; unchanged for buckets without tokens."""
-    stopped = np.bincount(order.buckets, stopping, minlength=len(before))
-    reached = np.bincount(order.buckets, reaching, minlength=len(before))
-    return np.minimum(np.divide(stopped, reached, out=before.copy(), where=reached > 0), _MAX_LAMBDA)
 
 
 def _bucket_of(totals: npt.NDArray[np.int32], buckets: int) -> LongArray:

@@ -13,7 +13,7 @@ discounts fitted by held-out likelihood are better.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -25,9 +25,8 @@ from training.ngram.smoothing.interface import (
     SINGLE_FALLBACK_DISCOUNT,
     Discounts,
     Smoothed,
-    modified_discounts,
+    discounts_from_counts,
     require_held_out,
-    single_discount,
 )
 from training.ngram.smoothing.interpolation import (
     DoubleArray,
@@ -152,18 +151,28 @@ DiscountSource: TypeAlias = Literal["counts", "held-out"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Discounting:
-    """Common part of the three smoothings.
+class Discounting:
+    """Absolute discounting, Kneser–Ney or modified Kneser–Ney, interpolated.
+
+    Absolute discounting: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
+    stochastic language modelling"; Chen and Goodman (1998), section 2.6. Kneser–Ney: Kneser and Ney (1995),
+    "Improved backing-off for m-gram language modeling"; Chen and Goodman (1998), section 2.7. Modified:
+    Chen and Goodman (1998), section 3; Heafield et al. (2013), "Scalable modified Kneser–Ney language
+    model estimation", whose choices at sentence starts, for pruning and for the uniform distribution
+    below the unigrams are followed.
 
     Args:
+        continuations: whether c, below the highest order, is the number of different words before an
+            n-gram (Kneser–Ney): a word that only ever follows one other is probable there and nowhere else.
+        num_discounts: by order: 3, for counts of 1, of 2, and of 3 and more (modified Kneser–Ney); or 1,
+            D = n₁ / (n₁ + 2 n₂).
         discounts: source of the discounts. Fitted ones are better where counts of counts are
             unreliable: subword pieces, closed vocabularies, very small texts.
     """
 
+    continuations: bool = True
+    num_discounts: Literal[1, 3] = 3
     discounts: DiscountSource = "counts"
-
-    _continuations: ClassVar[bool]
-    _num_discounts: ClassVar[Literal[1, 3]]
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
         """Estimate a model.
@@ -178,68 +187,25 @@ class _Discounting:
 
         def level(order: OrderCounts) -> InterpolationLevel:
             k = len(used)
-            estimated = fitted[k] if fitted else self._from_counts(order)
-            if estimated is None:
-                fallback_orders.append(k + 1)
-            used.append(
-                estimated or (FALLBACK_DISCOUNTS if self._num_discounts == 3 else SINGLE_FALLBACK_DISCOUNT)
+            discounts, is_estimated = (
+                (fitted[k], True)
+                if fitted
+                else discounts_from_counts(order.counts_of_counts, num_discounts=self.num_discounts)
             )
-            return InterpolationLevel(used[-1].table(), np.zeros(len(order.totals)))
+            if not is_estimated:
+                fallback_orders.append(k + 1)
+            used.append(discounts)
+            return InterpolationLevel(discounts.table(), np.zeros(len(order.totals)))
 
         orders = interpolate(self._orders(observations), level)
         facts = {"discounts_from": self.discounts}
         return Smoothed(orders, facts, tuple(used), tuple(fallback_orders))
 
     def _orders(self, observations: Observations) -> Iterator[OrderCounts]:
-        return observations.continuations() if self._continuations else observations.occurrences()
-
-    def _from_counts(self, order: OrderCounts) -> Discounts | None:
-        if self._num_discounts == 3:
-            return modified_discounts(order.counts_of_counts)
-        return single_discount(order.counts_of_counts)
+        return observations.continuations() if self.continuations else observations.occurrences()
 
     def _fit(self, observations: Observations, held_out: EncodedCorpus | None) -> list[Discounts]:
         text = require_held_out(held_out, key="ngram.discounts", what="discounts")
         vocab_size = observations.vocab_size
         matches = match_counts(self._orders(observations), text, vocab_size=vocab_size)
-        return fit_discounts(matches, num_discounts=self._num_discounts, vocab_size=vocab_size)
-
-
-@dataclass(frozen=True, slots=True)
-class AbsoluteDiscounting(_Discounting):
-    """Absolute discounting, interpolated, with one discount by order: D = n₁ / (n₁ + 2 n₂).
-
-    Source: Ney, Essen and Kneser (1994), "On structuring probabilistic dependences in
-    stochastic language modelling"; Chen and Goodman (1998), section 2.6.
-    """
-
-    _continuations = False
-    _num_discounts = 1
-
-
-@dataclass(frozen=True, slots=True)
-class KneserNey(_Discounting):
-    """Kneser–Ney, interpolated, with one discount by order: D = n₁ / (n₁ + 2 n₂).
-
-    Below the highest order c is the number of different words before an n-gram: a word that
-    only ever follows one other is probable there and nowhere else.
-
-    Source: Kneser and Ney (1995), "Improved backing-off for m-gram language modeling"; Chen and
-    Goodman (1998), section 2.7.
-    """
-
-    _continuations = True
-    _num_discounts = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ModifiedKneserNey(_Discounting):
-    """Kneser–Ney with three discounts by order: for counts of 1, of 2, and of 3 and more.
-
-    Source: Chen and Goodman (1998), section 3; Heafield et al. (2013), "Scalable modified
-    Kneser–Ney language model estimation", whose choices at sentence starts, for pruning and
-    for the uniform distribution below the unigrams are followed.
-    """
-
-    _continuations = True
-    _num_discounts = 3
+        return fit_discounts(matches, num_discounts=self.num_discounts, vocab_size=vocab_size)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.vocabulary import BOS
@@ -42,36 +41,24 @@ class Additive:
 
     def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
         """Estimate a model; held-out text is not used."""
-        carrying = _EstimateContexts(observations.order)
         added = self.k * (observations.vocab_size - 1)
+        k = 0
+        begins = np.zeros(1, dtype=np.bool_)  # which contexts begin with <s>; the empty one does not
 
         def level(order: OrderCounts) -> InterpolationLevel:
+            nonlocal k, begins
+            k += 1
+            estimated = np.ones_like(begins) if k == observations.order else begins
+            words, prefixes, _ = order.ngrams
+            begins = words == BOS if k == 1 else begins[prefixes]
             with np.errstate(over="ignore"):  # k may be tiny or too large for a float
                 shares = 1.0 / (1.0 + order.totals / added)
-            return InterpolationLevel(np.zeros(4), np.where(carrying.next_mask(order), shares, 1.0))
+            return InterpolationLevel(np.zeros(4), np.where(estimated, shares, 1.0))
 
         orders = interpolate(observations.occurrences(), level)
         return Smoothed(orders, {"k": self.k})
 
 
-class _EstimateContexts:
-    """Iteration over orders that finds contexts of full length or with `<s>` at the start."""
-
-    def __init__(self, full_order: int) -> None:
-        self._full_order = full_order
-        self._order = 0
-        self._begins = np.zeros(1, dtype=np.bool_)  # the empty context does not begin with <s>
-
-    def next_mask(self, order: OrderCounts) -> npt.NDArray[np.bool_]:
-        """Return a mask of the next order's contexts [m] that have estimates."""
-        self._order += 1
-        contexts = self._begins
-        words, prefixes, _ = order.ngrams
-        self._begins = words == BOS if self._order == 1 else contexts[prefixes]
-        return np.ones_like(contexts) if self._order == self._full_order else contexts
-
-
-@dataclass(frozen=True, slots=True)
 class MaximumLikelihood:
     """Relative frequencies: p(w|h) = c(hw) / c(h).
 
@@ -91,7 +78,6 @@ class MaximumLikelihood:
         return Smoothed(orders, {})
 
 
-@dataclass(frozen=True, slots=True)
 class WittenBell:
     """Interpolation by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 

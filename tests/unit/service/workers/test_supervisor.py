@@ -161,7 +161,7 @@ def test_every_module_is_there():
 
 def test_n_gram_models_bring_no_torch():
     program = (
-        "import sys; from service.workers.supervisor import _ALWAYS, preload; import service.app; preload(_ALWAYS); "
+        "import sys; from service.workers.supervisor import preload; import service.app; preload(networks=False); "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
@@ -169,7 +169,7 @@ def test_n_gram_models_bring_no_torch():
 
 def test_no_thread_runs_that_a_fork_would_lose():
     program = (
-        "import threading; from service.workers.supervisor import _ALWAYS, _NEURAL, preload; import service.app; "
-        "preload([*_ALWAYS, *_NEURAL]); assert threading.active_count() == 1"
+        "import threading; from service.workers.supervisor import preload; import service.app; "
+        "preload(networks=True); assert threading.active_count() == 1"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

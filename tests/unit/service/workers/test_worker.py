@@ -137,7 +137,7 @@ def test_it_is_waited_for_again_once_it_has_taken_something(listening):
         board.connections[1] = 0
         listener = FairListener(listening.dup(), listening_crew(0, board), lambda _: None)
         listener._connections, listener._unresponsive = 2, {1: 0}
-        listener._publish_count()
+        listener._count(0)
         before = listener._is_deferred()
         board.connections[1] = 1
         after = listener._is_deferred()

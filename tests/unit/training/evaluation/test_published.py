@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.precision import to_int8
 from models.checkpoint.registry import LocalRegistry
+from models.checkpoint.write import CheckpointDescription
 from models.errors import FormatError, InvalidInputError, ModelNotFoundError
 from models.neural.config import NetworkConfig
 from models.neural.model import NeuralModel
@@ -19,7 +21,7 @@ from training.commands import run_evaluate, run_train
 from training.evaluation import published
 from training.evaluation.evaluate import evaluate
 from training.evaluation.published import COUNTS_FILE, first_sentences, int8_facts
-from training.model_card import CardData, model_card_files
+from training.model_card import model_card_files
 from training.progress import Silent
 
 NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")
@@ -220,8 +222,9 @@ def test_the_card_tells_both_perplexities():
 
 
 def card_with(metrics):
-    data = CardData("m", "lstm", "2026-01-01T00:00:00+00:00", 1, 1, "word", metrics, {}, {})
-    return model_card_files(data)["MODEL_CARD.md"].decode()
+    model = SimpleNamespace(family="lstm", num_parameters=1, vocabulary=range(1))
+    description = CheckpointDescription("2026-01-01T00:00:00+00:00", metrics, {}, [], {})
+    return model_card_files("m", model, "word", description, {})["MODEL_CARD.md"].decode()
 
 
 @pytest.mark.parametrize(("tokens", "sentences"), [(0, 1), (5, 1), (10, 2), (1_000_000, 400)])

@@ -20,7 +20,6 @@ from training.evaluation.spelling import (
     figures_at_threshold,
     run_check_task,
 )
-from training.progress import SILENT
 
 COUNTS = {word: 5 for line in SENTENCES for word in line.split()}
 
@@ -87,7 +86,7 @@ def registry(tmp_path_factory):
 
 
 def evaluated(registry, model="words", **options):
-    fixed = {"corpus": [registry / "text.txt"], "registry": registry, "device": "cpu", "progress": SILENT}
+    fixed = {"corpus": [registry / "text.txt"], "registry": registry, "device": "cpu"}
     return run_check_task(model, **{**fixed, "sample": 280, **options})
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from models.errors import InvalidInputError
 from models.neural.config import NetworkConfig
 from models.neural.network import Network
 from models.vocabulary import BOS, Vocabulary
-from tests.support.resumable import fit
+from tests.support.resumable import fit, saved_state
 from training.neural.diagnostics import (
     TensorBoardWriter,
     display_text,
@@ -22,7 +23,6 @@ from training.neural.diagnostics import (
     worst_row,
 )
 from training.neural.distributed import catch_interruption
-from training.neural.resume import StateFile
 from training.neural.settings import TrainSettings
 from training.progress import HistoryRecord, Silent
 
@@ -111,7 +111,7 @@ class Signalling(Silent):
 def test_ctrl_c_lets_the_update_end_and_saves_it(tmp_path):
     result = fit(tmp_path / "state", progress=Signalling(), save_minutes=100)
     assert result.stopped == "interrupted"
-    assert StateFile(tmp_path / "state").read()["step"] == 4
+    assert saved_state(tmp_path / "state")["step"] == 4
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -146,7 +146,7 @@ RECORD = HistoryRecord(5, 0, 100, 1.5, 2.0, None, 0.1, 3.0, 1.0)
 
 
 def test_without_a_folder_nothing_is_written():
-    with TensorBoardWriter("") as board:
+    with closing(TensorBoardWriter("")) as board:
         board.add(RECORD)
 
 
@@ -169,7 +169,7 @@ def test_figures_that_are_there_are_written(monkeypatch):
 
     board = TensorBoardWriter("")
     board._writer = Writer()
-    with board:
+    with closing(board):
         board.add(RECORD)
     assert written["training/train_loss"] == (2.0, 5)
     assert written["training/clipped_norm"] == (1.0, 5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.errors import FormatError, InvalidInputError, RegistryError
-from tests.support.resumable import NETWORK, VOCABULARY, fit, weights
+from tests.support.resumable import NETWORK, VOCABULARY, fit, saved_state, weights
 from training.neural.resume import StateFile
 from training.progress import Silent
 
@@ -117,7 +117,7 @@ def test_time_used_counts_across_pieces(state_file):
     seconds = []
     for _ in range(3):
         fit(state_file, progress=Ending(10), max_minutes=60.0)
-        seconds.append(StateFile(state_file).read()["seconds"])
+        seconds.append(saved_state(state_file)["seconds"])
     assert 0 < seconds[0] < seconds[1] < seconds[2]
 
 

@@ -11,9 +11,8 @@ from tests.reference import smoothing as slow
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.counts import Observations, count_ngrams
-from training.ngram.estimate import estimate
+from training.ngram.estimate import estimate, make_smoothing
 from training.ngram.held_out import match_counts
-from training.ngram.smoothing.choice import make_smoothing
 from training.ngram.smoothing.kneser_ney import MIN_DISCOUNT
 from training.progress import Silent
 

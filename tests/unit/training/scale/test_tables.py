@@ -16,7 +16,6 @@ from training.scale.plan import ABSENT
 from training.scale.tables import (
     COUNTS_FILE,
     FileSentences,
-    WindowSettings,
     stage_key,
     stream_texts,
     text_windows,
@@ -197,8 +196,10 @@ def test_single_words_are_windows_of_one():
 
 def test_the_table_has_the_windows_of_all_blocks_with_counts_and_overlap_beside(tmp_path):
     sentences = ["a b c a b c a b", "c b a"] * 5000  # more than one block
-    reading = WindowSettings(3, backward=False, held_out={"valid": ["a b c a b c a b", "b b b b b b b b"]})
-    found = write_windows(tmp_path, TOKENIZER, sentences, reading, SILENT)
+    held_out = {"valid": ["a b c a b c a b", "b b b b b b b b"]}
+    found = write_windows(
+        tmp_path, TOKENIZER, sentences, order=3, backward=False, held_out=held_out, progress=SILENT
+    )
     table = pq.read_table(tmp_path / "part.parquet")
     assert table.column_names == ["w1", "w2", "w3"]
     assert table.num_rows == 5000 * (8 + 3)
@@ -209,7 +210,7 @@ def test_the_table_has_the_windows_of_all_blocks_with_counts_and_overlap_beside(
 
 
 def test_backward_each_sentence_is_read_from_its_last_word(tmp_path):
-    write_windows(tmp_path, TOKENIZER, ["a b"], WindowSettings(3, backward=True, held_out={}), SILENT)
+    write_windows(tmp_path, TOKENIZER, ["a b"], order=3, backward=True, held_out={}, progress=SILENT)
     rows = pq.read_table(tmp_path / "part.parquet").to_pylist()
     assert [tuple(row.values()) for row in rows] == [(BOS, B, A), (B, A, EOS)]
 

@@ -6,7 +6,7 @@ import pytest
 
 from models.kernels.llvm import USE_AMX
 from models.kernels.log_sum_exp import add_exp_in_lanes, block_sums_in_lanes
-from models.kernels.math import exp
+from models.kernels.math import exp, fold_lanes
 from models.neural.int8 import kernels
 from models.neural.int8.kernels import TILE_ROWS, configure_tiles, dot_sixteen_rows, release_tiles
 from models.neural.int8.layers import LayerNormWeights, normalise_rows, sigmoid_in_place, tanh_in_place
@@ -20,7 +20,7 @@ from models.neural.int8.matrix import (
     take_rows,
     zero_int8_rows,
 )
-from models.neural.int8.softmax import score_targets, sum_lanes, write_logits
+from models.neural.int8.softmax import score_targets, write_logits
 
 LEVELS = {
     "plain, a row": (1, kernels._dot_intrinsic(1, kernels._word_products)),
@@ -204,7 +204,7 @@ def test_weights_of_blocks_are_those_of_single_numbers(temperature):
                 below = values[block * 64 + place] - highest
                 lanes[place] += exp(below)
                 weights[place] = exp(below * inverse)
-            sums[block] = sum_lanes(weights)
+            sums[block] = fold_lanes(weights)
 
     told, expected = ((np.ones(64, np.float32), np.empty(3, np.float32)) for _ in range(2))
     together(values, values.max(), inverse, *told)

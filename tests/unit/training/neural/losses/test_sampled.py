@@ -59,7 +59,7 @@ def sampler(samples=12, seed=1, kind="unigram"):
 def check_gradients(loss, output, features, ids, formula, atol=1e-6):
     """Loss and all gradients against autograd through a formula of the layer in float64."""
     output.zero_grad()
-    learned = loss(output, features, ids, precision=torch.float32)
+    learned = loss(features, ids, precision=torch.float32)
     got = {name: p.grad.clone() for name, p in output.named_parameters()}
     output.zero_grad()
     exact = output.double()
@@ -108,13 +108,13 @@ def test_the_adaptive_loss_and_its_gradients(adaptive, text):
     def formula(layer, leaf):
         return -layer.log_probs(leaf).gather(1, ids[:, None]).mean()
 
-    check_gradients(AdaptiveCrossEntropy(), adaptive, features, ids, formula)
+    check_gradients(AdaptiveCrossEntropy(adaptive), adaptive, features, ids, formula)
 
 
 def test_clusters_that_nothing_needs_get_gradients_of_zero(adaptive, text):
     features, _ = text
     frequent = torch.full((N,), V - 1)  # counts fall from the last id to the first
-    AdaptiveCrossEntropy()(adaptive, features, frequent, precision=torch.float32)
+    AdaptiveCrossEntropy(adaptive)(features, frequent, precision=torch.float32)
     assert not adaptive.vectors.table(2).grad.any()
     assert adaptive.vectors.table(0).grad.any()
 
@@ -125,28 +125,28 @@ def test_the_sampled_softmax_and_its_gradients(layer, text, kind):
     source = sampler(kind=kind)
     drawn = source.draw()
     formula = sampled_formula(drawn, source.log_expected[drawn], text[1])
-    check_gradients(SampledSoftmax(sampler(kind=kind)), layer, *text, formula)
+    check_gradients(SampledSoftmax(layer, sampler(kind=kind)), layer, *text, formula)
 
 
 @pytest.mark.usefixtures("slices")
 def test_noise_contrastive_estimation_and_its_gradients(layer, text):
     correction = sampler().log_expected.nan_to_num(neginf=0)
     formula = contrastive_formula(sampler().draw(), correction, text[1])
-    check_gradients(NoiseContrastive(sampler()), layer, *text, formula)
+    check_gradients(NoiseContrastive(layer, sampler()), layer, *text, formula)
 
 
 @pytest.mark.usefixtures("slices")
 def test_negative_sampling_and_its_gradients(layer, text):
     formula = contrastive_formula(sampler().draw(), torch.zeros(V), text[1])
-    check_gradients(NegativeSampling(sampler()), layer, *text, formula)
+    check_gradients(NegativeSampling(layer, sampler()), layer, *text, formula)
 
 
 @pytest.mark.parametrize("kind", [FullSoftmax, SampledSoftmax, NoiseContrastive])
 def test_bfloat16_is_near_float32(layer, text, kind):
     def learn(precision):
-        loss = kind() if kind is FullSoftmax else kind(sampler())
+        loss = kind(layer) if kind is FullSoftmax else kind(layer, sampler())
         layer.zero_grad()
-        learned = loss(layer, *text, precision=precision)
+        learned = loss(*text, precision=precision)
         return learned, layer.weight.grad.clone()
 
     (single, of_single), (half, of_half) = learn(torch.float32), learn(torch.bfloat16)
@@ -156,20 +156,20 @@ def test_bfloat16_is_near_float32(layer, text, kind):
 
 
 def test_with_all_tokens_drawn_the_sampled_softmax_is_the_full_one(layer, text):
-    full = FullSoftmax()(layer, *text, precision=torch.float32)
+    full = FullSoftmax(layer)(*text, precision=torch.float32)
     want = layer.weight.grad.clone()
     layer.zero_grad()
-    sampled = SampledSoftmax(sampler(samples=10**6))(layer, *text, precision=torch.float32)
+    sampled = SampledSoftmax(layer, sampler(samples=10**6))(*text, precision=torch.float32)
     assert sampled.loss == pytest.approx(full.loss, abs=1e-6)
     torch.testing.assert_close(layer.weight.grad, want, atol=1e-6, rtol=1e-4)
 
 
 def test_the_mean_gradient_nears_the_full_softmaxs_as_samples_grow(layer, text):
-    full = FullSoftmax()(layer, *text, precision=torch.float32).gradient
+    full = FullSoftmax(layer)(*text, precision=torch.float32).gradient
 
     def distance(samples):
-        loss = SampledSoftmax(sampler(samples=samples))
-        draws = [loss(layer, *text, precision=torch.float32).gradient for _ in range(300)]
+        loss = SampledSoftmax(layer, sampler(samples=samples))
+        draws = [loss(*text, precision=torch.float32).gradient for _ in range(300)]
         return (torch.stack(draws).mean(0) - full).norm() / full.norm()
 
     few, more, most = distance(3), distance(10), distance(25)
@@ -200,7 +200,7 @@ def test_draws_continue_from_a_saved_state(layer, text, share):
     settings = TrainSettings(loss="sampled", samples=5, sampled_share=share)
 
     def learn(loss):
-        return loss(layer, *text, precision=torch.float32).loss
+        return loss(*text, precision=torch.float32).loss
 
     loss = make_loss(settings, layer, COUNTS, seed=7)
     learn(loss)
@@ -211,12 +211,12 @@ def test_draws_continue_from_a_saved_state(layer, text, share):
 
 
 def test_the_second_loss_takes_over_after_its_share(layer, text):
-    full = FullSoftmax()
-    loss = SwitchedLoss(SampledSoftmax(sampler(samples=3)), full, share=0.4)
-    want = full(layer, *text, precision=torch.float32).loss
+    full = FullSoftmax(layer)
+    loss = SwitchedLoss(SampledSoftmax(layer, sampler(samples=3)), full, share=0.4)
+    want = full(*text, precision=torch.float32).loss
     for done, same in [(0.0, False), (0.39, False), (0.4, True), (1.0, True)]:
         loss.set_progress(done)
-        assert (loss(layer, *text, precision=torch.float32).loss == want) == same
+        assert (loss(*text, precision=torch.float32).loss == want) == same
 
 
 @pytest.mark.parametrize("name", ["sampled", "nce", "negative-sampling"])

@@ -42,7 +42,7 @@ def whole(network, outputs, pull=0.0):
 def test_slices_give_the_loss_and_the_gradient_of_the_whole(network, monkeypatch, pull):
     monkeypatch.setattr(softmax, "MAX_LOGITS", 40)
     monkeypatch.setattr(softmax, "MIN_ROWS", 1)  # two positions at a time
-    loss = FullSoftmax(self_normalise=pull)
+    loss = FullSoftmax(network.output, self_normalise=pull)
     sliced, got = gradients(network, lambda o: backward(network, o, TARGETS, loss, precision=torch.float32))
     expected, want = gradients(network, lambda o: whole(network, o, pull))
     assert sliced == pytest.approx(expected, abs=1e-6)
@@ -109,13 +109,15 @@ def test_the_number_of_threads_changes_nothing(monkeypatch):
 def test_targets_that_are_all_bos_teach_nothing(network):
     outputs, _ = network(INPUTS, network.initial_hidden(2))
     nothing = torch.full_like(TARGETS, BOS)
-    assert backward(network, outputs, nothing, FullSoftmax(), precision=torch.float32) == 0
+    assert backward(network, outputs, nothing, FullSoftmax(network.output), precision=torch.float32) == 0
     assert network.output.bias.grad is None
 
 
 def test_bfloat16_is_near_float32(network):
     def of(precision):
-        return gradients(network, lambda o: backward(network, o, TARGETS, FullSoftmax(), precision=precision))
+        return gradients(
+            network, lambda o: backward(network, o, TARGETS, FullSoftmax(network.output), precision=precision)
+        )
 
     (single, of_single), (half, of_half) = of(torch.float32), of(torch.bfloat16)
     assert half == pytest.approx(single, abs=0.02)
