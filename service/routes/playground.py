@@ -1,9 +1,10 @@
-"""Playground page and its static files; model cards, pictures and reports of published models."""
+"""Playground, API page and their static files; model cards, pictures and reports of published models."""
 
 import asyncio
 import hashlib
 from collections.abc import Mapping
 from functools import cache
+from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple
 
@@ -22,7 +23,8 @@ from service.schemas.models import ModelFile, ModelFileList
 
 router = EndpointRouter()
 _STATIC = Path(__file__).parents[1] / "static"
-_PAGE = "index.html"
+_SWAGGER = resources.files("fastapi_offline") / "static"
+_SWAGGER_FILES = ("swagger-ui-bundle.js", "swagger-ui.css")
 _CARD = "MODEL_CARD.md"
 _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -43,6 +45,12 @@ _PAGE_POLICY = (
 )
 """Policy without other origins and inline code; pictures behind a key are fetched and shown as blobs."""
 
+_API_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Policy of Swagger UI, which has icons in its style sheet; it takes no trusted types."""
+
 _REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
@@ -62,16 +70,22 @@ class _StaticFile(NamedTuple):
 
 
 @router.endpoint("GET", "/", tag=None, scope=None)
-@router.endpoint("GET", "/docs", tag=None, scope=None)
 async def playground(request: Request) -> Response:
-    """Serve the page, which shows its API tab at `/docs`."""
+    """Serve the playground."""
     headers = {"content-security-policy": _PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
-    return _cached_response(request, *_static_files()[_PAGE], headers)
+    return _cached_response(request, *_static_files()["index.html"], headers)
+
+
+@router.endpoint("GET", "/docs", tag=None, scope=None)
+async def api_page(request: Request) -> Response:
+    """Serve Swagger UI, which shows and tries the OpenAPI document."""
+    headers = {"content-security-policy": _API_PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
+    return _cached_response(request, *_static_files()["docs.html"], headers)
 
 
 @router.endpoint("GET", "/static/{name}", tag=None, scope=None)
 async def static_file(request: Request, name: str) -> Response:
-    """Serve a static file of the page."""
+    """Serve a static file of the pages."""
     file = _static_files().get(name)
     if file is None:
         raise HTTPException(404)
@@ -109,13 +123,14 @@ async def get_model_file(request: Request, address: AddressInPath, name: _FileNa
 
 @cache
 def _static_files() -> Mapping[str, _StaticFile]:
-    """Read all files of the page, by name; no others are served."""
+    """Read all files of the pages, by name; no others are served."""
     files = {}
-    for path in _STATIC.iterdir():
-        if path.suffix in _MEDIA_TYPES:
+    for path in (*_STATIC.iterdir(), *(_SWAGGER / name for name in _SWAGGER_FILES)):
+        suffix = PurePosixPath(path.name).suffix
+        if suffix in _MEDIA_TYPES:
             content = path.read_bytes()
             etag = hashlib.sha256(content).hexdigest()[:32]
-            files[path.name] = _StaticFile(etag, content, _MEDIA_TYPES[path.suffix])
+            files[path.name] = _StaticFile(etag, content, _MEDIA_TYPES[suffix])
     return files
 
 

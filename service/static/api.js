@@ -17,9 +17,9 @@ export const urlOf = (path) => new URL(path.replace(/^\//, ""), document.baseURI
 
 /** Send a request, and again with a key if one is asked for, or once if what was being loaded is there; a success. */
 export async function send(path, options = {}) {
-  const { method = "POST", body, signal, type = "application/json", accept, again = true } = options;
+  const { method = "POST", body, signal, accept, again = true } = options;
   const headers = {};
-  if (body !== undefined) headers["content-type"] = type;
+  if (body !== undefined) headers["content-type"] = "application/json";
   if (accept) headers.accept = accept;
   if (kept("key")) headers.authorization = `Bearer ${kept("key")}`;
   let response;

@@ -4,33 +4,26 @@ import { urlOf } from "./api.js";
 import { button, h, say } from "./dom.js";
 import { kept } from "./state.js";
 
-const JSON_TYPE = "application/json";
 const KEY_VARIABLE = "GRAMOPHONE_API_KEY";
 const quoted = (text) => `'${text.replace(/'/g, `'\\''`)}'`;
 
-/** A command for a POSIX shell; the body is `fields`, or `raw` text of a `type`. */
-function asCurl({ method = "POST", path, fields, raw, type = JSON_TYPE }) {
+/** A command for a POSIX shell; the body is `fields`. */
+function asCurl({ method = "POST", path, fields }) {
   const parts = [method === "POST" ? "curl" : `curl -X ${method}`, quoted(urlOf(path))];
   if (kept("key")) parts.push(`-H "authorization: Bearer $${KEY_VARIABLE}"`);
-  if (fields === undefined && raw === undefined) return parts.join(" ");
-  if (fields?.stream) parts.splice(1, 0, "-N");
-  parts.push(`-H 'content-type: ${type}'`);
-  return `${parts.join(" ")} \\\n  --data-binary ${quoted(raw ?? JSON.stringify(fields))}\n`;
+  if (fields === undefined) return parts.join(" ");
+  if (fields.stream) parts.splice(1, 0, "-N");
+  parts.push("-H 'content-type: application/json'");
+  return `${parts.join(" ")} \\\n  --data-binary ${quoted(JSON.stringify(fields))}\n`;
 }
 
 /** A program that needs httpx. */
-function asPython({ method = "POST", path, fields, raw, type = JSON_TYPE }) {
+function asPython({ method = "POST", path, fields }) {
   const lines = kept("key") ? ["import os", ""] : [];
   lines.push("import httpx", "");
   const given = [JSON.stringify(method), JSON.stringify(urlOf(path))];
-  const headers = [];
   if (fields !== undefined) given.push(`json=${literal(fields)}`);
-  if (raw !== undefined) {
-    given.push(`content=${JSON.stringify(raw)}`);
-    headers.push(`"content-type": ${JSON.stringify(type)}`);
-  }
-  if (kept("key")) headers.push(`"authorization": f"Bearer {os.environ['${KEY_VARIABLE}']}"`);
-  if (headers.length) given.push(`headers={${headers.join(", ")}}`);
+  if (kept("key")) given.push(`headers={"authorization": f"Bearer {os.environ['${KEY_VARIABLE}']}"}`);
   given.push("timeout=60");
   const list = given.map((one) => `    ${one},\n`).join("");
   if (fields?.stream) {

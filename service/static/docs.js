@@ -1,42 +1,40 @@
-/* The interface: every endpoint of /openapi.json, by group. */
+/* The API page: Swagger UI over /openapi.json, with the key that the playground keeps for this tab. */
 
 import { openapi } from "./api.js";
-import { fill, h } from "./dom.js";
-import { Endpoint } from "./endpoint.js";
-import { useSchemas } from "./tables.js";
+import { kept } from "./state.js";
 
-/** Build the view. */
-export async function start(panel) {
-  const description = await openapi();
-  useSchemas(description.components.schemas);
-  const groups = new Map((description.tags ?? []).map((tag) => [tag.name, []]));
-  for (const [path, operations] of Object.entries(description.paths)) {
-    for (const [method, operation] of Object.entries(operations)) {
-      const tag = operation.tags?.[0] ?? "Endpoints";
-      groups.set(tag, [...(groups.get(tag) ?? []), new Endpoint(path, method, operation)]);
-    }
-  }
-  const about = h(
-    "p",
-    { class: "quiet" },
-    `${description.info.title} ${description.info.version}. The whole contract: `,
-    h("a", { href: "openapi.json" }, "openapi.json"),
-    ".",
-  );
-  const parts = [...groups]
-    .filter(([, all]) => all.length)
-    .map(([tag, all]) =>
-      h(
-        "section",
-        { class: "group" },
-        h("h2", {}, tag),
-        all.map((one) => one.element),
-      ),
-    );
-  fill(panel, about, parts);
-  const wanted = document.getElementById(decodeURIComponent(location.hash.replace(/^#docs:/, "")));
-  if (wanted?.matches(".endpoint")) {
-    wanted.open = true;
-    wanted.scrollIntoView();
-  }
+/** Names a variable in place of the key in the commands that Swagger UI shows to be copied. */
+const WithoutKey = () => ({
+  wrapComponents: {
+    curl:
+      (Curl, { React }) =>
+      (props) => {
+        const name = "Bearer $GRAMOPHONE_API_KEY";
+        const hasKey = props.request.hasIn(["headers", "Authorization"]);
+        const request = hasKey ? props.request.setIn(["headers", "Authorization"], name) : props.request;
+        return React.createElement(Curl, { ...props, request });
+      },
+  },
+});
+
+/** Send no options in the address beside a body of JSON, where they stand in the body: those are of lines. */
+function requestInterceptor(request) {
+  if (request.headers["Content-Type"] === "application/json") request.url = request.url.split("?")[0];
+  return request;
 }
+
+/** Show the page, below whatever address the service is served at. */
+async function show() {
+  const description = await openapi();
+  const page = window.SwaggerUIBundle({
+    domNode: document.getElementById("docs"),
+    spec: { ...description, servers: [{ url: new URL(".", document.baseURI).href }] },
+    deepLinking: true,
+    validatorUrl: null,
+    plugins: [WithoutKey],
+    requestInterceptor,
+    onComplete: () => kept("key") && page.preauthorizeApiKey("key", kept("key")),
+  });
+}
+
+show().catch((error) => (document.getElementById("docs").textContent = error.message));

@@ -3,16 +3,15 @@
 import { fill, h } from "./dom.js";
 import { kept, keep } from "./state.js";
 
-const NAMES = ["write", "generate", "rerank", "check", "models", "docs"];
+const NAMES = ["write", "generate", "rerank", "check", "models"];
 const list = document.getElementById("tabs");
 const tabs = NAMES.map((name) => document.getElementById(`tab-${name}`));
 const shown = new Map();
 
-/** The view that the address names; /docs is that of the interface. */
+/** The view that the address names, or else the one shown last. */
 function named() {
-  const name = location.hash.slice(1).split(":")[0];
-  if (NAMES.includes(name)) return name;
-  return location.pathname.endsWith("/docs") ? "docs" : kept("tab", "write");
+  const names = [location.hash.slice(1), kept("tab"), "write"];
+  return names.find((name) => NAMES.includes(name));
 }
 
 async function show(name) {

@@ -23,7 +23,7 @@ from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
 from training.progress import Silent
 
-TABS = ("write", "generate", "rerank", "check", "models", "docs")
+TABS = ("write", "generate", "rerank", "check", "models")
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 EVIL = "<img/src=x/onerror=pwned=1>"
 """Markup that would run if it were taken for markup; a word to the model, since it has no space."""

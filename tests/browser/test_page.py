@@ -1,4 +1,4 @@
-"""The page as a whole, the tab of models, and the tab of the API with its requests to copy."""
+"""The page as a whole, the tab of models, the API page, and requests to copy."""
 
 import subprocess
 import sys
@@ -7,7 +7,9 @@ import httpx
 import pytest
 from playwright.sync_api import Error, expect
 
-from tests.browser.conftest import PHONE, TABS, WIDE, editor, picker
+from service.api_keys import create_key
+from service.settings import Settings
+from tests.browser.conftest import PHONE, TABS, WIDE, editor, picker, serving_at
 
 FULL = "[document.documentElement.scrollWidth, innerWidth]"
 VIOLATIONS = """window.violations = [];
@@ -64,7 +66,7 @@ def test_the_policy_forbids_text_that_becomes_markup_or_code(open_page, script):
 def test_tabs_are_gone_through_with_the_keyboard(open_page):
     page = open_page("#write")
     page.get_by_role("tab", name="Write").focus()
-    for name in ("Generate", "Re-rank", "Check", "Models", "API"):
+    for name in ("Generate", "Re-rank", "Check", "Models"):
         page.keyboard.press("ArrowRight")
         expect(page.get_by_role("tab", name=name)).to_be_focused()
         expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
@@ -166,53 +168,84 @@ def test_another_model_is_used_from_then_on(page):
     expect(page.locator("aside .model")).to_have_text("slow@1")
 
 
-def test_every_endpoint_is_there(open_page, url):
-    page = open_page("docs")
+def test_the_api_page_is_linked_and_shows_every_endpoint(open_page, url):
+    page = open_page()
+    page.get_by_role("link", name="API").click()
     paths = httpx.get(f"{url}/openapi.json").json()["paths"]
-    wanted = {f"{method.upper()}{path}" for path, methods in paths.items() for method in methods}
-    expect(page.locator(".endpoint")).to_have_count(len(wanted))
-    heads = page.locator(".endpoint > summary")
-    told = heads.evaluate_all("all => all.map(e => e.children[0].textContent + e.children[1].textContent)")
-    assert set(told) == wanted
+    wanted = sorted(f"{method.upper()} {path}" for path, methods in paths.items() for method in methods)
+    expect(page.locator(".opblock")).to_have_count(len(wanted))
+    heads = page.locator(".opblock-summary").evaluate_all(
+        """all => all.map(e => e.querySelector('.opblock-summary-method').textContent
+        + ' ' + e.querySelector('[data-path]').dataset.path)"""
+    )
+    assert sorted(heads) == wanted
 
 
-def test_an_endpoint_tells_its_fields_and_its_example_can_be_sent(open_page):
-    page = open_page("docs#docs:post-/v1/score")
-    endpoint = page.locator(".endpoint[open]")
-    expect(endpoint.get_by_role("cell", name="texts", exact=True)).to_be_visible()
-    endpoint.get_by_label("Body").fill('{"texts": ["the cat sat"]}')
-    endpoint.get_by_role("button", name="Send").click()
-    expect(endpoint.get_by_role("status")).to_contain_text("200")
-    expect(endpoint.locator("pre.answer:visible").first).to_contain_text('"model": "words@1"')
+SCORING = "docs#/Score/score_texts_v1_score_post"
+SWAGGER_WARNING = "deep link whitespace"
+"""What Swagger UI says on the console of every address that has an underscore."""
 
 
-def test_an_example_that_is_lines_is_sent_and_copied_as_lines(open_page):
-    page = open_page("docs#docs:post-/v1/score")
-    endpoint = page.locator(".endpoint[open]")
-    endpoint.get_by_label("Example").select_option("application/x-ndjson")
-    body = """{"text": "the cat's mat"}\n{"text": "the dog"}\n"""
-    endpoint.get_by_label("Body").fill(body)
-    endpoint.get_by_role("button", name="Send").click()
-    expect(endpoint.get_by_role("status")).to_contain_text("200")
-    said = endpoint.locator("pre.answer:visible").first.text_content()
-    assert len(said.splitlines()) == 2
-    for name, program in (("Copy as curl", ["sh"]), ("Copy as Python", [sys.executable])):
-        done = subprocess.run(
-            [*program, "-c", copied(page, name)], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == said.strip()
-        expect(page.get_by_role("button", name=name).locator("visible=true")).to_be_visible()
+def tried(page, body, media_type="application/json"):
+    """Send a body to /v1/score from the API page: its table of what the service replied."""
+    page.add_init_script(VIOLATIONS)
+    page.reload()
+    operation = page.locator(".opblock.is-open")
+    operation.get_by_role("button", name="Try it out").click()
+    operation.get_by_label("Request content type").select_option(media_type)
+    operation.locator("textarea.body-param__text").fill(body)
+    operation.get_by_role("button", name="Execute").click()
+    reply = operation.locator(".live-responses-table")
+    expect(reply).to_be_visible()
+    assert page.evaluate("violations") == []
+    return reply
 
 
-def test_what_is_wrong_with_a_body_is_told(open_page):
-    page = open_page("docs#docs:post-/v1/score", allowed="status of 400")
-    endpoint = page.locator(".endpoint[open]")
-    endpoint.get_by_label("Body").fill('{"texts": []}')
-    endpoint.get_by_role("button", name="Send").click()
-    expect(endpoint.locator("pre.answer:visible").first).to_contain_text("texts is []")
-    endpoint.get_by_label("Body").fill("{")
-    endpoint.get_by_role("button", name="Send").click()
-    expect(endpoint.locator("pre.answer:visible").first).to_contain_text("not JSON")
+def test_a_request_is_tried_on_the_api_page(open_page):
+    page = open_page(SCORING, allowed=SWAGGER_WARNING)
+    reply = tried(page, '{"texts": ["the cat sat"]}')
+    expect(reply.locator(".response-col_status").nth(1)).to_have_text("200")
+    expect(reply).to_contain_text('"model": "words@1"')
+
+
+def test_lines_are_tried_on_the_api_page(open_page):
+    page = open_page(SCORING, allowed=SWAGGER_WARNING)
+    reply = tried(page, """{"text": "the cat's mat"}\n{"text": "the dog"}\n""", "application/x-ndjson")
+    expect(reply).to_contain_text("200")
+    assert reply.text_content().count('"logprob"') == 2
+
+
+def test_what_is_wrong_with_a_body_is_told_on_the_api_page(open_page):
+    page = open_page(SCORING, allowed=f"status of 400|{SWAGGER_WARNING}")
+    expect(tried(page, '{"texts": []}')).to_contain_text("texts is []")
+
+
+def test_the_api_page_asks_for_a_key_and_shows_none(open_page, registry):
+    key = create_key("page", ["infer"])
+    settings = Settings(
+        registry=registry.root, models=("words",), default_model="words", port=0, api_keys=(key.key.line,)
+    )
+    with serving_at(settings) as at:
+        page = open_page(SCORING, at=at, allowed=f"status of 401|{SWAGGER_WARNING}")
+        page.get_by_label("API key").fill(key.secret)
+        page.get_by_role("button", name="Use it").click()
+        expect(page.get_by_role("button", name="Authorize")).to_be_visible()
+        reply = tried(page, '{"texts": ["the cat sat"]}')
+        expect(reply).to_contain_text('"model": "words@1"')
+        operation = page.locator(".opblock.is-open")
+        expect(operation.locator(".curl-command")).to_contain_text("Bearer $GRAMOPHONE_API_KEY")
+        page.get_by_role("button", name="Authorize").click()
+        page.get_by_role("button", name="Remove authorization").click()
+        page.get_by_role("button", name="Close").click()
+        operation.get_by_role("button", name="Execute").click()
+        expect(reply).to_contain_text("invalid_api_key")
+        page.get_by_role("button", name="Authorize").click()
+        page.get_by_label("auth-bearer-value").fill(key.secret)
+        page.get_by_role("button", name="Apply credentials").click()
+        page.get_by_role("button", name="Close").click()
+        operation.get_by_role("button", name="Execute").click()
+        expect(reply).to_contain_text('"model": "words@1"')
+        assert key.secret not in page.content()
 
 
 def copied(page, name):
@@ -262,7 +295,7 @@ def test_streams_are_copied_as_streams(open_page):
     assert "data: [DONE]" in done.stdout
 
 
-@pytest.mark.parametrize("tab", TABS[:-1])
+@pytest.mark.parametrize("tab", TABS)
 def test_a_request_can_be_copied_everywhere(open_page, tab):
     page = open_page(f"#{tab}")
     for name in ("Copy as curl", "Copy as Python"):

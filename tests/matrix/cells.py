@@ -185,8 +185,8 @@ def is_refused(endpoint: str, cell: Cell) -> bool:
 
 WITHOUT_A_MODEL = {
     "GET /": "the playground's page",
-    "GET /docs": "the same",
-    "GET /static/{name}": "what it is made of",
+    "GET /docs": "the API page",
+    "GET /static/{name}": "what they are made of",
     "GET /openapi.json": "what can be asked of any model",
     "GET /health/live": "the process",
     "GET /health/ready": "the process",
