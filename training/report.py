@@ -94,7 +94,7 @@ def gradient_picture(norms: Mapping[str, Sequence[float | None]]) -> Picture:
 
 
 def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
-    """Draw the shares of saturated values by layer and gate, from `GateSaturation` as dictionaries."""
+    """Draw the shares of saturated values by layer and gate, as `gate_saturation` returns them."""
     labels = [f"layer {gate['layer']}, {gate['gate']}" for gate in gates]
 
     def draw(axes: Any) -> None:

@@ -174,24 +174,23 @@ class FolderStore(LockedStore):
         found, pending = [], [folder]
         while pending:
             place = pending.pop()
-            if (
-                place.count("/") == 2 and place.split("/")[1] == "versions"
-            ):  # only whether it is there matters
-                if os.path.exists(f"{self._root}/{place}/{MANIFEST_FILE}"):  # noqa: PTH110 - asked of each version
-                    found.append(f"{place}/{MANIFEST_FILE}")
-                continue
             try:
-                with os.scandir(self._root / place) as items:
-                    for item in items:
-                        key = f"{place}/{item.name}" if place else item.name
-                        if not item.is_dir():
-                            found.append(key)
-                        elif place or is_name(item.name):
-                            pending.append(key)
+                with os.scandir(self._root / place) as scanned:
+                    items = [(f"{place}/{item.name}" if place else item.name, item) for item in scanned]
             except (FileNotFoundError, NotADirectoryError):
                 self._check_root()
+                continue
             except OSError as error:
                 raise RegistryError(f"cannot read {error.filename}: {error.strerror}") from None
+            if place.count("/") == 1:  # of each version it matters only whether its manifest is there
+                manifests = (f"{key}/{MANIFEST_FILE}" for key, item in items if is_version_number(item.name))
+                found += [key for key in manifests if os.path.exists(f"{self._root}/{key}")]  # noqa: PTH110 - often
+                continue
+            for key, item in items:
+                if not item.is_dir():
+                    found.append(key)
+                elif is_name(item.name) if not place else item.name == "versions":
+                    pending.append(key)
         return [ObjectEntry(key, -1, "", math.inf) for key in found]
 
     @override
