@@ -4,9 +4,9 @@ Gradients and gates are measured on text, not on random numbers. For self-normal
 deviation of logits from log-probabilities is measured, too. TensorBoard is an optional package.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
 from models.language_model import SCORES, pad_sequences, read_sequences, score_sequences
-from models.neural.cells import GRU, LSTM, Cell, CellState, Elman, MinGRU, TorchCell
+from models.neural.cells import Cell, CellState, MinGRU, TorchCell
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS, EOS, Vocabulary
@@ -140,23 +140,19 @@ def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds 
 
 def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> dict[str, Tensor]:
     """Return the values in [0, 1] of each gate of a layer at one token, each [B, H]."""
-    if isinstance(cell, LSTM):
-        i, f, _, o = _gate_inputs(cell, inputs, before[0], parts=4)
-        return {"input": i.sigmoid(), "forget": f.sigmoid(), "output": o.sigmoid()}
-    if isinstance(cell, GRU):
-        r, z, _ = _gate_inputs(cell, inputs, before[0], parts=3)
-        return {"reset": r.sigmoid(), "update": z.sigmoid()}
     if isinstance(cell, MinGRU):
         return {"update": cell.gates(inputs).chunk(2, dim=-1)[0].sigmoid()}
-    if isinstance(cell, Elman) and cell.with_tanh:
+    kernel = cast("TorchCell", cell).kernel
+    if kernel.mode == "RNN_TANH":
         return {"|h|": outputs.abs()}
-    return {}
-
-
-def _gate_inputs(cell: TorchCell, inputs: Tensor, h: Tensor, *, parts: int) -> Sequence[Tensor]:
-    """Compute the pre-activations of a layer's gates, split into `parts`, each [B, H]."""
-    of_inputs, of_hidden, *biases = cell.weights()
-    return (linear(inputs, of_inputs, biases[0]) + linear(h, of_hidden, biases[1])).chunk(parts, -1)
+    if kernel.mode == "RNN_RELU":
+        return {}
+    of_inputs, of_hidden, *biases = cast("TorchCell", cell).weights()
+    summed = linear(inputs, of_inputs, biases[0]) + linear(before[0], of_hidden, biases[1])
+    gates = summed.chunk(summed.shape[-1] // kernel.hidden_size, -1)  # before their sigmoids
+    if kernel.mode == "GRU":
+        return {"reset": gates[0].sigmoid(), "update": gates[1].sigmoid()}
+    return {"input": gates[0].sigmoid(), "forget": gates[1].sigmoid(), "output": gates[3].sigmoid()}
 
 
 @contextmanager
