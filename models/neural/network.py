@@ -139,22 +139,6 @@ class Network(nn.Module):
         narrowed: Tensor = self.projection(self.output_dropout(outputs))
         return narrowed
 
-    def log_probs(self, outputs: Tensor) -> Tensor:
-        """Natural-log probabilities [N, V] of the next token after outputs [N, W]."""
-        return self.output.log_probs(self.features(outputs))
-
-    def target_logits(self, outputs: Tensor, ids: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""
-        return self.output.target_logits(self.features(outputs), ids)
-
-    def choice_log_probs(self, outputs: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [C] of ids [C] after outputs [N, W], by number in `rows` [C], never falling."""
-        return self.output.choice_log_probs(self.features(outputs), rows, ids)
-
-    def target_log_probs(self, outputs: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""
-        return self.output.target_log_probs(self.features(outputs), ids)
-
 
 WEIGHTS_FILE = "model.safetensors"
 _OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent networks

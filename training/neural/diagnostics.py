@@ -55,7 +55,7 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
             # copies: only the next step depends on them, even if a kernel shares memory between its outputs
             hidden = tuple(part.clone() for part in hidden)
             carried.append(tuple(part for part in hidden if part.requires_grad))
-        loss = -network.target_log_probs(hidden[0][0], tokens[-1]).sum()
+        loss = -network.output.target_log_probs(network.features(hidden[0][0]), tokens[-1]).sum()
         states = [part for parts in carried for part in parts]
         gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
     norms = []
@@ -205,7 +205,8 @@ def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vo
     with _evaluation_mode(network):
         for row in range(targets.shape[1]):
             predicted = targets[:, row] != BOS
-            scores = network.target_log_probs(outputs[:, row].float()[predicted], targets[:, row][predicted])
+            features = network.features(outputs[:, row].float()[predicted])
+            scores = network.output.target_log_probs(features, targets[:, row][predicted])
             mean = -float(scores.mean()) if len(scores) else 0.0
             losses.append(mean if np.isfinite(mean) else np.inf)
     return display_text(targets[:, int(np.argmax(losses))].tolist(), vocabulary)

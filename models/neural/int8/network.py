@@ -126,11 +126,6 @@ class Int8Network:
         rows = outputs if isinstance(outputs, Int8Rows) else to_int8_rows(outputs)
         return rows if self.projection is None else to_int8_rows(multiply(self.projection, rows))
 
-    def target_scores(self, rows: Int8Rows, ids: TokenIds, *, normalised: bool) -> FloatArray:
-        """Natural-log probabilities, or logits, [N] of given next tokens, ids [N], after outputs of the body."""
-        score = self.output.target_log_probs if normalised else self.output.target_logits
-        return score(self.features_of(rows), ids)
-
 
 def _make_body(body: Body, config: NetworkConfig, weight_cache: PackedWeightCache) -> Int8Body:
     if isinstance(body, AttentionBody):
