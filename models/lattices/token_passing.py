@@ -101,17 +101,6 @@ def word_log_probs(
     return scores[indices]
 
 
-def advance_words(
-    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
-) -> Any:
-    """The states [P] after words, each after a row of a state; see `word_log_probs`."""
-    before = state.select(rows)
-    lengths = spelling.lengths[labels]
-    if not lengths.any():
-        return before
-    return prefill_sequences(model, before, spelling.tokens[labels, : lengths.max()], lengths)
-
-
 NO_STATE = -1
 """The row of tokens that go no further."""
 
@@ -135,7 +124,11 @@ class ActiveStates:
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
-        return advance_words(self._model, self._pool, rows, labels, self._spelling), indices
+        before, lengths = self._pool.select(rows), self._spelling.lengths[labels]
+        if not lengths.any():
+            return before, indices
+        tokens = self._spelling.tokens[labels, : lengths.max()]
+        return prefill_sequences(self._model, before, tokens, lengths), indices
 
     def add(self, state: Any, rows: Indices) -> None:
         """Take states of new tokens in; −1 is the row of tokens that go no further."""

@@ -22,9 +22,10 @@ from models.neural.int8.matrix import (
     load_or_quantise,
     quantise_linear,
     quantise_rows,
+    to_array,
     zero_int8_rows,
 )
-from models.neural.int8.output import make_output, multiply, to_array, to_int8_rows
+from models.neural.int8.output import make_output, multiply, to_int8_rows
 from models.neural.network import Network
 from models.neural.recurrent import FeedForward, Recurrent
 from models.neural.state import HiddenArrays
@@ -96,17 +97,17 @@ class Int8Network:
         Raises:
             InvalidInputError: an id is not in [0, V).
         """
-        outputs, rows, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
-        quantise_rows(hidden[0][0], rows, 0)
-        before = np.concatenate([hidden[0], outputs])
+        outputs, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
+        quantise_rows(hidden[0][0], outputs.rows, 0)
+        before = np.concatenate([hidden[0], outputs.floats])
         top = before[row_lengths(alive, tokens.shape[1]), np.arange(tokens.shape[1])][None]
-        return NetworkOutputs(before[:-1], rows, (top, *carried))
+        return NetworkOutputs(before[:-1], outputs.rows, (top, *carried))
 
     def step(self, tokens: TokenIds, hidden: HiddenArrays) -> HiddenArrays:
         """The next state after one token a row, ids [B]: `read` without the outputs for scores."""
         alive = np.array([len(tokens)])
-        outputs, _, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
-        return (outputs, *carried)
+        outputs, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
+        return (outputs.floats, *carried)
 
     def _embedded(self, tokens: TokenIds) -> Int8Rows:
         """The vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
-from torch import Tensor, nn
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
@@ -18,11 +17,13 @@ from models.neural.int8.matrix import (
     Int8Matrix,
     Int8Rows,
     load_or_quantise,
+    make_linear,
     multiply_row_pairs,
     multiply_rows,
     pad_bias,
     quantise_rows,
     take_rows,
+    to_array,
     zero_int8_rows,
 )
 from models.neural.int8.softmax import (
@@ -85,7 +86,7 @@ class Int8Softmax(Int8Output):
     def __init__(self, layer: Softmax, matrix: Int8Matrix) -> None:
         bias = to_array(layer.bias + layer.never_predicted)
         self.vocab_size = len(bias)
-        self.matrix, self.bias = matrix, pad_bias(bias, fill=-np.inf)  # padding is never predicted
+        self.matrix, self.bias = matrix, pad_bias(bias)  # padding is never predicted
 
     @override
     def log_probs(self, features: Int8Rows) -> FloatArray:
@@ -209,14 +210,6 @@ def make_output(
     return Int8Softmax(softmax, matrix)
 
 
-def make_linear(
-    weights: FloatArray, bias: FloatArray, weight_cache: PackedWeightCache, name: str
-) -> Int8Linear:
-    """W x + b with quantised weights [O, I]; padding of O is never the largest."""
-    matrix = load_or_quantise(weight_cache, name, lambda: weights)
-    return Int8Linear(matrix, pad_bias(bias, fill=-np.inf), len(bias))
-
-
 def logits_of(layer: Int8Linear, rows: Int8Rows) -> tuple[FloatArray, FloatArray]:
     """Products [N, O] of a layer with N rows, and their log-sum-exp [N]."""
     count = num_rows(rows)
@@ -259,9 +252,3 @@ def multiply(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
     products = np.empty((num_rows(rows), len(layer.bias)), np.float32)
     multiply_rows(layer.matrix, layer.bias, rows, 0, len(products), products)
     return products[:, : layer.size]
-
-
-def to_array(tensor: Tensor | nn.Parameter) -> FloatArray:
-    """A parameter's values, on the CPU."""
-    array: FloatArray = tensor.detach().cpu().numpy()
-    return array
