@@ -377,14 +377,13 @@ def pass_tokens(
         Nodes and arcs as `joined` numbers them.
     """
     walk = _TokenPassing(model, joined, spelling, search)
-    walk.begin()
     for level in range(1, joined.num_levels):
         walk.advance_level(level)
     return walk.tokens.graph()
 
 
 class _TokenPassing:
-    """A walk through lattices, level by level."""
+    """A walk through lattices, level by level, with a token on each start to begin with."""
 
     def __init__(
         self,
@@ -404,12 +403,8 @@ class _TokenPassing:
         )  # of each arc, its first index in these two
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
-
-    def begin(self) -> None:
-        """Put a token on each start."""
-        starts = self._joined.starts
-        self.tokens.add_starts(starts)
-        self._score_outgoing(0, self._states.initial, np.zeros(len(starts), dtype=np.int64))
+        self.tokens.add_starts(joined.starts)
+        self._score_outgoing(0, self._states.initial, np.zeros(len(joined.starts), dtype=np.int64))
 
     def advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at the nodes of a level, then score the next words."""

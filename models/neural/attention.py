@@ -49,7 +49,7 @@ class AdditiveScores(nn.Module):
         return scores.scatter(2, columns.expand(batch, -1, -1), banded.transpose(0, 1))
 
 
-class ProductScores(nn.Module):
+class MultiplicativeScores(nn.Module):
     """W q · U k / √size (Vaswani et al. 2017), or q · W k (Luong et al. 2015, "general").
 
     Args:
@@ -131,4 +131,4 @@ class AttentionBody(Body):
 def _make_scores(config: NetworkConfig, width: int) -> nn.Module:
     if config.attention == "additive":
         return AdditiveScores(width, config.attention_size)
-    return ProductScores(width, config.attention_size if config.attention == "scaled" else None)
+    return MultiplicativeScores(width, config.attention_size if config.attention == "scaled" else None)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds, array_bytes
@@ -15,10 +14,10 @@ from models.language_model import BlockSums, ReadResult, Want
 from models.neural.constants import MAX_GRAPH_ROWS
 from models.neural.cuda_graphs import CudaGraphSteps, capture_on_cuda
 from models.neural.int8.network import Int8Network
+from models.neural.int8.output import run_row_slices
 from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.sequences import Int8Reader, TorchReader, advance_one, read_batch, score_choices_after
 from models.neural.state import NeuralState
-from models.neural.threads import run_row_slices
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import BOS, Vocabulary
 
@@ -143,7 +142,7 @@ class NeuralModel(NetworkModel):
     @override
     @torch.inference_mode()
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        ids = self._ids(tokens)
+        ids = torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
         if self._recorded is not None and 0 < len(ids) <= MAX_GRAPH_ROWS:
             with torch.cuda.device(self._device):
                 return NeuralState(self._recorded.step(ids, state.hidden))
@@ -203,9 +202,6 @@ class NeuralModel(NetworkModel):
         model = cls(network, vocabulary, device=device, weight_cache=weight_cache)
         model._is_mapped = True
         return model
-
-    def _ids(self, tokens: TokenIds) -> Tensor:
-        return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
 
 
 class Int8Model(NetworkModel):

@@ -18,6 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
+from models.kernels.threads import run_parts
 from models.language_model import ReadResult, Want
 from models.neural.cells import Hidden
 from models.neural.constants import (
@@ -37,7 +38,6 @@ from models.neural.int8.matrix import take_rows
 from models.neural.int8.network import Int8Network, NetworkOutputs
 from models.neural.network import Network
 from models.neural.state import HiddenArrays, NeuralState
-from models.neural.threads import run_parts
 from models.vocabulary import EOS
 
 

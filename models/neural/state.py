@@ -34,18 +34,19 @@ class NeuralState:
         """The body's last outputs [B, W]."""
         return self.hidden[0][0]
 
-    @torch.inference_mode()
     def select(self, rows: TokenIds | slice) -> "NeuralState":
         """Rows `rows[0], rows[1], …`, copied, which may repeat; or of arrays a slice of them, as a view."""
         first = self.hidden[0]
         if not isinstance(first, Tensor):
             return NeuralState(tuple(part[:, rows] for part in self.hidden))
-        index = torch.as_tensor(rows, dtype=torch.int64, device=first.device)
-        return NeuralState(tuple(part.index_select(1, index) for part in self.hidden))
+        with torch.inference_mode():
+            index = torch.as_tensor(rows, dtype=torch.int64, device=first.device)
+            return NeuralState(tuple(part.index_select(1, index) for part in self.hidden))
 
-    @torch.inference_mode()
     def concatenate(self, states: Sequence["NeuralState"]) -> "NeuralState":
         """This state's rows, then those of each of `states`."""
-        join: Any = torch.cat if isinstance(self.hidden[0], Tensor) else np.concatenate
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
-        return NeuralState(tuple(join(parts, 1) for parts in columns))
+        if not isinstance(self.hidden[0], Tensor):
+            return NeuralState(tuple(np.concatenate(parts, axis=1) for parts in columns))
+        with torch.inference_mode():
+            return NeuralState(tuple(torch.cat(parts, dim=1) for parts in columns))

@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.kernels.math import exp, greater, tanh
-from models.neural.attention import AttentionBody, ProductScores
-from models.neural.int8.layers import Activations, Int8Body, row_lengths
+from models.neural.attention import AttentionBody, MultiplicativeScores
+from models.neural.int8.layers import Activations, Int8Body, last_vectors, row_lengths
 from models.neural.int8.matrix import Int8Linear, Int8Rows, quantise_linear, to_array
 from models.neural.int8.output import multiply, to_int8_rows
 from models.neural.state import HiddenArrays
@@ -38,7 +38,7 @@ class Int8Attention(Int8Body):
         self._keys = quantise_linear(scores.keys, weight_cache, "keys") if has_keys else None
         self._projection = quantise_linear(body.projection, weight_cache, "projection")
         self._reduction, self._scale = np.zeros(0, np.float32), np.float32(1)
-        if isinstance(scores, ProductScores):
+        if isinstance(scores, MultiplicativeScores):
             self._scale = np.float32(scores.scale)
         else:
             self._reduction = to_array(scores.reduction.weight)[0].copy()
@@ -59,7 +59,7 @@ class Int8Attention(Int8Body):
         _attend(queries, keys, seen, first, self._reduction, self._scale, context)
         attended = outputs + self._multiplied(self._projection, context)
         lengths = row_lengths(alive, batch)
-        last = seen[lengths + np.arange(self._before)[:, None], np.arange(batch)]
+        last = last_vectors(seen, alive, self._before)
         count = np.minimum(filled + lengths[None, :, None].astype(np.float32), np.float32(self._before))
         return Activations(None, attended, (steps, batch, width)), (*inner, last, count)
 

@@ -328,6 +328,13 @@ def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
     return np.asarray(lengths, dtype=np.int64)
 
 
+def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
+    """The last vectors [n, B, W] that each row has read, of `seen`: the n before, and then those of each step."""
+    batch = seen.shape[1]
+    last: FloatArray = seen[row_lengths(alive, batch) + np.arange(count)[:, None], np.arange(batch)]
+    return last
+
+
 _NO_CELLS = np.empty((0, 0), np.float32)
 
 
@@ -425,11 +432,4 @@ class Int8FeedForward(Int8Body):
             activations = Activations(None, outputs, (steps, batch, layer.size))
             if self.skips[number]:
                 activations = activations.plus(below)
-        return activations.normalised(self.norms[-1]), (self._last(seen, alive),)
-
-    def _last(self, seen: FloatArray, alive: TokenIds) -> FloatArray:
-        """The last vectors [n - 1, B, E] of each row."""
-        batch = seen.shape[1]
-        steps = row_lengths(alive, batch) + np.arange(self.window - 1)[:, None]
-        last: FloatArray = seen[steps, np.arange(batch)]
-        return last
+        return activations.normalised(self.norms[-1]), (last_vectors(seen, alive, self.window - 1),)

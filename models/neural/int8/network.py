@@ -13,7 +13,7 @@ from models.neural.attention import AttentionBody
 from models.neural.cells import Body
 from models.neural.config import NetworkConfig
 from models.neural.int8.attention import Int8Attention
-from models.neural.int8.layers import Int8Body, Int8FeedForward, Int8Recurrent, row_lengths
+from models.neural.int8.layers import Int8Body, Int8FeedForward, Int8Recurrent, last_vectors
 from models.neural.int8.matrix import (
     INT8_LAYOUT,
     Int8Linear,
@@ -100,8 +100,7 @@ class Int8Network:
         outputs, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
         quantise_rows(hidden[0][0], outputs.rows, 0)
         before = np.concatenate([hidden[0], outputs.floats])
-        top = before[row_lengths(alive, tokens.shape[1]), np.arange(tokens.shape[1])][None]
-        return NetworkOutputs(before[:-1], outputs.rows, (top, *carried))
+        return NetworkOutputs(before[:-1], outputs.rows, (last_vectors(before, alive, 1), *carried))
 
     def step(self, tokens: TokenIds, hidden: HiddenArrays) -> HiddenArrays:
         """The next state after one token a row, ids [B]: `read` without the outputs for scores."""

@@ -1,16 +1,18 @@
 """Int8 output layers: the softmax over the whole vocabulary, and the adaptive softmax."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
+import torch
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
+from models.kernels.threads import run_slices
 from models.language_model import BLOCK_TOKENS, BlockSums
 from models.neural.adaptive_softmax import AdaptiveSoftmax
-from models.neural.constants import ROWS_PER_PRODUCT
+from models.neural.constants import ROWS_PER_PRODUCT, STEP_ROWS_PER_THREAD
 from models.neural.int8.matrix import (
     SPARE_ROWS,
     Int8Linear,
@@ -34,7 +36,6 @@ from models.neural.int8.softmax import (
     write_logits,
 )
 from models.neural.softmax import OutputLayer, Softmax
-from models.neural.threads import run_row_slices
 from models.tensor_files import PackedWeightCache
 
 
@@ -227,6 +228,19 @@ def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
     logits, log_sums = logits_of(layer, rows)
     normalise_logits(logits, log_sums)
     return logits
+
+
+_ROW_MULTIPLE = 16  # rows of a tile
+
+
+def run_row_slices(work: Callable[[slice], None], count: int) -> None:
+    """Call `work` for slices of the rows in as many threads as torch would use; they begin at multiples of 16."""
+    num_slices = min(torch.get_num_threads(), count // STEP_ROWS_PER_THREAD)
+    if num_slices <= 1:
+        work(slice(0, count))
+        return
+    cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), num_slices + 1).astype(int) * _ROW_MULTIPLE
+    run_slices(work, np.minimum(cuts, count).tolist())
 
 
 def row_slices(rows: slice) -> Iterator[slice]:
