@@ -12,7 +12,7 @@ names are unique within a vocabulary.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -295,16 +295,8 @@ def no_entries() -> CompletionLogprobs:
     return CompletionLogprobs([], [], [], [])
 
 
-class ChoiceChunk(NamedTuple):
-    """A choice, or as an event the next part of it.
-
-    Attributes:
-        choice: the part in wire format.
-        num_generated: tokens generated for it, including `</s>`.
-    """
-
-    choice: CompletionChoice
-    num_generated: int
+ChoiceChunk: TypeAlias = tuple[CompletionChoice, int]
+"""The next part of a choice, and the number of tokens generated for it, `</s>` included."""
 
 
 class EncodedPrompt(NamedTuple):
@@ -349,11 +341,11 @@ class ChunkBuilder:
         """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
         entries = None if self._request.logprobs is None else prompt.entries
-        return ChoiceChunk(CompletionChoice(choice, prompt.text, finish_reason, entries), 0)
+        return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
     def token(self, event: TokenEvent) -> ChoiceChunk:
         """Build the part of one token."""
-        return ChoiceChunk(CompletionChoice(event.choice, event.text, None, self._event_entries(event)), 1)
+        return CompletionChoice(event.choice, event.text, None, self._event_entries(event)), 1
 
     def last(self, event: TokenEvent | None, done: Continuation) -> ChoiceChunk:
         """Build the last part of a choice: its last token, if not sent yet, and its end."""
@@ -362,7 +354,7 @@ class ChunkBuilder:
         else:
             entries, text = self._event_entries(event, done), event.text + done.rest
         count = (event is not None) + done.ended_by_eos
-        return ChoiceChunk(CompletionChoice(done.choice, text, done.finish_reason, entries), count)
+        return CompletionChoice(done.choice, text, done.finish_reason, entries), count
 
     def complete_choice(self, done: Continuation) -> CompletionChoice:
         """Build a complete choice, with its prompt if requested."""
@@ -456,7 +448,7 @@ def complete_prompts(
         if request.stream:
             yield from echoes
         usage = CompletionUsage(num_prompt_tokens, 0, num_prompt_tokens)
-        choices = [] if request.stream else [chunk.choice for chunk in echoes]
+        choices = [] if request.stream else [choice for choice, _ in echoes]
         return CompletionResult(choices, usage, [LENGTH] * num_choices)
     if request.stream and request.echo:
         for choice in range(num_choices):
