@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from models.errors import InvalidInputError
 from models.neural.config import cutoffs_problem
-from models.neural.softmax import OutputLayer
+from models.neural.softmax import INITIAL_RANGE, OutputLayer
 from models.vocabulary import BOS
 
 WIDTH_DIVISOR = 4
@@ -44,7 +44,9 @@ class ClusteredEmbedding(nn.Module):
         InvalidInputError: the cutoffs do not rise from 3 to below the vocabulary's size.
     """
 
-    def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int], initial_range: float) -> None:
+    def __init__(
+        self, vocab_size: int, width: int, *, cutoffs: Sequence[int], initial_range: float = INITIAL_RANGE
+    ) -> None:
         super().__init__()
         problem = cutoffs_problem(cutoffs, vocab_size=vocab_size)
         if problem is not None:
@@ -128,7 +130,9 @@ class AdaptiveSoftmax(OutputLayer):
         initial_range: of the values of cluster vectors.
     """
 
-    def __init__(self, width: int, vectors: ClusteredEmbedding, *, initial_range: float) -> None:
+    def __init__(
+        self, width: int, vectors: ClusteredEmbedding, *, initial_range: float = INITIAL_RANGE
+    ) -> None:
         super().__init__()
         self.vectors = vectors
         tails = len(vectors) - 1
