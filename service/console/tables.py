@@ -225,10 +225,9 @@ def show_card(markdown: str) -> None:
 
 def show_settings() -> None:
     """Print every setting's variable and default, with its meaning below."""
-    from service.settings import PREFIX, Settings  # not needed by other tables
+    from service.settings import described_settings  # not needed by other tables
 
     console = Console()
-    for name, field in Settings.model_fields.items():
-        default = "" if field.default is None or field.default == () else f"={field.default}"
-        console.print(Text.assemble((f"{PREFIX}{name.upper()}", "bold"), default))
-        console.print(Padding(Text(field.description or ""), (0, 0, 1, 4)))
+    for variable, default, meaning in described_settings():
+        console.print(Text.assemble((variable, "bold"), "" if default == "" else f"={default}"))
+        console.print(Padding(Text(meaning), (0, 0, 1, 4)))
