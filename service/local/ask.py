@@ -27,13 +27,14 @@ from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
-from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
+from service.schemas.autocomplete import autocomplete_reply
 from service.schemas.check import CheckRequest, check_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
-from service.use_cases import autocomplete as completing
 from service.use_cases import check as checking
+from service.use_cases.autocomplete import AutocompleteRequest
+from service.use_cases.autocomplete import autocomplete as complete_text
 from service.use_cases.candidate_features import ScoringModels
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
@@ -91,8 +92,8 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete, without a user."""
-    command = parse_json(AutocompleteRequest, _request_body(request)).command()
-    done = run_to_completion(completing.autocomplete(loaded, command, UNLIMITED))
+    parsed = parse_json(AutocompleteRequest, _request_body(request))
+    done = run_to_completion(complete_text(loaded, parsed, UNLIMITED))
     return dataclasses.asdict(autocomplete_reply(loaded, done))
 
 
