@@ -146,17 +146,14 @@ def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Ite
             yield item.value.rest
 
 
-def model_loader(registry: Address, device: str, precision: str) -> Callable[[str | None], LoadedModel]:
-    """Return a function that loads published models by address, each once, and refuses an address of None.
-
-    It raises LanguageModelError where there is no such registry or model, or it is damaged.
-    """
+def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
+    """Return a function that loads models by address, each once, and refuses an address of None."""
 
     @cache
     def loaded(address: str | None) -> LoadedModel:
         if address is None:
             raise InvalidInputError("name the model", parameter="model")
-        return load_published(registry, address, device, precision)
+        return load(address)
 
     return loaded
 
@@ -168,7 +165,9 @@ class RerankJob(NamedTuple):
     options: RerankOptions
 
 
-def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, precision: str) -> RerankJob:
+def prepare_rerank(
+    settings: Mapping[str, Any], registry: Address, load: Callable[[str], LoadedModel]
+) -> RerankJob:
     """Parse settings of POST /v1/rerank's query string, None for unset ones, and load the models.
 
     Raises:
@@ -178,7 +177,7 @@ def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, 
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
     options = read.options(profile)
-    return RerankJob(read.resolve_models(profile, model_loader(registry, device, precision)), options)
+    return RerankJob(read.resolve_models(profile, model_loader(load)), options)
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
