@@ -198,13 +198,6 @@ def rerank(
     ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)
 
 
-class WeightedWord(NamedTuple):
-    """An entry of a dictionary; its weight counts as that many occurrences."""
-
-    text: str
-    weight: float
-
-
 def read_text(path: Path) -> str:
     """Read a file's text.
 
@@ -229,17 +222,17 @@ def read_words(path: Path) -> list[str]:
     return [word for line in read_text(path).split("\n") if (word := line.strip())]
 
 
-def read_dictionary(path: Path) -> list[WeightedWord]:
-    """Read a file's words, each with its weight after a tab, by default 1.
+def read_dictionary(path: Path) -> list[dict[str, Any]]:
+    """Read the entries of a dictionary: a file's words, each with its weight after a tab, by default 1.
 
     Raises:
         FormatError: as of `read_text`, or a weight is no number.
     """
-    entries = []
+    entries: list[dict[str, Any]] = []
     for number, line in enumerate(read_words(path), 1):
         word, tab, weight = line.partition("\t")
         try:
-            entries.append(WeightedWord(word.rstrip(), float(weight) if tab else 1.0))
+            entries.append({"text": word.rstrip(), "weight": float(weight) if tab else 1.0})
         except ValueError:
             raise FormatError(
                 path,
@@ -295,7 +288,7 @@ def check(
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": [] if dictionary is None else [entry.text for entry in read_dictionary(dictionary)],
+        "dictionary": [] if dictionary is None else [entry["text"] for entry in read_dictionary(dictionary)],
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
@@ -378,9 +371,7 @@ def complete(
         "rank": rank,
         "casing": "ignore" if ignore_case else "exact",
         "fuzzy": fuzzy,
-        "dictionary": []
-        if dictionary is None
-        else [entry._asdict() for entry in read_dictionary(dictionary)],
+        "dictionary": [] if dictionary is None else read_dictionary(dictionary),
         "blocklist": [] if blocklist is None else read_words(blocklist),
         "user_weight": user_weight,
         "max_steps": max_steps,

@@ -48,16 +48,6 @@ def print_json(value: Any) -> None:
 T = TypeVar("T")
 _FORMATS = ", ".join(FORMAT_NAMES)
 
-ListsArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
-    ),
-]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
-]
 ReferencesOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -67,11 +57,6 @@ ReferencesOption = Annotated[
 ]
 ReferenceLayoutOption = Annotated[
     ReferenceLayout | None, typer.Option(help="How references stand in their file. Default: as it looks.")
-]
-BeamSizeOption = Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")]
-ScoresOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."),
 ]
 
 
@@ -96,12 +81,25 @@ def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
 class ListSource(NamedTuple):
     """Source of a command's lists, by its options; see `with_option_groups`."""
 
-    file: ListsArgument
-    format_name: FormatOption = None
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
+        ),
+    ]
+    format_name: Annotated[
+        str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
+    ] = None
     references: ReferencesOption = None
     reference_layout: ReferenceLayoutOption = None
-    beam_size: BeamSizeOption = None
-    scores: ScoresOption = None
+    beam_size: Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")] = None
+    scores: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."
+        ),
+    ] = None
 
     def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
         """Yield the readable lists; report unreadable ones, see `valid_items`, and suspicious scores.
