@@ -95,14 +95,14 @@ async def accept(request: Request, user: _User) -> Response:
     wire = parse_json(AcceptedRequest, await request.body())
     learnt = split_word_sequences(wire.text, wire.context)
     model = services_of(request).users.learn(owner_of(request), check_user_name(user), learnt)
-    return json_response(to_json(user_reply(user, model)))
+    return json_response(user_reply(user, model))
 
 
 @router.endpoint("GET", "/v1/autocomplete/users/{user}", tag="Complete", reply=UserWords)
 async def export(request: Request, user: _User) -> Response:
     """All that is known of a user."""
     model = services_of(request).users.find(owner_of(request), user)
-    return json_response(to_json(export_reply(user, model)))
+    return json_response(export_reply(user, model))
 
 
 @router.endpoint("PUT", "/v1/autocomplete/users/{user}", tag="Complete", body=ImportRequest, reply=UserReply)
@@ -110,13 +110,11 @@ async def restore(request: Request, user: _User) -> Response:
     """Know this of a user, such as an export, instead of whatever was known."""
     users = services_of(request).users
     model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
-    return json_response(
-        to_json(user_reply(user, users.put(owner_of(request), check_user_name(user), model)))
-    )
+    return json_response(user_reply(user, users.put(owner_of(request), check_user_name(user), model)))
 
 
 @router.endpoint("DELETE", "/v1/autocomplete/users/{user}", tag="Complete", reply=ForgottenReply)
 async def forget(request: Request, user: _User) -> Response:
     """Forget a user."""
     forgotten = services_of(request).users.forget(owner_of(request), check_user_name(user))
-    return json_response(to_json(ForgottenReply(user, forgotten)))
+    return json_response(ForgottenReply(user, forgotten))

@@ -183,14 +183,15 @@ async def create_completion(request: Request) -> Response:
         stream: AsyncGenerator[ChoiceChunk | CompletionResult, None],
     ) -> AsyncGenerator[bytes, None]:
         async for item in stream:
-            if isinstance(item, ChoiceChunk):
-                if item.num_generated:
-                    latencies.record(item.choice.index)
-                yield to_json(reply([item.choice], None))
+            if isinstance(item, CompletionResult):
+                count(item)
+                if wire.stream_options is not None and wire.stream_options.include_usage:
+                    yield to_json(reply([], item.usage))
                 continue
-            count(item)
-            if wire.stream_options is not None and wire.stream_options.include_usage:
-                yield to_json(reply([], item.usage))
+            choice, num_generated = item
+            if num_generated:
+                latencies.record(choice.index)
+            yield to_json(reply([choice], None))
 
     return await event_response(request, services.engine.stream(work, terms), payloads)
 

@@ -66,15 +66,12 @@ class AutocompleteSessions:
         try:
             yield
         except asyncio.CancelledError:
-            if self._is_newest(owner, session, answer):  # not cancelled by a newer request
+            if self._newest.get((owner, session)) is answer:  # not cancelled by a newer request
                 raise
             raise SupersededError(f"a newer request of the session {session!r} has come") from None
         finally:
-            if self._is_newest(owner, session, answer):
+            if self._newest.get((owner, session)) is answer:
                 del self._newest[owner, session]
-
-    def _is_newest(self, owner: str, session: str, answer: "asyncio.Future[Any]") -> bool:
-        return self._newest.get((owner, session)) is answer
 
 
 B = TypeVar("B", bound=BaseModel)

@@ -216,9 +216,6 @@ class TokenLatencies:
     def record(self, choice: int) -> None:
         """Record that a token of a choice is sent now."""
         now_s = time.perf_counter()
-        previous_s = self._previous_s.get(choice)
-        if previous_s is None:
-            self._first.observe(now_s - self._start_s)
-        else:
-            self._next.observe(now_s - previous_s)
+        latency = self._next if choice in self._previous_s else self._first
+        latency.observe(now_s - self._previous_s.get(choice, self._start_s))
         self._previous_s[choice] = now_s

@@ -21,12 +21,12 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.use_cases.constants import CHARACTERS_PER_STEP, TOKENISED_PER_STEP
 from service.use_cases.inputs import (
-    ContextInterner,
     EncodedText,
     Limits,
     encode,
     encode_after,
     no_context_error,
+    share_context,
 )
 from service.use_cases.states import ids_after
 
@@ -211,18 +211,18 @@ def _character_runs(texts: list[str], most: int) -> Iterator[list[str]]:
 def _encode_each(
     loaded: LoadedModel, distinct: DistinctTexts, starts: Sequence[StoredState]
 ) -> Work[Any, RaggedTexts]:
-    interner = ContextInterner()
+    shared: dict[bytes, TokenIds] = {}
 
     def encoded(text: int) -> EncodedText:
         candidate, setting = distinct.texts[text], distinct.settings[distinct.setting_of[text]]
         if setting.start is not None:
-            return interner.intern(EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate)))
+            return share_context(EncodedText(_NO_IDS, ids_after(starts[setting.start], candidate)), shared)
         before, after = setting.context, candidate
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation
         before, after = _split_at_space(loaded, before, after)
         # a text is never refused here, so its exact name is not needed
-        return interner.intern(encode_after(loaded, before, after, parameter="candidates"))
+        return share_context(encode_after(loaded, before, after, parameter="candidates"), shared)
 
     def size(text: int) -> int:
         context, continuation, _ = distinct.settings[distinct.setting_of[text]]

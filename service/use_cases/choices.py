@@ -76,12 +76,6 @@ class Continuation:
         """Return whether the model ended it with `</s>`."""
         return self.eos_logprob is not None
 
-    @property
-    def mean_logprob(self) -> float:
-        """The mean of the model's own log-probabilities, that of `</s>` included; 0 if there are none."""
-        log_probs = self.logprobs if self.eos_logprob is None else [*self.logprobs, self.eos_logprob]
-        return sum(log_probs) / len(log_probs) if log_probs else 0.0
-
 
 T = TypeVar("T")
 
@@ -172,7 +166,10 @@ class ContinuationBuilder:
             continuation.text += continuation.rest
         if self._stops.stopped or len(continuation.token_ids) < self._max_tokens:
             continuation.finish_reason = STOP
-        continuation.score = continuation.mean_logprob
+        log_probs = list(continuation.logprobs)
+        if continuation.eos_logprob is not None:
+            log_probs.append(continuation.eos_logprob)
+        continuation.score = sum(log_probs) / len(log_probs) if log_probs else 0.0
         return continuation
 
     def end_by_eos(self, logprob: float, top: TopTokens | None) -> Continuation:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -296,16 +296,8 @@ def no_entries() -> CompletionLogprobs:
     return CompletionLogprobs([], [], [], [])
 
 
-class ChoiceChunk(NamedTuple):
-    """A choice, or as an event the next part of it.
-
-    Attributes:
-        choice: the part in wire format.
-        num_generated: tokens generated for it, including `</s>`.
-    """
-
-    choice: CompletionChoice
-    num_generated: int
+ChoiceChunk: TypeAlias = tuple[CompletionChoice, int]
+"""The next part of a choice, and the number of tokens generated for it, `</s>` included."""
 
 
 class EncodedPrompt(NamedTuple):
@@ -350,7 +342,7 @@ class ChunkBuilder:
         """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
         entries = None if self._request.logprobs is None else prompt.entries
-        return ChoiceChunk(CompletionChoice(choice, prompt.text, finish_reason, entries), 0)
+        return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
     def part(
         self,
@@ -376,12 +368,12 @@ class ChunkBuilder:
             for token, logprob, top in predicted:
                 builder.add(entries, token, logprob, top)
         reason = None if done is None else done.finish_reason
-        return ChoiceChunk(CompletionChoice(choice, text, reason, entries), len(predicted))
+        return CompletionChoice(choice, text, reason, entries), len(predicted)
 
     def complete_choice(self, done: Continuation) -> CompletionChoice:
         """Build a complete choice, with its prompt if requested."""
         tokens = zip(done.token_ids, done.logprobs, done.tops or repeat(None), strict=False)
-        choice = self.part(done.choice, done.text, tokens, done).choice
+        choice = self.part(done.choice, done.text, tokens, done)[0]
         if not self._request.echo:
             return choice
         prompt = self._prompt_of(done.choice)
@@ -446,7 +438,7 @@ def complete_prompts(
         if request.stream:
             yield from echoes
         usage = CompletionUsage(num_prompt_tokens, 0, num_prompt_tokens)
-        choices = [] if request.stream else [chunk.choice for chunk in echoes]
+        choices = [] if request.stream else [choice for choice, _ in echoes]
         return CompletionResult(choices, usage, [LENGTH] * num_choices)
     if request.stream and request.echo:
         for choice in range(num_choices):

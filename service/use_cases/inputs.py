@@ -115,16 +115,9 @@ class EncodedText(NamedTuple):
     text: TokenIds
 
 
-class ContextInterner:
-    """Cache of contexts, to share one array among texts: thousands of copies would fill the memory."""
-
-    def __init__(self) -> None:
-        self._seen: dict[bytes, TokenIds] = {}
-
-    def intern(self, sequence: EncodedText) -> EncodedText:
-        """Return the sequence with the array of an equal earlier context, if any."""
-        context = self._seen.setdefault(sequence.context.tobytes(), sequence.context)
-        return sequence._replace(context=context)
+def share_context(sequence: EncodedText, seen: dict[bytes, TokenIds]) -> EncodedText:
+    """Return a sequence with the array of an equal context seen before: thousands of copies would fill the memory."""
+    return sequence._replace(context=seen.setdefault(sequence.context.tobytes(), sequence.context))
 
 
 def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds:

@@ -41,11 +41,11 @@ from service.schemas.wire import (
 )
 from service.use_cases.constants import LINES_PER_BATCH
 from service.use_cases.inputs import (
-    ContextInterner,
     EncodedText,
     Limits,
     encode_after,
     no_context_error,
+    share_context,
     to_text_order,
 )
 from service.use_cases.sequence_scoring import score_sequence_list
@@ -221,13 +221,13 @@ def score(
     Raises:
         InvalidInputError: a sequence has nothing to score, is too long, or has a wrong id.
     """
-    contexts = ContextInterner()
+    contexts: dict[bytes, TokenIds] = {}
 
     def prepare(item: ScoreItem | InvalidInputError) -> EncodedText | InvalidInputError:
         if isinstance(item, InvalidInputError):
             return item
         try:
-            return _prepare(loaded, item, settings, limits, contexts)
+            return share_context(_prepare(loaded, item, settings, limits), contexts)
         except InvalidInputError as error:
             if not each:
                 raise
@@ -260,9 +260,7 @@ def _size(item: ScoreItem | InvalidInputError) -> int:
     return 0 if isinstance(item, InvalidInputError) else len(item.context) + len(item.given)
 
 
-def _prepare(
-    loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits, contexts: ContextInterner
-) -> EncodedText:
+def _prepare(loaded: LoadedModel, item: ScoreItem, settings: ScoreSettings, limits: Limits) -> EncodedText:
     limits.check_characters(item.context, item.given, parameter=item.parameter)
     context, text = encode_after(loaded, item.context, item.given, parameter=item.parameter)
     if loaded.reads_backward:
@@ -274,7 +272,7 @@ def _prepare(
     if not len(text):
         raise InvalidInputError(f"{item.parameter} has no token to score", parameter=item.parameter)
     limits.check_length(len(context) + len(text), parameter=item.parameter)
-    return contexts.intern(EncodedText(context, text))
+    return EncodedText(context, text)
 
 
 def _num_bytes(loaded: LoadedModel, item: ScoreItem, ids: TokenIds) -> int:

@@ -57,7 +57,7 @@ def score_sequence_list(
 
     Args:
         loaded: any.
-        sequences: texts with their contexts; equal contexts are one array (`ContextInterner`).
+        sequences: texts with their contexts; equal contexts are one array (`share_context`).
         bos: whether `<s>` precedes the context.
 
     Returns:
