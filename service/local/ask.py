@@ -27,13 +27,14 @@ from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
-from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
+from service.schemas.autocomplete import autocomplete_reply
 from service.schemas.check import CheckRequest, check_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
-from service.use_cases import autocomplete as completing
 from service.use_cases import check as checking
+from service.use_cases.autocomplete import AutocompleteRequest
+from service.use_cases.autocomplete import autocomplete as complete_text
 from service.use_cases.candidate_features import ScoringModels
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
@@ -91,8 +92,8 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete, without a user."""
-    command = parse_json(AutocompleteRequest, _request_body(request)).command()
-    done = run_to_completion(completing.autocomplete(loaded, command, UNLIMITED))
+    parsed = parse_json(AutocompleteRequest, _request_body(request))
+    done = run_to_completion(complete_text(loaded, parsed, UNLIMITED))
     return dataclasses.asdict(autocomplete_reply(loaded, done))
 
 
@@ -145,17 +146,14 @@ def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Ite
             yield item.value.rest
 
 
-def model_loader(registry: Address, device: str, precision: str) -> Callable[[str | None], LoadedModel]:
-    """Return a function that loads published models by address, each once, and refuses an address of None.
-
-    It raises LanguageModelError where there is no such registry or model, or it is damaged.
-    """
+def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
+    """Return a function that loads models by address, each once, and refuses an address of None."""
 
     @cache
     def loaded(address: str | None) -> LoadedModel:
         if address is None:
             raise InvalidInputError("name the model", parameter="model")
-        return load_published(registry, address, device, precision)
+        return load(address)
 
     return loaded
 
@@ -167,7 +165,9 @@ class RerankJob(NamedTuple):
     options: RerankOptions
 
 
-def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, precision: str) -> RerankJob:
+def prepare_rerank(
+    settings: Mapping[str, Any], registry: Address, load: Callable[[str], LoadedModel]
+) -> RerankJob:
     """Parse settings of POST /v1/rerank's query string, None for unset ones, and load the models.
 
     Raises:
@@ -177,7 +177,7 @@ def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, 
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
     options = read.options(profile)
-    return RerankJob(read.resolve_models(profile, model_loader(registry, device, precision)), options)
+    return RerankJob(read.resolve_models(profile, model_loader(load)), options)
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:

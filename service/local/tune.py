@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pydantic import ValidationError
 
-from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.reranking.candidates import CandidateList
@@ -19,6 +18,7 @@ from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_ref
 from models.reranking.tuning.fitting import assign_folds
 from models.reranking.tuning.problem import Ints
 from service.engine.job import run_to_completion
+from service.engine.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, model_loader
 from service.schemas.rerank import parse_names, parse_weights
 from service.schemas.tune import TuneReply, TuneSettings, tune_reply
@@ -52,9 +52,7 @@ def prepare_tuning(
     *,
     model: str,
     fold_models: Sequence[str],
-    registry: Address,
-    device: str,
-    precision: str,
+    load: Callable[[str], LoadedModel],
 ) -> TuneJob:
     """Parse options, with comma-separated values and None for unset ones, and load the models.
 
@@ -63,8 +61,8 @@ def prepare_tuning(
         LanguageModelError: there is no such registry or model, or it is damaged.
     """
     settings = _settings(options, model)
-    load = model_loader(registry, device, precision)
-    models = settings.resolve_models(load)
+    load_once = model_loader(load)
+    models = settings.resolve_models(load_once)
     if not fold_models:
         return TuneJob(settings, models, ())
     if len(fold_models) != settings.folds:
@@ -74,7 +72,8 @@ def prepare_tuning(
         )
     fold_settings = settings.model_copy(update={"mixture": None})
     per_fold = tuple(
-        fold_settings.model_copy(update={"model": address}).resolve_models(load) for address in fold_models
+        fold_settings.model_copy(update={"model": address}).resolve_models(load_once)
+        for address in fold_models
     )
     return TuneJob(settings, models, per_fold)
 

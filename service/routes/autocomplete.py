@@ -22,9 +22,7 @@ from service.routes.request import (
     while_connected,
 )
 from service.schemas.autocomplete import (
-    NAME_PATTERN,
     AcceptedRequest,
-    AutocompleteRequest,
     ImportRequest,
     autocomplete_reply,
     check_user_name,
@@ -33,7 +31,13 @@ from service.schemas.autocomplete import (
 )
 from service.schemas.replies import AutocompleteReply, ForgottenReply, UserReply, UserWords
 from service.schemas.wire import parse_json
-from service.use_cases.autocomplete import autocomplete, cached_next_tokens, max_search_steps
+from service.use_cases.autocomplete import (
+    NAME_PATTERN,
+    AutocompleteRequest,
+    autocomplete,
+    cached_next_tokens,
+    max_search_steps,
+)
 
 router = EndpointRouter()
 _User = Annotated[
@@ -60,17 +64,16 @@ async def complete(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(AutocompleteRequest, body)
-    command = wire.command()
     loaded = resolve_model(request, wire.model)
     owner = owner_of(request)
     personal = services.users.get(owner, wire.user) if wire.user is not None else None
-    steps = max_search_steps(loaded, command)
-    cached = cached_next_tokens(loaded, command) if len(body) <= _CACHED_BODY_BYTES else None
+    steps = max_search_steps(loaded, wire)
+    cached = cached_next_tokens(loaded, wire) if len(body) <= _CACHED_BODY_BYTES else None
     # a keystroke in the middle of a word may need no step of the model
     inline = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
 
     def work() -> Work[None, bytes]:
-        result = yield from autocomplete(loaded, command, services.limits, user=personal, cached=cached)
+        result = yield from autocomplete(loaded, wire, services.limits, user=personal, cached=cached)
         return to_json(autocomplete_reply(loaded, result))
 
     # never bulk, however long the text, as a user is waiting

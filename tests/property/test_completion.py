@@ -18,8 +18,8 @@ from models.vocabulary import EOS, Vocabulary
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenCache
-from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
-from service.use_cases.autocomplete import autocomplete
+from service.schemas.autocomplete import autocomplete_reply
+from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.inputs import Limits
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
@@ -209,7 +209,7 @@ OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary("abden .")))
 
 
 def complete(model, text, user=None, limits=LIMITS, **options):
-    command = AutocompleteRequest(text=text, limit=100, **options).command()
+    command = AutocompleteRequest(text=text, limit=100, **options)
     return run_to_completion(autocomplete(model, command, limits, user=user))
 
 
