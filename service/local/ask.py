@@ -28,7 +28,6 @@ from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
 from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
-from service.schemas.check import CheckRequest, check_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
@@ -99,9 +98,9 @@ def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/check."""
     calibration = CalibrationStore(registry).read(loaded.address)
-    command = parse_json(CheckRequest, _request_body(request)).command(loaded, calibration, UNLIMITED)
-    found = run_to_completion(checking.check(loaded, command, UNLIMITED))
-    return dataclasses.asdict(check_reply(loaded, command, calibration, found))
+    parsed = parse_json(checking.CheckRequest, _request_body(request))
+    reply, _ = run_to_completion(checking.check(loaded, parsed, calibration, UNLIMITED))
+    return dataclasses.asdict(reply)
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
