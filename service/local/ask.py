@@ -27,7 +27,6 @@ from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
-from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
 from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
@@ -90,9 +89,8 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete, without a user."""
-    command = parse_json(AutocompleteRequest, _request_body(request)).command()
-    done = run_to_completion(completing.autocomplete(loaded, command, UNLIMITED))
-    return dataclasses.asdict(autocomplete_reply(loaded, done))
+    parsed = parse_json(completing.AutocompleteRequest, _request_body(request))
+    return dataclasses.asdict(run_to_completion(completing.autocomplete(loaded, parsed, UNLIMITED)))
 
 
 def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:

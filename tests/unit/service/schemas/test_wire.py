@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from models.errors import InvalidInputError
-from service.schemas.autocomplete import AutocompleteRequest
 from service.schemas.models import _figures
 from service.schemas.rerank import RerankRequest, RerankSettings
 from service.schemas.wire import body_lines, parse_json, parse_lines
+from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.completions import CompletionRequest
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.score import ScoreLine, ScoreRequest
