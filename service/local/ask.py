@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import typer
@@ -28,11 +28,9 @@ from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
 from service.schemas.replies import NextTokenReply, NextWordReply
-from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
 from service.use_cases import autocomplete as completing
 from service.use_cases import check as checking
-from service.use_cases.candidate_features import ScoringModels
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
 from service.use_cases.generate import generate as generate_text
@@ -43,14 +41,8 @@ from service.use_cases.next_token import (
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import (
-    RankedList,
-    RerankItem,
-    RerankLine,
-    RerankOptions,
-    read_batch,
-    rerank_batch,
-)
+from service.use_cases.rerank import RankedList, RerankLine, list_chunks, read_batch, rerank_batch
+from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
 from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
 
@@ -157,13 +149,6 @@ def model_loader(registry: Address, device: str, precision: str) -> Callable[[st
     return loaded
 
 
-class RerankJob(NamedTuple):
-    """Models and options of `gramophone rerank`."""
-
-    models: ScoringModels
-    options: RerankOptions
-
-
 def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, precision: str) -> RerankJob:
     """Parse settings of POST /v1/rerank's query string, None for unset ones, and load the models.
 
@@ -173,8 +158,7 @@ def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, 
     """
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
-    options = read.options(profile)
-    return RerankJob(read.resolve_models(profile, model_loader(registry, device, precision)), options)
+    return read.job(profile, model_loader(registry, device, precision))
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
@@ -194,7 +178,7 @@ def rerank_file(
     """Re-rank a stream of lists and write them; errors of single lists go to standard error.
 
     Args:
-        job: models and options.
+        job: models and settings.
         lists: of a file.
         file: its name, for messages.
         target: a file or folder to write; `-` is standard output.
@@ -207,12 +191,12 @@ def rerank_file(
     errors = _WordErrors()
     ranked = errors.watch(_rerank_items(job, lists, file))
     if output_format is not None:
-        cut = job.options.top
+        cut = job.settings.top
         destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
         write_lists((reorder_list(ranked_list, cut) for ranked_list in ranked), destination, output_format)
     elif target == "-":
         for ranked_list in ranked:
-            typer.echo(b"".join(list_chunks(ranked_list, job.models, job.options)))
+            typer.echo(b"".join(list_chunks(ranked_list, job)))
     else:
         raise InvalidInputError("--output needs --output-format", parameter="output")
     if line := errors.line():
@@ -243,7 +227,7 @@ def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> 
     line_warnings, any_good = LineWarnings(), False
     lines: Iterator[RerankLine] = items()
     while batch := run_to_completion(read_batch(lines)):
-        for outcome in run_to_completion(rerank_batch(job.models, batch, job.options, UNLIMITED)):
+        for outcome in run_to_completion(rerank_batch(job, batch, UNLIMITED)):
             name = names.popleft()
             if isinstance(outcome, LanguageModelError):
                 line_warnings.warn(f"{file}: {name}: {outcome}")

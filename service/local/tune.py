@@ -20,10 +20,10 @@ from models.reranking.tuning.fitting import assign_folds
 from models.reranking.tuning.problem import Ints
 from service.engine.job import run_to_completion
 from service.local.ask import UNLIMITED, model_loader
-from service.schemas.rerank import parse_names, parse_weights
 from service.schemas.tune import TuneReply, TuneSettings, tune_reply
 from service.schemas.wire import invalid_input
 from service.use_cases.candidate_features import ScoringModels, score_candidates
+from service.use_cases.rerank_request import parse_names, parse_weights
 from service.use_cases.tune import tune_and_evaluate
 
 NO_MODEL = "-"

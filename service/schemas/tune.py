@@ -25,7 +25,6 @@ from models.reranking.tuning.fitting import (
     TuningSettings,
 )
 from service.engine.loaded_model import LoadedModel
-from service.schemas.rerank import CandidateIn, Mixture, TunedModel, main_address, main_models
 from service.schemas.wire import (
     LengthExponent,
     Probability,
@@ -35,6 +34,7 @@ from service.schemas.wire import (
     shared_fields,
 )
 from service.use_cases.candidate_features import MAX_MODELS, ScoringModels, scoring_models
+from service.use_cases.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 from service.use_cases.tune import MAX_CANDIDATES, MAX_SEARCHES, TuneCommand
 
 _DEFAULTS = TuningSettings()
@@ -236,7 +236,7 @@ def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
     """Return the result of tuning in wire format, with a profile created now."""
     reply = TuneReply(
         **{field.name: getattr(tuned.figures, field.name) for field in fields(tuned.figures)},
-        model=main_address(models),
+        model=models.main_address,
         models={name: loaded.address for name, loaded in models.extra.items()},
         features=list(tuned.data.problem.names),
         ignored_features=list(tuned.data.ignored),
