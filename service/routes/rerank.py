@@ -9,7 +9,6 @@ from starlette.responses import Response
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
-from service.engine.job import Work
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
@@ -28,7 +27,6 @@ from service.routes.request import (
 )
 from service.routes.streaming import lines_response, write_line
 from service.schemas.replies import RankedListResult, RerankReply
-from service.schemas.tune import TuneReply, TuneRequest, tune_reply
 from service.schemas.wire import parse_json
 from service.use_cases.rerank import (
     RankedList,
@@ -48,7 +46,7 @@ from service.use_cases.rerank_request import (
     rerank_items,
 )
 from service.use_cases.states import OwnedStateStore
-from service.use_cases.tune import tune
+from service.use_cases.tune import TuneReply, TuneRequest, tune
 
 router = EndpointRouter()
 
@@ -170,9 +168,5 @@ async def tune_weights(request: Request) -> Response:
     wire = parse_json(TuneRequest, body)
     models = wire.resolve_models(lambda address: resolve_model(request, address))
 
-    def written() -> Work[None, bytes]:
-        command = yield from wire.request_command()
-        tuned = yield from tune(models, command, services.limits)
-        return to_json(tune_reply(tuned, models))
-
-    return await run_request(request, written(), bytes, request_options(request, wire, body, bulk=True))
+    terms = request_options(request, wire, body, bulk=True)
+    return await run_request(request, tune(models, wire, services.limits), to_json, terms)
