@@ -206,7 +206,7 @@ def rerank_file(
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     """Return a list in its new order, with all features; `score` is the total, `old_score` the first pass's."""
     candidates = []
-    for index in ranked.ranking.order[:top].tolist():
+    for index in ranked.order[:top].tolist():
         features = ranked.features(index)
         if _SCORE in features:
             features[_OLD_SCORE] = features.pop(_SCORE)
@@ -255,7 +255,7 @@ class _WordErrors:
             if ranked_list.given.references:
                 texts = [candidate.text for candidate in ranked_list.given.candidates]
                 errors = self._metric.statistics(texts, ranked_list.given.references)
-                chosen = int(ranked_list.ranking.order[0])
+                chosen = int(ranked_list.order[0])
                 self._totals += errors[[0, chosen, int(errors[:, 0].argmin())]]
                 self._num_lists += 1
             yield ranked_list

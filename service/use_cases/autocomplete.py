@@ -249,7 +249,9 @@ def _add_user_completions(
         )
     for text, _ in (*likeliest, *extend_phrases(words, likeliest, request.max_words, limit)):
         if text not in completions:
-            of_model = _model_mass(text, searches, request)
+            # whether or not its search found it; 0 for a phrase
+            masses = (p.penalty * s.mass_of(text) for p, s in searches if _starts_with(text, p.text, request))
+            of_model = next(masses, 0.0)
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=of_model)
     for text, completion in completions.items():
@@ -266,14 +268,6 @@ def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
         return 1.0
     same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
     return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
-
-
-def _model_mass(word: str, searches: Sequence[_PrefixSearch], request: AutocompleteRequest) -> float:
-    """Compute the mass of a word by the model, whether or not its search found it; 0 for a phrase."""
-    for prefix, search in searches:
-        if _starts_with(word, prefix.text, request):
-            return prefix.penalty * search.mass_of(word)
-    return 0.0
 
 
 def _starts_with(text: str, prefix: str, request: AutocompleteRequest) -> bool:

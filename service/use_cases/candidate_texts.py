@@ -167,7 +167,11 @@ def tokenise_texts(
         ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
         ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
         texts = texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
-    _check_lengths(texts, distinct, limits, starts)
+    before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
+    lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
+    longest = int(np.argmax(lengths))
+    if lengths[longest] > limits.max_tokens_per_sequence:
+        limits.check_length(int(lengths[longest]), parameter=distinct.names(longest))
     return texts
 
 
@@ -271,13 +275,3 @@ def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
         setting.continuation or "",
         parameter=distinct.names(longest),
     )
-
-
-def _check_lengths(
-    texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Sequence[StoredState]
-) -> None:
-    before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
-    lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
-    longest = int(np.argmax(lengths))
-    if lengths[longest] > limits.max_tokens_per_sequence:
-        limits.check_length(int(lengths[longest]), parameter=distinct.names(longest))

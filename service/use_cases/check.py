@@ -277,29 +277,24 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
             parameter="text",
         )
 
-    texts = text.split("\n")
+    checker, texts = checker_of(loaded), text.split("\n")
     offsets = accumulate((len(line) + 1 for line in texts), initial=0)
     lines = [line for line in zip(count(1), offsets, texts, strict=False) if line[2]]
 
     def read(line: tuple[int, int, str]) -> list[Sentence]:
         number, offset, line_text = line
         try:
-            return _line_sentences(loaded, line_text, offset, limits)
+            limits.check_characters(line_text, parameter="text")
+            if len(line_text) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
+                limits.check_length(len(loaded.tokenizer.encode(line_text)), parameter="text")
+            sentences = list(checker.sentences(line_text, offset))
+            limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
         except ContextLengthError as error:
             raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
+        return sentences
 
     by_line = yield from map_in_steps(lines, read, size=lambda line: len(line[2]))
     return [sentence for sentences in by_line for sentence in sentences]
-
-
-def _line_sentences(loaded: LoadedModel, line: str, offset: int, limits: Limits) -> list[Sentence]:
-    """Split a line into sentences; refuse it if it is too long."""
-    limits.check_characters(line, parameter="text")
-    if len(line) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
-        limits.check_length(len(loaded.tokenizer.encode(line)), parameter="text")
-    sentences = list(checker_of(loaded).sentences(line, offset))
-    limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
-    return sentences
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:

@@ -33,7 +33,7 @@ from models.reranking.mbr import (
     expected_utilities,
     word_confidences,
 )
-from models.reranking.ranking import Ranking, rank_by, scaled_posteriors
+from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
@@ -199,7 +199,8 @@ class RankedList(NamedTuple):
     Attributes:
         given: the list, without dropped duplicates.
         indices: original indices of its candidates [C].
-        ranking: its order and posteriors.
+        order: places of its candidates in the order given, the best first [C].
+        posteriors: of the candidates in the order given [C].
         totals: of the candidates in the order given [C].
         feature_names: names of the computed features.
         feature_values: of the candidates in the order given [C, F].
@@ -211,7 +212,8 @@ class RankedList(NamedTuple):
 
     given: CandidateList
     indices: npt.NDArray[np.int64]
-    ranking: Ranking
+    order: npt.NDArray[np.int64]
+    posteriors: Floats
     totals: Floats
     feature_names: tuple[str, ...]
     feature_values: Floats
@@ -339,15 +341,16 @@ def _rank_lists(
         values, utilities = totals[first:end], None
         if job.settings.mbr is not None:
             values = utilities = yield from expected_utilities(texts, posteriors, job.settings.mbr)
-        ranking = rank_by(values, posteriors)
+        order = rank_by(values)
         confidences: list[WordPosterior] = []
         if job.settings.confidences:
-            confidences = yield from word_confidences(texts, posteriors, int(ranking.order[0]))
+            confidences = yield from word_confidences(texts, posteriors, int(order[0]))
         ranked.append(
             RankedList(
                 given,
                 indices,
-                ranking,
+                order,
+                posteriors,
                 totals[first:end],
                 features.names,
                 features.values[first:end],
@@ -481,13 +484,13 @@ def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Lim
 
 def list_chunks(ranked: RankedList, job: RerankJob) -> Iterator[bytes]:
     """Yield the JSON of one list, best candidate first."""
-    head: dict[str, Any] = {"id": ranked.given.name, "unchanged": ranked.ranking.unchanged}
+    head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
     if ranked.session is not None:
         head["session"] = ranked.session
     if job.settings.confidences:
         head["confidences"] = [word._asdict() for word in ranked.confidences]
     yield to_json(head)[:-1] + b',"ranking":['
-    count = len(ranked.ranking.order[: job.settings.top])
+    count = len(ranked.order[: job.settings.top])
     for first in range(0, count, _BATCH_CANDIDATES):
         part = slice(first, min(first + _BATCH_CANDIDATES, count))
         yield (b"," if first else b"") + to_json(_candidates(ranked, part, job))[1:-1]
@@ -495,7 +498,7 @@ def list_chunks(ranked: RankedList, job: RerankJob) -> Iterator[bytes]:
 
 
 def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[str, Any]]:
-    order = ranked.ranking.order[part]
+    order = ranked.order[part]
     positions = order.tolist()
     candidates, names = ranked.given.candidates, ranked.feature_names
     written: list[dict[str, Any]] = [
@@ -510,7 +513,7 @@ def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[st
             positions,
             ranked.indices[order].tolist(),
             ranked.totals[order].tolist(),
-            ranked.ranking.posteriors[part].tolist(),
+            ranked.posteriors[order].tolist(),
             ranked.feature_values[order].tolist(),
             strict=True,
         )

@@ -264,20 +264,15 @@ def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
         ignored_features=list(tuned.data.ignored),
         profile={},
     )
-    reply.profile.update(_profile(reply, models))
-    return reply
-
-
-def _profile(reply: TuneReply, models: ScoringModels) -> dict[str, Any]:
-    """Return the profile in JSON, without a name."""
     values = asdict(reply)
-    figures = [name for name in values if name == "models" or name not in {*_PROFILE_FIELDS, "profile"}]
-    return {
-        **{name: values[name] for name in _PROFILE_FIELDS},
-        "models": _models(reply.weights, models),
-        "figures": {name: values[name] for name in figures},
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    del values["profile"]
+    reply.profile.update({name: values[name] for name in _PROFILE_FIELDS})
+    reply.profile["models"] = _models(reply.weights, models)
+    reply.profile["figures"] = {
+        name: value for name, value in values.items() if name == "models" or name not in _PROFILE_FIELDS
     }
+    reply.profile["created"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return reply
 
 
 def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[str, Any]]:
