@@ -280,9 +280,8 @@ def _train_out_of_core(
         check_relational(recipe, options.engine, name=recipe_name)
         require_engine(options.engine)
         if options.engine == "duckdb":
-            engine_memory_bytes(
-                options.memory_limit_bytes
-            )  # rejects too small a limit before any text is read
+            # rejects too small a limit before any text is read
+            engine_memory_bytes(options.memory_limit_bytes)
         store, name = target
         folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
         with workspace(folder) as work:

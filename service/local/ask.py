@@ -244,9 +244,8 @@ class _WordErrors:
 
     def __init__(self) -> None:
         self._metric = make_metric("wer")
-        self._totals = np.zeros(
-            (3, 2), np.int64
-        )  # errors and words: first candidates, chosen ones, best ones
+        # errors and words: first candidates, chosen ones, best ones
+        self._totals = np.zeros((3, 2), np.int64)
         self._num_lists = 0
 
     def watch(self, ranked: Iterable[RankedList]) -> Iterator[RankedList]:

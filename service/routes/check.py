@@ -39,12 +39,10 @@ async def check_text(request: Request) -> Response:
     wire = parse_json(CheckRequest, body)
     loaded = resolve_model(request, wire.model)
     needed = wire.precision is not None
-    calibration = await asyncio.to_thread(
-        _calibration, services, loaded.address, needed=needed
-    )  # on a thread, as the registry may be remote
-    if not has_checker(
-        loaded
-    ):  # built on another thread the first time, so that the model thread serves other requests
+    # on a thread, as the registry may be remote
+    calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
+    # built on another thread the first time, so that the model thread serves other requests
+    if not has_checker(loaded):
         await asyncio.to_thread(checker_of, loaded)
 
     def write(checked: tuple[CheckReply, int]) -> bytes:

@@ -42,7 +42,6 @@ from service.engine.state_store import StoredState
 from service.use_cases.candidate_features import (
     NO_START_STATES,
     CandidateScores,
-    ScoringModels,
     StartStates,
     TokenScores,
     score_candidates,
@@ -84,24 +83,19 @@ def store_sessions(
 
 
 def resume_sessions(
-    models: ScoringModels,
+    job: RerankJob,
     turns: Sequence[Turn | None],
     state_store: OwnedStateStore,
     limits: Limits,
-    *,
-    bos: bool,
-    eos: bool,
     name: Callable[[int], str],
 ) -> Work[Any, StartStates]:
     """Find the states of sessions and read the committed texts; a use case.
 
     Args:
-        models: the scoring models.
+        job: models and settings.
         turns: session parameters of each list; None for a list without a session.
         state_store: store of the states.
         limits: of the text read by a state.
-        bos: whether a session begins with `<s>`.
-        eos: whether to read `</s>` after a commit.
         name: prefix of `session` in a message about list i.
 
     Raises:
@@ -112,13 +106,14 @@ def resume_sessions(
         UnsupportedParameterError: a model reads from right to left.
         StatesFullError: the store has no capacity for the new states.
     """
+    models, eos = job.models.all, job.settings.commit_eos
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    state_store.store.check_capacity(len(models.all) * sum(turn.commit is not None for turn in numbers))
-    found = [_session_states(models, turn, state_store, names[n], bos=bos) for turn, n in numbers.items()]
+    state_store.store.check_capacity(len(models) * sum(turn.commit is not None for turn in numbers))
+    found = [_session_states(job, turn, state_store, names[n]) for turn, n in numbers.items()]
     of_models = []
-    for number, loaded in enumerate(models.all):
+    for number, loaded in enumerate(models):
         check_reads_forward(loaded)
         previous = [states[number] for states in found]
         texts = [_commit_ids(previous[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
@@ -126,23 +121,22 @@ def resume_sessions(
     return StartStates(of_lists, of_models)
 
 
-def _session_states(
-    models: ScoringModels, turn: Turn, state_store: OwnedStateStore, name: str, *, bos: bool
-) -> list[StoredState]:
+def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, name: str) -> list[StoredState]:
     """Find each model's state of a session, or the start state of a new one."""
+    models, bos = job.models.all, job.settings.bos
     if turn.session is None:
         return [
             StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
-            for loaded in models.all
+            for loaded in models
         ]
     states = state_store.store.find(
         state_store.owner, turn.session.split(_HANDLE_SEPARATOR), parameter=f"{name}session"
     )
     found = [state.loaded for state in states]
-    if len(found) != len(models.all) or any(a is not b for a, b in zip(found, models.all, strict=True)):
+    if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
         raise InvalidInputError(
             f"{name}session is of {', '.join(m.address for m in found)} as loaded then, and this request asks "
-            f"{', '.join(m.address for m in models.all)}: begin another session, with what was committed as its "
+            f"{', '.join(m.address for m in models)}: begin another session, with what was committed as its "
             "first commit",
             parameter=f"{name}session",
         )
@@ -258,8 +252,7 @@ def rerank(
     yield None
     starts, turns = NO_START_STATES, [item.turn for item in items]
     if states is not None and any(turns):
-        bos, eos = settings.bos, settings.commit_eos
-        starts = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
+        starts = yield from resume_sessions(job, turns, states, limits, name)
     filtered = [_filter_candidates(item.given, drop_duplicates=settings.drop_duplicates) for item in items]
     if settings.drop_duplicates:
         offsets = offsets_of([item.given for item in items])
