@@ -398,9 +398,8 @@ class _TokenPassing:
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.num_levels
         self.tokens = TokenTable(joined.num_nodes, num_words=num_words)
         self._live = np.zeros(0, dtype=np.int64)  # tokens that have arcs still to go
-        self._begins = np.zeros(
-            len(joined.sources), dtype=np.int64
-        )  # of each arc, its first index in these two
+        # of each arc, its first index in these two
+        self._begins = np.zeros(len(joined.sources), dtype=np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
         self.tokens.add_starts(joined.starts)

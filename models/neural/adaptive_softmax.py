@@ -139,9 +139,8 @@ class AdaptiveSoftmax(OutputLayer):
         self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-initial_range, initial_range))
         sizes = [len(table) for table in vectors.tables]
         self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
-        never_predicted = torch.zeros(
-            sizes[0] + tails, device="cpu"
-        )  # on the CPU even if the model is on `meta`
+        # on the CPU even if the model is on `meta`
+        never_predicted = torch.zeros(sizes[0] + tails, device="cpu")
         never_predicted[0] = -math.inf  # the rank of <s>
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
         self.never_predicted: Tensor

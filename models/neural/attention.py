@@ -121,9 +121,8 @@ class AttentionBody(Body):
     def _visible(self, times: int, filled: Tensor) -> Tensor:
         """Visibility mask [B, T, n - 1 + T]: each of T outputs sees itself and earlier ones in the window."""
         columns = torch.arange(self.before + times, device=filled.device)
-        distances = (
-            self.before + torch.arange(times, device=filled.device)[:, None] - columns
-        )  # [T, n - 1 + T]
+        # of each output from each column: [T, n - 1 + T]
+        distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns
         is_filled = columns >= self.before - filled[0]  # [B, n - 1 + T]
         return ((distances >= 0) & (distances <= self.before)) & is_filled[:, None]
 

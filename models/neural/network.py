@@ -124,10 +124,11 @@ def _make_output_layer(
 
 WEIGHTS_FILE = "model.safetensors"
 _OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent networks
+# of a tied network: shared with the embedding, stored once
 _TIED_TENSORS = (
     "output.weight",
     "output.vectors.",
-)  # of a tied network: shared with the embedding, stored once
+)
 
 
 def write_network(network: Network, directory: Path) -> None:

@@ -131,9 +131,8 @@ def _read_group(
         end = min(start + reader.segment_steps, longest)
         rows = group[: np.count_nonzero(lengths > start)]
         is_read = np.arange(start, end)[:, None] < lengths[: len(rows)]
-        ids = np.where(
-            is_read, tokens[rows, start:end].T, EOS
-        )  # entries past a row's length may be invalid ids
+        # entries past a row's length may be invalid ids
+        ids = np.where(is_read, tokens[rows, start:end].T, EOS)
         before = tuple(part[:, : len(rows)] for part in state.hidden)
         outputs, after = reader.read(ids, is_read, before, exact=want.state)
         for part, changed in zip(state.hidden, after, strict=True):

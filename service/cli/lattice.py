@@ -96,7 +96,7 @@ def lattice(
         rescore_lattices,
         write_best,
     )
-    from service.schemas.rerank import parse_weights
+    from service.use_cases.rerank_request import parse_weights
 
     search = LatticeSearchSettings(
         max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None

@@ -14,7 +14,7 @@ from rich.text import Text
 from service.console.tables import format_number, result_table
 
 if TYPE_CHECKING:
-    from service.schemas.tune import TuneReply
+    from service.use_cases.tune import TuneReply
 
 
 _console = Console()

@@ -205,9 +205,8 @@ class Loader:
         check(size)
         torch = sys.modules.get("torch")  # an n-gram server does not import it
         if torch is not None and self.num_threads is not None:
-            torch.set_num_threads(
-                self.num_threads
-            )  # before the warm-up: a thread that has computed keeps its setting
+            # before the warm-up: a thread that has computed keeps its setting
+            torch.set_num_threads(self.num_threads)
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup

@@ -20,11 +20,10 @@ from models.reranking.tuning.problem import Ints
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, model_loader
-from service.schemas.rerank import parse_names, parse_weights
-from service.schemas.tune import TuneReply, TuneSettings, tune_reply
 from service.schemas.wire import invalid_input
 from service.use_cases.candidate_features import ScoringModels, score_candidates
-from service.use_cases.tune import tune_and_evaluate
+from service.use_cases.rerank_request import parse_names, parse_weights
+from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate, tune_reply
 
 NO_MODEL = "-"
 _BATCH_LISTS = 128
@@ -86,16 +85,22 @@ def tune_lists(
     Raises:
         InvalidInputError: no list has a reference, a feature is missing, or there are too few lists.
     """
-    command = job.settings.command(tuple(lists))
+    metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
     check_given(referenced, models=job.models.extra)
-    folds = _folds(referenced, folds=command.settings.folds, seed=command.settings.seed)
+    folds = _folds(referenced, folds=search.folds, seed=search.seed)
     scorers = job.fold_models or (job.models,)
     computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
-    searches, total = itertools.count(1), command.settings.num_resamples
+    searches, total = itertools.count(1), search.num_resamples
     watch("seeking weights", 0, total)
     tuned = run_to_completion(
-        tune_and_evaluate(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
+        tune_and_evaluate(
+            job.settings,
+            metric,
+            lists,
+            computed,
+            searched=lambda: watch("seeking weights", next(searches), total),
+        )
     )
     return tuned, tune_reply(tuned, job.models)
 

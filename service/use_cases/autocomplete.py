@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from operator import mul
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
@@ -46,7 +46,9 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.schemas.replies import AutocompleteReply, CompletionCandidate
 from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
+from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.next_token import predict_next
@@ -55,10 +57,6 @@ MAX_LIST = 10_000
 """Entries of a dictionary or a blocklist."""
 
 _MAX_ENTRY_CHARACTERS = 200
-NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
-
-UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-"""Name of a user or session, safe as a segment of a path."""
 
 EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
 """A word, or several with spaces between."""
@@ -168,20 +166,6 @@ class RankedCompletion:
         return min(1.0, self.of_model + self.of_user)
 
 
-class AutocompleteResult(NamedTuple):
-    """Completions of a text.
-
-    Attributes:
-        typed: the text in two parts, the second of which is completed.
-        completions: the best first.
-        unexplored_mass: share of the probability not covered by complete words.
-    """
-
-    typed: PrefixSplit
-    completions: list[RankedCompletion]
-    unexplored_mass: float
-
-
 _PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch]
 """A possibly intended prefix, and the search for words that begin with it."""
 
@@ -265,7 +249,9 @@ def _add_user_completions(
         )
     for text, _ in (*likeliest, *extend_phrases(words, likeliest, request.max_words, limit)):
         if text not in completions:
-            of_model = _model_mass(text, searches, request)
+            # whether or not its search found it; 0 for a phrase
+            masses = (p.penalty * s.mass_of(text) for p, s in searches if _starts_with(text, p.text, request))
+            of_model = next(masses, 0.0)
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=of_model)
     for text, completion in completions.items():
@@ -282,14 +268,6 @@ def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
         return 1.0
     same_letter = word[:1].casefold() == typed.prefix[:1].casefold()
     return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
-
-
-def _model_mass(word: str, searches: Sequence[_PrefixSearch], request: AutocompleteRequest) -> float:
-    """Compute the mass of a word by the model, whether or not its search found it; 0 for a phrase."""
-    for prefix, search in searches:
-        if _starts_with(word, prefix.text, request):
-            return prefix.penalty * search.mass_of(word)
-    return 0.0
 
 
 def _starts_with(text: str, prefix: str, request: AutocompleteRequest) -> bool:
@@ -401,11 +379,8 @@ def max_search_steps(loaded: LoadedModel, request: AutocompleteRequest) -> int:
 
 def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:
     """Look up the state and distribution after the context; if cached, only search steps need the model."""
-    return (
-        None
-        if loaded.next_token_cache is None
-        else loaded.next_token_cache.find(split_prefix(loaded.tokenizer, request.text).context)
-    )
+    cache = loaded.next_token_cache
+    return None if cache is None else cache.find(split_prefix(loaded.tokenizer, request.text).context)
 
 
 def autocomplete(
@@ -415,7 +390,7 @@ def autocomplete(
     *,
     user: UserModel | None = None,
     cached: NextTokenEntry | None = None,
-) -> Work[Any, AutocompleteResult]:
+) -> Work[Any, AutocompleteReply]:
     """Complete a text; a use case.
 
     Args:
@@ -438,10 +413,10 @@ def autocomplete(
     limits.check_length(cached.num_tokens, parameter="text")
     models = yield from _personal_models(request, user)
     limit = _search_limit(request, typed)
-    ignore_case = request.ignore_case or getattr(loaded.tokenizer, "lowercase", False)
+    any_case = request.ignore_case or getattr(loaded.tokenizer, "lowercase", False)
     request = request.model_copy(
         update={
-            "casing": "ignore" if ignore_case else "exact",
+            "casing": "ignore" if any_case else "exact",
             "fuzzy": min(request.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT),
         }
     )
@@ -452,13 +427,33 @@ def autocomplete(
     weight = request.user_weight if of_user else 0.0
     live = (1 - weight) * of_model + weight * of_user
     if not live:
-        return AutocompleteResult(typed, [], 0.0)
+        return AutocompleteReply(loaded.address, typed.prefix, typed.start, [], 0.0)
     completions = _in_typed_case(found, request, typed)
     for completion in completions:
         completion.of_model = (1 - weight) * completion.of_model / live
         completion.of_user = weight * completion.of_user / live
-    best = _best_completions(completions, request, typed)
-    return AutocompleteResult(typed, best, (1 - weight) * unexplored / live)
+    candidates = [
+        CompletionCandidate(
+            completion.text,
+            _suffix(completion.text, typed),
+            typed.start,
+            completion.probability,
+            completion.num_words,
+            completion.is_complete,
+            completion.edits,
+            "user" if completion.of_user > completion.of_model else "model",
+        )
+        for completion in _best_completions(completions, request, typed)
+    ]
+    unexplored = (1 - weight) * unexplored / live
+    return AutocompleteReply(loaded.address, typed.prefix, typed.start, candidates, unexplored)
+
+
+def _suffix(text: str, typed: PrefixSplit) -> str | None:
+    """Text to append to the typed one; None if that changes."""
+    if not text.startswith(typed.prefix):
+        return None
+    return (" " if typed.space else "") + text[len(typed.prefix) :]
 
 
 def _searches(

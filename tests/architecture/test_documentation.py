@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from service.schemas.check import CheckRequest
-from service.schemas.rerank import RerankRequest
 from service.settings import settings_table
 from service.use_cases.autocomplete import AutocompleteRequest
+from service.use_cases.check import CheckRequest
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.next_token import NextTokenRequest
+from service.use_cases.rerank_request import RerankRequest
 from service.use_cases.score import QualityRequest, ScoreRequest
 
 ROOT = Path(__file__).parents[2]

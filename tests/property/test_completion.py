@@ -18,7 +18,6 @@ from models.vocabulary import EOS, Vocabulary
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenCache
-from service.schemas.autocomplete import autocomplete_reply
 from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.inputs import Limits
 from tests.reference.decoding import WORD, Branching, Pieces, masses
@@ -209,8 +208,8 @@ OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary("abden .")))
 
 
 def complete(model, text, user=None, limits=LIMITS, **options):
-    command = AutocompleteRequest(text=text, limit=100, **options)
-    return run_to_completion(autocomplete(model, command, limits, user=user))
+    request = AutocompleteRequest(text=text, limit=100, **options)
+    return run_to_completion(autocomplete(model, request, limits, user=user))
 
 
 def user_of(sentences):
@@ -246,10 +245,9 @@ def test_the_words_that_are_told_make_up_the_whole(text, sentences, dictionary, 
     total = math.fsum(one.probability for one in done.completions) + done.unexplored_mass
     assert total == pytest.approx(1 if done.completions else 0, abs=1e-6)
     assert len({one.text for one in done.completions}) == len(done.completions)
-    reply = autocomplete_reply(model, done)
-    for one in reply.completions:
-        assert one.suffix is None or one.text == reply.prefix + one.suffix.removeprefix(
-            " " * (not reply.prefix)
+    for one in done.completions:
+        assert one.suffix is None or one.text == done.prefix + one.suffix.removeprefix(
+            " " * (not done.prefix)
         )
 
 
@@ -258,7 +256,7 @@ def test_the_words_that_are_told_make_up_the_whole(text, sentences, dictionary, 
 def test_no_more_than_the_whole_is_told_where_the_search_was_cut(text, steps, fuzzy, max_words):
     done = complete(OF_CHARACTERS, text, max_steps=steps, fuzzy=fuzzy, max_words=max_words)
     for num_words in range(1, max_words + 1):
-        of_length = [one for one in done.completions if one.num_words == num_words and one.is_complete]
+        of_length = [one for one in done.completions if one.num_words == num_words and one.is_complete_word]
         assert math.fsum(one.probability for one in of_length) <= 1 - done.unexplored_mass + 1e-6
     assert 0 <= done.unexplored_mass <= 1
 

@@ -1,4 +1,4 @@
-"""Schemas of POST /v1/autocomplete and /v1/autocomplete/users/{user}."""
+"""Accepted words of a user: what is learnt from a text, and what is restored from an export."""
 
 import re
 from collections.abc import Iterable
@@ -6,47 +6,14 @@ from typing import Annotated, TypeVar
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from models.completion.prefix import PrefixSplit
 from models.completion.user_model import UserModel, UserModelLimits, user_model_from_counts
 from models.errors import InvalidInputError
-from service.engine.loaded_model import LoadedModel
-from service.schemas.replies import (
-    AutocompleteReply,
-    CompletionCandidate,
-    UserPair,
-    UserReply,
-    UserWord,
-    UserWords,
-)
 from service.schemas.wire import WireModel, schema_only
-from service.use_cases.autocomplete import NAME_PATTERN, AutocompleteResult
 
+NAME_PATTERN = r"^[A-Za-z0-9_@:+=-][A-Za-z0-9._@:+=-]{0,127}$"
 
-def autocomplete_reply(loaded: LoadedModel, result: AutocompleteResult) -> AutocompleteReply:
-    """Convert completions to a reply."""
-    typed = result.typed
-    candidates = [
-        CompletionCandidate(
-            completion.text,
-            _suffix(completion.text, typed),
-            typed.start,
-            completion.probability,
-            completion.num_words,
-            completion.is_complete,
-            completion.edits,
-            "user" if completion.of_user > completion.of_model else "model",
-        )
-        for completion in result.completions
-    ]
-    return AutocompleteReply(loaded.address, typed.prefix, typed.start, candidates, result.unexplored_mass)
-
-
-def _suffix(text: str, typed: PrefixSplit) -> str | None:
-    """Text to append to the typed one; None if that changes."""
-    if not text.startswith(typed.prefix):
-        return None
-    return (" " if typed.space else "") + text[len(typed.prefix) :]
-
+UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+"""Name of a user or session, safe as a segment of a path."""
 
 K = TypeVar("K")
 MAX_ACCEPTED_CHARACTERS = 10_000
@@ -148,17 +115,6 @@ def check_user_name(user: str) -> str:
             parameter="user",
         )
     return user
-
-
-def user_reply(user: str, model: UserModel) -> UserReply:
-    """Return the numbers of words and pairs of a user, in wire format."""
-    return UserReply(user, len(model), model.num_pairs)
-
-
-def export_reply(user: str, model: UserModel) -> UserWords:
-    """Return all words and pairs of a user, in wire format."""
-    words, pairs = model.export()
-    return UserWords(user, [UserWord(*word) for word in words], [UserPair(*pair) for pair in pairs])
 
 
 def _check_count(count: int, limit: int, *, parameter: str) -> None:
