@@ -201,6 +201,8 @@ def serve(settings: Settings) -> None:
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
     """Add the middleware of all routes; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
+    # innermost: what it refuses is answered by the application's handlers of errors
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     if pool is not None:
         app.state.peers = peers = {number: Peer(pool.socket_of(number)) for number in pool.peer_numbers}
         shared: dict[str, Any] = {
@@ -212,7 +214,6 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
         app.add_middleware(Broadcast, **shared)
     app.add_middleware(HeadAsGet)
     app.add_middleware(ModelUseMiddleware)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     app.add_middleware(
         CrossOriginGuard,
         keys=keys,
