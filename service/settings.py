@@ -298,13 +298,3 @@ def read_settings(**overrides: Any) -> Settings:
         message_text = first["msg"].removeprefix("Value error, ")
         message = f"{name} is {shown}: {message_text[:1].lower()}{message_text[1:]}"
         raise InvalidInputError(message, parameter=name) from None
-
-
-def settings_table() -> str:
-    """Format the settings as a Markdown table, for the README."""
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for name, field in Settings.model_fields.items():
-        default = field.default
-        shown = "" if default is None or default == () else f"`{default}`"
-        rows.append(f"| `{PREFIX}{name.upper()}` | {shown} | {field.description} |")
-    return "\n".join(rows) + "\n"
