@@ -223,12 +223,3 @@ def described_settings() -> Iterator[tuple[str, Any, str]]:
     for name, field in Settings.model_fields.items():
         default = "" if field.default is None or field.default == () else field.default
         yield PREFIX + name.upper(), default, " ".join((field.description or "").split())
-
-
-def settings_table() -> str:
-    """Format the settings as a Markdown table, for the README."""
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for variable, default, meaning in described_settings():
-        shown = "" if default == "" else f"`{default}`"
-        rows.append(f"| `{variable}` | {shown} | {meaning} |")
-    return "\n".join(rows) + "\n"

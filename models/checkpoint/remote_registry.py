@@ -78,14 +78,6 @@ class RemoteRegistry(Registry):
         self._cached = CachedStore(store, self._cache.root, clock)
         super().__init__(store, self._cache.root, self._cached)
 
-    def check_writable(self) -> None:
-        """Refuse to write to a store that cannot be reached, or that can only be read.
-
-        Raises:
-            RegistryError: it is so.
-        """
-        require_writable(self._store).entries()
-
     @property
     @override
     def is_reachable(self) -> bool:

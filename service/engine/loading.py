@@ -149,13 +149,6 @@ LOAD_ERRORS = (
 """Errors that a damaged or unsupported version may raise while it is loaded and warmed up."""
 
 
-class LoadObserver:
-    """Callback for metrics of model loads; this one does nothing."""
-
-    def model_load(self, outcome: str, seconds: float) -> None:
-        """Record the end of a load: `loaded`, `failed`, or `refused` for lack of memory."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Loader:
     """Loader of model versions on one device.

@@ -134,14 +134,6 @@ class RegistryWatcher:
             address for address, watched in self.watched.copy().items() if watched.serving_or_target == model
         ]
 
-    def targets(self) -> dict[str, str]:
-        """Return `name@number` of the model that each address leads to."""
-        return {address: watched.serving_or_target for address, watched in self.watched.items()}
-
-    def redact_root(self, error: BaseException) -> str:
-        """Return an error message for clients, without the location of the registry."""
-        return self._registry.redact_location(str(error))
-
     def _watch_at_start(self, address: str) -> None:
         try:
             self.watch(address)
@@ -149,7 +141,9 @@ class RegistryWatcher:
             # damaged or dangling aliases of one model must not prevent serving the others
             if isinstance(error, ModelNotFoundError) and address not in self._names:
                 raise
-            self.watched[address] = WatchedAddress(address, problem=self.redact_root(error))
+            self.watched[address] = WatchedAddress(
+                address, problem=self._registry.redact_location(str(error))
+            )
             _log.error("model failed", model=address, reason=self.watched[address].problem)
 
     def _resolve_all(self, name: str) -> None:
@@ -165,7 +159,7 @@ class RegistryWatcher:
                     raise seen
                 watched.version, watched.problem = self._registry.resolve(watched.address, seen), None
             except (CheckpointError, ModelNotFoundError, RegistryError) as error:
-                problem = self.redact_root(error)
+                problem = self._registry.redact_location(str(error))
                 if problem != watched.problem:
                     _log.warning("model cannot be followed", model=watched.address, reason=problem)
                 watched.problem = problem
