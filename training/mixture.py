@@ -341,12 +341,7 @@ def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabular
     if part.fingerprint == vocabulary.fingerprint:
         return texts
     ids = id_translation(vocabulary, part)
-
-    def translate(corpus: EncodedCorpus) -> EncodedCorpus:
-        return corpus._replace(tokens=ids[corpus.tokens])
-
-    test = None if texts.test is None else translate(texts.test)
-    return EncodedTexts(translate(texts.train), translate(texts.valid), test)
+    return texts.map(lambda corpus: corpus._replace(tokens=ids[corpus.tokens]))
 
 
 def _tokenizer_label(tokenizer: Tokenizer) -> str:

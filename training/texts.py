@@ -11,7 +11,7 @@ import ast
 import hashlib
 import sysconfig
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -125,6 +125,12 @@ class EncodedTexts(NamedTuple):
     train: EncodedCorpus
     valid: EncodedCorpus
     test: EncodedCorpus | None
+
+    def map(self, change: Callable[[EncodedCorpus], EncodedCorpus]) -> "EncodedTexts":
+        """Return the texts with a change made to each that there is."""
+        return EncodedTexts(
+            change(self.train), change(self.valid), None if self.test is None else change(self.test)
+        )
 
 
 def read_texts(

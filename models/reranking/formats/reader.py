@@ -37,7 +37,6 @@ from models.reranking.formats.format import (
     is_decimal_number,
     read_blocks,
     shorten,
-    split_lines,
     split_words,
     unpacked_name,
 )
@@ -421,7 +420,7 @@ def read_lists(
         head, blocks = _head(blocks)
         form = format_by_name(format_name) if format_name else detect_format(head, name)
         opened = _open_scores(form, beam_size, scores)
-        items = form.read(_lines_of(blocks, name, form, beam_size=beam_size, scores=opened))
+        items = form.read(SourceLines(name, blocks, form, beam_size=beam_size, scores=opened))
     if references:
         usual, numbered = form.reference_layout, form.numbered
         files = [
@@ -446,7 +445,7 @@ def read_bytes(
     """
     form = format_by_name(format_name)
     _open_scores(form, beam_size, _NO_SCORES)
-    items = form.read(_lines_of([body], source_name, form, beam_size=beam_size))
+    items = form.read(SourceLines(source_name, [body], form, beam_size=beam_size))
     return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
@@ -472,20 +471,7 @@ def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]
 
 
 def _file_lines(path: Path, form: Format, scores: Mapping[str, SourceLines] | None = None) -> SourceLines:
-    return _lines_of(read_blocks(path, str(path)), str(path), form, scores=scores)
-
-
-def _lines_of(
-    blocks: Iterable[bytes],
-    name: str,
-    form: Format,
-    *,
-    beam_size: int | None = None,
-    scores: Mapping[str, SourceLines] | None = None,
-) -> SourceLines:
-    limit, keep = form.max_line_bytes, form.yields_undecodable
-    lines = split_lines(blocks, name, max_line_bytes=limit, keep_bad_text=keep)
-    return SourceLines(name, lines, beam_size=beam_size, scores=scores)
+    return SourceLines(str(path), read_blocks(path, str(path)), form, scores=scores)
 
 
 def _read_folder(folder: Path, form: Format, scores: Mapping[str, SourceLines]) -> Iterator[ListOrBadLine]:
