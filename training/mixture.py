@@ -49,7 +49,6 @@ from training.evaluation.evaluate import (
     summarise_scores,
 )
 from training.mixture_weights import fit_weights, fit_weights_by_context
-from training.ngram.pruning import CompressionSettings
 from training.progress import Progress
 from training.recipe import MixtureSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import TrainingInputs, train_single
@@ -445,7 +444,8 @@ def _mix_statically(
         [part.model for part in parts if isinstance(part.model, NGramModel)],
         vocabulary,
         texts.valid,
-        shrinking=CompressionSettings(settings.prune_entropy, quantise=settings.quantize_bits is not None),
+        prune_entropy=settings.prune_entropy,
+        quantise=settings.quantize_bits is not None,
         progress=inputs.progress,
     )
     facts |= normalisation_facts(model)

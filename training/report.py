@@ -336,13 +336,6 @@ def autocomplete_page(result: Mapping[str, Any]) -> bytes:
     return render_page(heading, heading, introduction, sections)
 
 
-def _figure_names(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Map figures to labels, in order; phrases of one word are omitted, being next-word recall."""
-    lengths = {name: name.removeprefix(_PHRASES) for name in figures if name.startswith(_PHRASES)}
-    phrases = {name: f"the next {words} words are right" for name, words in lengths.items() if words != "1"}
-    return {**_NAMES, **phrases}
-
-
 def _format_figure(name: str, value: float | None, *, signed: bool = False) -> str:
     """Format a figure: shares in per cent, other values with three decimals."""
     if value is None:
@@ -364,8 +357,11 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
     heads = ["", result["model"], "95 %"]
     if against:
         heads += [against["model"], "difference", "95 %"]
+    lengths = {name: name.removeprefix(_PHRASES) for name in result["figures"] if name.startswith(_PHRASES)}
+    # phrases of one word are left out: they are next-word recall
+    phrases = {name: f"the next {words} words are right" for name, words in lengths.items() if words != "1"}
     rows = []
-    for name, label in _figure_names(result["figures"]).items():
+    for name, label in {**_NAMES, **phrases}.items():
         figure = result["figures"][name]
         row = [label, _format_figure(name, figure["value"]), _span(name, figure)]
         if against:
