@@ -63,7 +63,7 @@ class RemoteRegistry(Registry):
     """A registry in an object store, with a cache on disk.
 
     Where the store is out of reach, questions are answered by what is last known, with a warning in the log, and
-    versions that were fetched before are found. Changes, and `stamps`, always ask.
+    versions that were fetched before are found. Changes, and `change_stamps`, always ask.
 
     Args:
         store: where it lies.

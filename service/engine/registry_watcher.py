@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from models.checkpoint.manifest import Version, choose_default
-from models.checkpoint.registry_interface import Registry
+from models.checkpoint.registry_interface import ModelSnapshot, Registry
 from models.checkpoint.stores import ModelStamp
 from models.errors import CheckpointError, ModelNotFoundError, RegistryError
 from service.engine.loaded_model import HostedModel
@@ -154,17 +154,22 @@ class RegistryWatcher:
 
     def _resolve_all(self, name: str) -> None:
         """Resolve all addresses of a model by one reading of it, whose stamp is remembered."""
-        seen = None
+        seen: ModelSnapshot | CheckpointError | RegistryError
+        try:
+            seen = self._registry.snapshot(name)
+        except (CheckpointError, RegistryError) as error:
+            seen = error
         for watched in [watched for watched in self.watched.values() if watched.name == name]:
             try:
-                seen = seen or self._registry.snapshot(name)
+                if isinstance(seen, Exception):
+                    raise seen
                 watched.version, watched.problem = self._registry.resolve(watched.address, seen), None
             except (CheckpointError, ModelNotFoundError, RegistryError) as error:
                 problem = self.redact_root(error)
                 if problem != watched.problem:
                     _log.warning("model cannot be followed", model=watched.address, reason=problem)
                 watched.problem = problem
-        if seen is not None:
+        if not isinstance(seen, Exception):
             self.aliases[name], self._stamps[name] = seen.aliases, seen.stamp
 
 
