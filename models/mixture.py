@@ -95,13 +95,11 @@ class MixtureModel:
         self._matcher: Any = None if self._matching is None else parts[self._matching]
         if weights_by_context:
             _check_context_lengths(self._matching, self._matcher, len(weights_by_context))
-        self._log_weights = np.log(np.asarray(weights_by_context or [weights])).astype(
-            np.float32
-        )  # [C or 1, M]
+        # one row, or a row for each context: [C or 1, M]
+        self._log_weights = np.log(np.asarray(weights_by_context or [weights])).astype(np.float32)
         sizes = [feature_size(part) for part in parts]
-        self._featured = next(
-            (number for number, size in enumerate(sizes) if size), 0
-        )  # part 0 if none has features
+        # part 0 if none has features
+        self._featured = next((number for number, size in enumerate(sizes) if size), 0)
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -82,7 +82,9 @@ _HTTP_CODES = {
     415: "unsupported_encoding",
 }
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_RETRY_AFTER_S = 1.0
+RETRY_AFTER_S = 1.0
+"""Seconds after which a client may ask again what was refused for a while."""
+
 _MAX_MESSAGE_CHARACTERS = 1000
 _FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
 """Paths of folders, which clients need not know."""
@@ -143,7 +145,7 @@ async def _on_language_model_error(request: Request, error: Exception) -> Respon
         _count_rejection(request, error.code)
     headers = {}
     if status in {429, 503}:
-        wait_s = error.retry_after_s if isinstance(error, OverloadedError) else _RETRY_AFTER_S
+        wait_s = error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S
         headers["retry-after"] = str(max(1, math.ceil(wait_s)))
     return error_response(status, error_body(error), headers)
 

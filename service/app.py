@@ -66,9 +66,9 @@ _STOP_GRACE_S = 10.0
 """Time after the drain timeout at which a worker that has not ended is killed."""
 
 _PREFIX_CACHE_GAUGES = {
-    "prefix_cache_queries": "texts looked up among those read before, since the model was loaded",
-    "prefix_cache_hits": "those of which a beginning was known",
-    "prefix_cache_bytes": "memory that states after texts take",
+    "queries": "texts looked up among those read before, since the model was loaded",
+    "hits": "those of which a beginning was known",
+    "num_bytes": "memory that states after texts take",
 }
 
 
@@ -201,6 +201,8 @@ def serve(settings: Settings) -> None:
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
     """Add the middleware of all routes; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
+    # innermost: what it refuses is answered by the application's handlers of errors
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     if pool is not None:
         app.state.peers = peers = {number: Peer(pool.socket_of(number)) for number in pool.peer_numbers}
         shared: dict[str, Any] = {
@@ -212,7 +214,6 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
         app.add_middleware(Broadcast, **shared)
     app.add_middleware(HeadAsGet)
     app.add_middleware(ModelUseMiddleware)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     app.add_middleware(
         CrossOriginGuard,
         keys=keys,
@@ -258,7 +259,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
         memory_budget=settings.memory_budget,
         prefix_cache_bytes=settings.prefix_cache_bytes,
         load=partial(load_checkpoint, shared=None if pool is None else pool.weights, copies=copies),
-        observer=metrics,
+        report_load=metrics.model_load,
     )
     reloader = ModelReloader(
         host,
@@ -339,9 +340,6 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
     for name, (description, read) in gauges.items():
         metrics.add_gauge(name, description, read)
     metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
-    for index, (name, description) in enumerate(_PREFIX_CACHE_GAUGES.items()):
-        metrics.add_model_gauge(name, description, partial(_prefix_cache_figure, host, index))
-
-
-def _prefix_cache_figure(host: ModelHost, index: int) -> dict[str, float]:
-    return {model: figures[index] for model, figures in host.prefix_cache_figures().items()}
+    for figure, description in _PREFIX_CACHE_GAUGES.items():
+        name = f"prefix_cache_{figure.removeprefix('num_')}"
+        metrics.add_model_gauge(name, description, partial(host.prefix_cache_figures, figure))

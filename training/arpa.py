@@ -22,7 +22,7 @@ from models.vocabulary import CONTROL_TOKENS
 from training.console import console_progress
 from training.corpus import read_corpus
 from training.evaluation.evaluate import evaluate, evaluation_facts
-from training.ngram.pruning import CompressionSettings, compress
+from training.ngram.pruning import compress
 from training.publish import (
     GOLDEN_SENTENCES,
     corpus_facts,
@@ -76,8 +76,13 @@ def run_import_arpa(
     progress.start(f"reading {file.name}", file.stat().st_size if file.is_file() else None)
     vocabulary, orders, report = read_arpa(file, on_read=progress.advance)
     progress.finish()
-    shrinking = CompressionSettings(prune_entropy, quantise=quantize_bits is not None)
-    model, listed, facts = compress(orders, vocabulary, shrinking, progress=progress)
+    model, listed, facts = compress(
+        orders,
+        vocabulary,
+        prune_entropy=prune_entropy,
+        quantise=quantize_bits is not None,
+        progress=progress,
+    )
     golden = _golden_sequences(listed)
     del orders, listed  # as large as the model
     progress.start("summing up probabilities", None)

@@ -123,7 +123,10 @@ def score_with_caches(
     want = Want(scores=True, state=True, features=width > 0)
     kind: CacheKind = "continuous" if width else "unigram"
     CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # checks the window before reading
-    grid = _search_grid(kind, window) if grid is None else grid
+    if grid is None and width:
+        grid = CacheGrid(_FLATNESSES, (*(window * share for share in _HALF_LIVES), None))
+    elif grid is None:
+        grid = CacheGrid((0.0,), (*(window * _UNIGRAM_HALF_LIVES).tolist(), None))
     decay = SimilarityDecay.of(*grid, window=window)
     text = running_text(corpus)
     state = model.advance(model.empty_state(1), np.array([BOS]))
@@ -225,10 +228,3 @@ def _try_cache(
     config = dataclasses.replace(config, weight=fit_weights(both)[1], prior=prior)
     cached = mix_with_cache(log_probs, readings, config)
     return config, cached, float(cached.sum(dtype=np.float64))
-
-
-def _search_grid(kind: CacheKind, window: int) -> CacheGrid:
-    """Return the grid to search, values ascending."""
-    if kind == "unigram":
-        return CacheGrid((0.0,), (*(window * _UNIGRAM_HALF_LIVES).tolist(), None))
-    return CacheGrid(_FLATNESSES, (*(window * share for share in _HALF_LIVES), None))

@@ -280,9 +280,7 @@ def _train_out_of_core(
         check_relational(recipe, options.engine, name=recipe_name)
         require_engine(options.engine)
         if options.engine == "duckdb":
-            engine_memory_bytes(
-                options.memory_limit_bytes
-            )  # rejects too small a limit before any text is read
+            engine_memory_bytes(options.memory_limit_bytes)  # refuses too low a limit before reading a text
         store, name = target
         folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
         with workspace(folder) as work:
@@ -477,7 +475,7 @@ def run_evaluate_autocomplete(
 def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:
     """Return the sentences; for `document`, one string per file."""
     if not corpus:
-        texts = read_default_corpus(progress).test.sentences
+        texts = read_default_corpus(progress)[2].sentences
         return ["\n".join(texts)] if context == "document" else texts
     if context == "document":
         return ["\n".join(read_lines(path)) for path in corpus]

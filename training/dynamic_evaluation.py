@@ -78,7 +78,9 @@ def dynamic_evaluation(
             predicted = span[1:] != BOS
             if not predicted.any():
                 continue
-            scores = network.target_log_probs(outputs[predicted, 0], span[1:][predicted])
+            scores = network.output.target_log_probs(
+                network.features(outputs[predicted, 0]), span[1:][predicted]
+            )
             log_probs.append(scores.detach().cpu())
             first, end = np.searchsorted(positions, [num_scored, num_scored + len(scores)])
             if first < end:
@@ -95,7 +97,9 @@ def dynamic_evaluation(
 @torch.no_grad()
 def _entropies(network: Network, outputs: Tensor) -> LogProbRows:
     """Return the entropies of the predictions after network outputs [n, H]."""
-    return entropies_of(renormalised(network.log_probs(outputs).float().cpu().numpy()))
+    return entropies_of(
+        renormalised(network.output.log_probs(network.features(outputs)).float().cpu().numpy())
+    )
 
 
 class _WeightUpdater:

@@ -49,7 +49,6 @@ from training.evaluation.evaluate import (
     summarise_scores,
 )
 from training.mixture_weights import fit_weights, fit_weights_by_context
-from training.ngram.pruning import CompressionSettings
 from training.progress import Progress
 from training.recipe import MixtureSettings, Recipe, merge_tables, parse_recipe, recipe_table
 from training.single_model import TrainingInputs, train_single
@@ -341,12 +340,7 @@ def translate_texts(part: Vocabulary, texts: EncodedTexts, vocabulary: Vocabular
     if part.fingerprint == vocabulary.fingerprint:
         return texts
     ids = id_translation(vocabulary, part)
-
-    def translate(corpus: EncodedCorpus) -> EncodedCorpus:
-        return corpus._replace(tokens=ids[corpus.tokens])
-
-    test = None if texts.test is None else translate(texts.test)
-    return EncodedTexts(translate(texts.train), translate(texts.valid), test)
+    return texts.map(lambda corpus: corpus._replace(tokens=ids[corpus.tokens]))
 
 
 def _tokenizer_label(tokenizer: Tokenizer) -> str:
@@ -450,7 +444,8 @@ def _mix_statically(
         [part.model for part in parts if isinstance(part.model, NGramModel)],
         vocabulary,
         texts.valid,
-        shrinking=CompressionSettings(settings.prune_entropy, quantise=settings.quantize_bits is not None),
+        prune_entropy=settings.prune_entropy,
+        quantise=settings.quantize_bits is not None,
         progress=inputs.progress,
     )
     facts |= normalisation_facts(model)

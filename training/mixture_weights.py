@@ -67,21 +67,17 @@ def _normalised(weights: npt.NDArray[np.float64]) -> tuple[float, ...]:
     return tuple((weights / weights.sum()).tolist())
 
 
-def _scaled_probabilities(log_probs: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float64]:
-    """Return probabilities scaled per token [N, M]; drop tokens that are impossible under all models."""
-    peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
-    p = np.exp(log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64)
-    possible: npt.NDArray[np.float64] = p[p.sum(axis=1) > 0]
-    return possible
-
-
 def _run_em(
     log_probs: npt.NDArray[np.floating[Any]],
     weights: npt.NDArray[np.float64],
     prior: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
     """Fit weights [M] by EM from a start; `prior` [M] counts as so many tokens per part."""
-    p = _scaled_probabilities(log_probs)
+    peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
+    p = np.exp(
+        log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64
+    )  # scaled per token [N, M]
+    p = p[p.sum(axis=1) > 0]  # without tokens that are impossible under all models
     if len(p) + prior.sum() == 0:
         return weights
     for _ in range(_MAX_ITERATIONS):

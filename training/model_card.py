@@ -208,8 +208,12 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
         columns["tokens found"] = [f"{hit['share']:.1%}" for hit in hits]
         columns["perplexity of those"] = [_hit_perplexity(hit) for hit in hits]
     columns |= _discount_columns(metrics, orders)
-    columns |= {_label(k): [_text(v) for v in facts[k]] for k in facts if _is_by_order(facts[k], orders)}
-    other_facts = [f"- {_label(k)}: {_text(v)}" for k, v in facts.items() if not _is_by_order(v, orders)]
+    other_facts = []
+    for key, value in facts.items():
+        if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == len(orders):
+            columns[_label(key)] = [_text(v) for v in value]
+        else:
+            other_facts.append(f"- {_label(key)}: {_text(value)}")
     other_facts += [f"- {note}" for note in card_notes(metrics)]
     lines = ["## N-grams", ""]
     if hits:
@@ -245,10 +249,6 @@ def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, li
     if fallback:
         columns["parameters"] = ["constants" if order in fallback else "estimated" for order in orders]
     return columns
-
-
-def _is_by_order(value: Any, orders: range) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == len(orders)
 
 
 def _hit_perplexity(hit: Mapping[str, Any]) -> str:
@@ -498,10 +498,11 @@ def _provenance_lines(
         for split, facts in metrics.get("overlap", {}).items()
     ]
     if recipe:
-        lines += [
-            f"- seed: {provenance['seed']}",
-            f"- tokenizer: {_tokenizer(recipe, metrics.get('parts', ()))}",
-        ]
+        tokenizer = _pairs(recipe["tokenizer"])
+        if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
+            # published parts, listed last, supply it
+            tokenizer = f"that of {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
+        lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
         if recipe["family"] == "ngram":
             smoothing = recipe["ngram"].get("smoothing")
             acting = {
@@ -514,14 +515,6 @@ def _provenance_lines(
             f"- mixture weights: fitted by EM on {', '.join(text) if text else 'the validation text'}"
         )
     return lines
-
-
-def _tokenizer(recipe: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the tokenizer's settings or, for a mixture, the published parts (listed last) that supply it."""
-    published = len(recipe["mixture"]["models"]) if recipe["family"] == "mixture" else 0
-    if not published:
-        return _pairs(recipe["tokenizer"])
-    return f"that of {', '.join(part['name'] for part in parts[-published:])}"
 
 
 def _pairs(table: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """Progress reporting of long work, and the records of a network's training; needs no torch."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -32,14 +31,6 @@ class HistoryRecord(NamedTuple):
     grad_norm: float
     clipped_norm: float | None = None
     tokens_per_second: float | None = None
-
-
-def with_speed(history: Sequence[HistoryRecord], record: HistoryRecord) -> HistoryRecord:
-    """Fill in a record's speed since the last record of a history."""
-    last = history[-1] if history else None
-    elapsed = record.seconds - (last.seconds if last else 0.0)
-    tokens = record.tokens - (last.tokens if last else 0)
-    return record._replace(tokens_per_second=tokens / elapsed if elapsed > 0 else None)
 
 
 class Progress(Protocol):

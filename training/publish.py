@@ -135,6 +135,8 @@ def describe_model(
         part_names: of its parts; by default, their titles or addresses.
     """
     parts = _part_figures(trained, part_names)
+    valid, direction = run.encoded.valid, trained.recipe.reading_direction
+    read = valid.reversed() if direction == "backward" else valid
     metrics = {
         **trained.figures,
         **trained.facts,
@@ -146,7 +148,7 @@ def describe_model(
         },
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
         **_fitted_on(trained.recipe, run.texts.valid.sources),
-        **_int8_facts(trained, run),
+        **int8_facts(trained.model, read, context=trained.context, progress=Silent()),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }
@@ -161,8 +163,8 @@ def describe_model(
         run.tokenizer,
         metrics=metrics,
         provenance=provenance,
-        golden=golden_sentences(run.encoded.valid),
-        direction=trained.recipe.reading_direction,
+        golden=golden_sentences(valid),
+        direction=direction,
         histories={p.title: p.history for p in _with_parts(trained) if p.history},
         extra_files=_token_counts(run),
     )
@@ -185,7 +187,14 @@ def describe_checkpoint(
     For the arguments see `CheckpointDescription` and `model_card_files`.
     """
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    provenance = {**provenance, "argv": ["gramophone", *sys.argv[1:]], **_environment_facts()}
+    provenance = {
+        **provenance,
+        "argv": ["gramophone", *sys.argv[1:]],
+        "libraries": {library: _version_of(library) for library in _LIBRARIES},
+        "python": platform.python_version(),
+        "git_commit": _git_commit(),
+        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
+    }
     description = CheckpointDescription(created, metrics, provenance, golden, extra_files, direction)
     card = model_card_files(name, model, tokenizer.kind, description, histories)
     return description._replace(card={**card, **extra_files})
@@ -218,13 +227,6 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
             trained.parts, names, trained.part_figures, weights, inner, strict=True
         )
     ]
-
-
-def _int8_facts(trained: Trained, run: RunContext) -> dict[str, Any]:
-    """Measure the cost of int8 on the validation text."""
-    valid = run.encoded.valid
-    text = valid.reversed() if trained.recipe.reading_direction == "backward" else valid
-    return int8_facts(trained.model, text, context=trained.context, progress=Silent())
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
@@ -280,16 +282,6 @@ def _with_parts(trained: Trained) -> list[Trained]:
         trained,
         *(inner for part in trained.parts if isinstance(part, Trained) for inner in _with_parts(part)),
     ]
-
-
-def _environment_facts() -> dict[str, Any]:
-    """Describe the code and the machine, for provenance."""
-    return {
-        "libraries": {library: _version_of(library) for library in _LIBRARIES},
-        "python": platform.python_version(),
-        "git_commit": _git_commit(),
-        "hardware": {"machine": platform.machine(), "cpus": os.cpu_count(), "system": platform.system()},
-    }
 
 
 def _version_of(library: str) -> str | None:

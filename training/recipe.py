@@ -26,22 +26,11 @@ from training.tokenizer import TokenizerSettings
 _STATIC_MIXTURE_KEYS = frozenset({"prune_entropy", "quantize_bits"})
 
 
-def refuse_unused_keys(recipe: "Recipe", *, source: str) -> None:
-    """Check that every key set in the tables of the recipe's family has an effect.
+def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
+    """Yield each key without an effect in the tables of the recipe's family, and a sentence with the condition for one.
 
     Keys that a mixture sets for its parts are checked with each part.
-
-    Raises:
-        InvalidInputError: a key has no effect; the message names it and the condition for an effect.
     """
-    unused = next(_unused_keys(recipe), None)
-    if unused is not None:
-        key, problem = unused
-        raise InvalidInputError(f"recipe {source}: {problem}", parameter=key)
-
-
-def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
-    """Yield each key without an effect, and a sentence with the condition for one."""
     if recipe.cache.model_fields_set and not recipe.mixture.cache:
         key = min(recipe.cache.model_fields_set)
         given = getattr(recipe.cache, key)
@@ -365,7 +354,8 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
         raise _recipe_error(error, source) from None
-    refuse_unused_keys(recipe, source=source)
+    for key, problem in _unused_keys(recipe):
+        raise InvalidInputError(f"recipe {source}: {problem}", parameter=key)
     return recipe
 
 

@@ -94,7 +94,7 @@ def gradient_picture(norms: Mapping[str, Sequence[float | None]]) -> Picture:
 
 
 def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
-    """Draw the shares of saturated values by layer and gate, from `GateSaturation` as dictionaries."""
+    """Draw the shares of saturated values by layer and gate, as `gate_saturation` returns them."""
     labels = [f"layer {gate['layer']}, {gate['gate']}" for gate in gates]
 
     def draw(axes: Any) -> None:
@@ -336,13 +336,6 @@ def autocomplete_page(result: Mapping[str, Any]) -> bytes:
     return render_page(heading, heading, introduction, sections)
 
 
-def _figure_names(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Map figures to labels, in order; phrases of one word are omitted, being next-word recall."""
-    lengths = {name: name.removeprefix(_PHRASES) for name in figures if name.startswith(_PHRASES)}
-    phrases = {name: f"the next {words} words are right" for name, words in lengths.items() if words != "1"}
-    return {**_NAMES, **phrases}
-
-
 def _format_figure(name: str, value: float | None, *, signed: bool = False) -> str:
     """Format a figure: shares in per cent, other values with three decimals."""
     if value is None:
@@ -364,8 +357,11 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
     heads = ["", result["model"], "95 %"]
     if against:
         heads += [against["model"], "difference", "95 %"]
+    lengths = {name: name.removeprefix(_PHRASES) for name in result["figures"] if name.startswith(_PHRASES)}
+    # phrases of one word are left out: they are next-word recall
+    phrases = {name: f"the next {words} words are right" for name, words in lengths.items() if words != "1"}
     rows = []
-    for name, label in _figure_names(result["figures"]).items():
+    for name, label in {**_NAMES, **phrases}.items():
         figure = result["figures"][name]
         row = [label, _format_figure(name, figure["value"]), _span(name, figure)]
         if against:
@@ -392,11 +388,6 @@ def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -
     return Table(heads, rows)
 
 
-def _pictures(result: Mapping[str, Any]) -> list[Picture]:
-    models = [result, *([result["against"]] if "against" in result else [])]
-    return [_recall(models), _precision(models), _phrases(models)]
-
-
 def _plot_pairs(
     axes: Any,
     models: Sequence[Mapping[str, Any]],
@@ -413,10 +404,12 @@ def _plot_pairs(
     axes.set_ylim(0, 103)
 
 
-def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
-    """Draw recall by letters typed; the second model's curves are dashed."""
+def _pictures(result: Mapping[str, Any]) -> list[Picture]:
+    """Draw recall, precision and phrases; the curves of a second model are dashed."""
+    models = [result, *([result["against"]] if "against" in result else [])]
+    dashed_note = f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
 
-    def draw(axes: Any) -> None:
+    def draw_recall(axes: Any) -> None:
         _plot_pairs(
             axes,
             models,
@@ -426,36 +419,16 @@ def _recall(models: Sequence[Mapping[str, Any]]) -> Picture:
         axes.set_xlabel("letters typed")
         axes.set_ylabel("per cent of words")
 
-    return Picture(
-        draw_svg("Words found by letters typed", draw),
-        "Of the words that are longer: the share that the list holds after so many letters."
-        + _dashed_note(models),
-    )
-
-
-def _precision(models: Sequence[Mapping[str, Any]]) -> Picture:
-    """Draw the precision of shown first completions by coverage."""
-
-    def points(model: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
+    def precisions(model: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
         return [(100 * row["coverage"], 100 * row["precision"]) for row in model["acceptance"][key]]
 
-    def draw(axes: Any) -> None:
-        _plot_pairs(axes, models, _POSITIONS, points)
+    def draw_precision(axes: Any) -> None:
+        _plot_pairs(axes, models, _POSITIONS, precisions)
         axes.set_xlim(0, 100)
         axes.set_xlabel("shown at so many per cent of the places")
         axes.set_ylabel("per cent right")
 
-    return Picture(
-        draw_svg("Right where it is shown", draw),
-        "A service that shows its first completion only above some probability shows it at fewer places and "
-        "is right more often; min_probability sets where." + _dashed_note(models),
-    )
-
-
-def _phrases(models: Sequence[Mapping[str, Any]]) -> Picture:
-    """Draw the exact match of phrases by length."""
-
-    def draw(axes: Any) -> None:
+    def draw_phrases(axes: Any) -> None:
         for number, (model, colour) in enumerate(zip(models, (ACCENT, THIRD), strict=False)):
             names = [name for name in model["figures"] if name.startswith(_PHRASES)]
             known = [(n, model["figures"][name]["value"]) for n, name in enumerate(names, start=1)]
@@ -466,16 +439,23 @@ def _phrases(models: Sequence[Mapping[str, Any]]) -> Picture:
         axes.set_xlabel("words of the phrase")
         axes.set_ylabel("per cent right")
 
-    return Picture(
-        draw_svg("Phrases written ahead", draw),
-        "The most probable word, then the most probable after it, and so on: how often all of them are what the "
-        "text says next." + _dashed_note(models),
-    )
-
-
-def _dashed_note(models: Sequence[Mapping[str, Any]]) -> str:
-    """Name the second model, drawn in dashed lines; empty without one."""
-    return f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
+    return [
+        Picture(
+            draw_svg("Words found by letters typed", draw_recall),
+            "Of the words that are longer: the share that the list holds after so many letters."
+            + dashed_note,
+        ),
+        Picture(
+            draw_svg("Right where it is shown", draw_precision),
+            "A service that shows its first completion only above some probability shows it at fewer places and "
+            "is right more often; min_probability sets where." + dashed_note,
+        ),
+        Picture(
+            draw_svg("Phrases written ahead", draw_phrases),
+            "The most probable word, then the most probable after it, and so on: how often all of them are what the "
+            "text says next." + dashed_note,
+        ),
+    ]
 
 
 def _line_style(number: int) -> dict[str, Any]:

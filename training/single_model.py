@@ -16,6 +16,7 @@ from models.checkpoint.folders import locked_folder as lock_folder
 from models.checkpoint.folders import report_write_errors
 from models.errors import InvalidInputError
 from models.tokenizers import Tokenizer
+from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate, make_smoothing
 from training.progress import Progress
 from training.recipe import Recipe
@@ -193,18 +194,19 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
 
 def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
     from training.neural.diagnostics import diagnose, normaliser_facts
-    from training.neural.embeddings import embedding_facts, read_embeddings  # imports torch
+    from training.neural.embeddings import read_embeddings  # imports torch
 
     began = time.monotonic()
     path, vocabulary = recipe.train.embeddings, inputs.tokenizer.vocabulary
     embeddings = read_embeddings(Path(path), vocabulary, size=recipe.neural.embedding_size) if path else None
     result = fit_network(title, recipe, inputs, embeddings=embeddings)
     seconds = time.monotonic() - began + result.seconds_before
+    started = {"source": Path(path).name, "tokens": len(embeddings.rows)} if embeddings is not None else None
     facts = {
         "stopped": result.stopped,
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
-        **embedding_facts(path, embeddings),
+        **({"embeddings": started} if started else {}),
         **normaliser_facts(result.model, inputs.texts.valid),
     }
     return Trained(title, recipe, result.model, result.history, facts, {}, seconds)
@@ -240,7 +242,4 @@ def fit_network(
 
 def in_model_direction(texts: EncodedTexts, recipe: Recipe) -> EncodedTexts:
     """Return the texts in the recipe's reading direction: reversed sentences for a backward model."""
-    if recipe.reading_direction == "forward":
-        return texts
-    test = None if texts.test is None else texts.test.reversed()
-    return EncodedTexts(texts.train.reversed(), texts.valid.reversed(), test)
+    return texts if recipe.reading_direction == "forward" else texts.map(EncodedCorpus.reversed)

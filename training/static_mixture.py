@@ -25,7 +25,7 @@ from models.vocabulary import CONTROL_TOKENS, Vocabulary
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.mixture_weights import fit_weights
-from training.ngram.pruning import NO_COMPRESSION, CompressionSettings, compress
+from training.ngram.pruning import compress
 from training.ngram.smoothing.interpolation import log10
 from training.ngram.trie import (
     MIN_LOWER_MASS,
@@ -261,7 +261,8 @@ def mix_statically(
     vocabulary: Vocabulary,
     held_out: EncodedCorpus,
     *,
-    shrinking: CompressionSettings = NO_COMPRESSION,
+    prune_entropy: float = 0.0,
+    quantise: bool = False,
     progress: Progress,
 ) -> tuple[NGramModel, dict[str, Any]]:
     """Mix n-gram models into one, with weights that maximise the likelihood of held-out text.
@@ -270,7 +271,8 @@ def mix_statically(
         parts: the models; their vocabularies are subsets of `vocabulary`.
         vocabulary: of the mixture. A word missing from a part has the probability 0 in it.
         held_out: sentences in the mixture's vocabulary.
-        shrinking: pruning and quantisation of the merged model.
+        prune_entropy: of the merged model, as `compress` prunes.
+        quantise: whether the merged model is quantised.
         progress: reports each stage.
 
     Returns:
@@ -287,7 +289,14 @@ def mix_statically(
     orders = interpolate_models([list_ngrams(model.automaton) for model in models], weights)
     progress.finish()
     normalised = all(part.normalised for part in parts)
-    model, _, facts = compress(orders, vocabulary, shrinking, normalised=normalised, progress=progress)
+    model, _, facts = compress(
+        orders,
+        vocabulary,
+        prune_entropy=prune_entropy,
+        quantise=quantise,
+        normalised=normalised,
+        progress=progress,
+    )
     return model, {"weights": list(weights), **facts}
 
 

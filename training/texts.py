@@ -11,7 +11,7 @@ import ast
 import hashlib
 import sysconfig
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,16 +36,8 @@ _SHARED_LENGTH = 40
 _PARTS_OF_20 = {"valid": (0,), "test": (1,)}
 
 
-class DefaultCorpus(NamedTuple):
-    """The three parts; each document is in one part only."""
-
-    train: Corpus
-    valid: Corpus
-    test: Corpus
-
-
-def read_default_corpus(progress: Progress) -> DefaultCorpus:
-    """Read CPython's documentation.
+def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
+    """Read CPython's documentation for training, validation and test; each document is in one part only.
 
     Raises:
         FormatError: the interpreter was installed without the sources of its library.
@@ -69,12 +61,11 @@ def read_default_corpus(progress: Progress) -> DefaultCorpus:
         raise FormatError(
             library, "holds too little documentation", hint="train on a corpus of your own: --corpus"
         )
-    return DefaultCorpus(
-        *(
-            Corpus(s, hashlib.sha256("\n".join(s).encode()).hexdigest(), [f"python-documentation/{part}"])
-            for part, s in parts.items()
-        )
+    train, valid, test = (
+        Corpus(s, hashlib.sha256("\n".join(s).encode()).hexdigest(), [f"python-documentation/{part}"])
+        for part, s in parts.items()
     )
+    return train, valid, test
 
 
 def _topics() -> Iterator[tuple[str, str]]:
@@ -126,6 +117,12 @@ class EncodedTexts(NamedTuple):
     valid: EncodedCorpus
     test: EncodedCorpus | None
 
+    def map(self, change: Callable[[EncodedCorpus], EncodedCorpus]) -> "EncodedTexts":
+        """Return the texts with a change made to each that there is."""
+        return EncodedTexts(
+            change(self.train), change(self.valid), None if self.test is None else change(self.test)
+        )
+
 
 def read_texts(
     train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
@@ -147,7 +144,10 @@ def read_texts(
     if valid:
         held_out = read_corpus(valid, unit=unit, progress=progress)
     else:
-        corpus, held_out = _hold_out(corpus)
+        cut = len(corpus.sentences) - num_held_out(len(corpus.sentences))
+        sources = [f"the end of {', '.join(corpus.sources)}"]
+        held_out = corpus._replace(sentences=corpus.sentences[cut:], sources=sources)
+        corpus = corpus._replace(sentences=corpus.sentences[:cut])
     return Texts(corpus, held_out, read_corpus(test, unit=unit, progress=progress) if test else None)
 
 
@@ -194,13 +194,3 @@ def num_held_out(num_sentences: int) -> int:
             parameter="corpus",
         )
     return min(max(num_sentences // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
-
-
-def _hold_out(corpus: Corpus) -> tuple[Corpus, Corpus]:
-    count = num_held_out(len(corpus.sentences))
-    return (
-        corpus._replace(sentences=corpus.sentences[:-count]),
-        corpus._replace(
-            sentences=corpus.sentences[-count:], sources=[f"the end of {', '.join(corpus.sources)}"]
-        ),
-    )

@@ -44,9 +44,8 @@ def _sample_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
     """Yield evenly spread states of each length, except those after `</s>`, which nothing follows."""
     automaton = model.automaton
     for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
-        words = automaton.words[begin:end].reshape(
-            end - begin, -1
-        )  # [n, 1]; quantised: bytes from the low one [n, 3]
+        # [n, 1]; quantised: bytes from the low one [n, 3]; n may be 0
+        words = automaton.words[begin:end].reshape(end - begin, *automaton.words.shape[1:] or (1,))
         is_end = (words == np.array([EOS, 0, 0])[: words.shape[1]]).all(axis=1)
         arcs = np.flatnonzero(~is_end) + begin
         chosen = np.linspace(0, len(arcs) - 1, min(len(arcs), _CONTEXTS_BY_LENGTH)).astype(np.int64)

@@ -25,7 +25,7 @@ from models.language_model import (
     feature_size,
     read_sequences,
 )
-from models.vocabulary import BOS, Vocabulary
+from models.vocabulary import BOS
 
 # bench_families
 _SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
@@ -128,6 +128,9 @@ class CacheModel:
         inner: the model to wrap.
         config: see `CacheConfig`.
 
+    Attributes:
+        num_parameters: numbers learnt by the wrapped model, θ, the half-life, λ and μ.
+
     Raises:
         InvalidInputError: the cache is continuous, and the model has no features.
     """
@@ -142,26 +145,13 @@ class CacheModel:
             )
         self.inner = inner
         self.config = config
+        self.vocabulary, self.normalised = inner.vocabulary, inner.normalised
+        self.num_parameters = 4 + int(getattr(inner, "num_parameters", 0))
         self._decay = SimilarityDecay.of([config.flatness], [config.half_life], window=config.window)
         self._featured: FeatureExtractor[Any] | None = None
         if config.kind == "continuous" and isinstance(inner, FeatureExtractor):
             self._featured = inner
         self._width = padded_width(feature_size(inner)) if self._featured else 0
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The wrapped model's vocabulary."""
-        return self.inner.vocabulary
-
-    @property
-    def normalised(self) -> bool:
-        """Return whether the wrapped model is normalised."""
-        return self.inner.normalised
-
-    @property
-    def num_parameters(self) -> int:
-        """Numbers learnt by the wrapped model, θ, the half-life, λ and μ."""
-        return 4 + int(getattr(self.inner, "num_parameters", 0))
 
     def memory(self) -> ModelBytes:
         """The memory of the wrapped model, and of the decay by age."""

@@ -121,12 +121,15 @@ class UserDictionary:
     def _lexicon(self) -> FuzzyLexicon:
         return FuzzyLexicon(list(self._words))
 
+    @cached_property
+    def _spellings(self) -> list[str]:
+        return list(self._words.values())
+
     def __contains__(self, word: str) -> bool:
         return bool(self._words) and word.lower() in self._words
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
         """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
         found = self._lexicon.fuzzy_matches(word.lower(), max_edits)
-        spellings = list(self._words.values())
         for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
-            yield spellings[index], edits
+            yield self._spellings[index], edits

@@ -31,7 +31,7 @@ _MAX_ROWS = 512
 
 
 class RescoredBatch(NamedTuple):
-    """Results of a context.
+    """Results of a batch of sentences.
 
     Attributes:
         words: of all its sentences, in order.

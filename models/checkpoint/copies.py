@@ -46,10 +46,14 @@ class Copy:
         self._descriptor = os.open(path, os.O_RDONLY)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the folder of its path is the one that is held."""
-        return self.path.is_dir() and os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
+    def discard(self) -> None:
+        """Remove it unless another process has put a new one in its place, and hold it no longer."""
+        try:
+            with locked_folder(self.path.parent):
+                if self.path.is_dir() and os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                    shutil.rmtree(self.path)
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Hold it no longer, and remove it if nobody else holds it. A second time nothing happens."""
@@ -120,18 +124,9 @@ class Copies:
                 verify_files(path, manifest)
             except IntegrityError as error:
                 _log.warning("%s: it is copied anew", error)
-                self._remove(copy)
+                copy.discard()
             else:
                 return copy
-
-    def _remove(self, copy: Copy) -> None:
-        """Remove a copy unless another process has put a new one in its place, and give it back."""
-        try:
-            with locked_folder(self._folder):
-                if copy.is_in_place:
-                    shutil.rmtree(copy.path)
-        finally:
-            copy.release()
 
     def _create(self, path: Path, directory: Path, manifest: Manifest) -> None:
         new = self._folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"

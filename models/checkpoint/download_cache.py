@@ -254,7 +254,11 @@ class CachedStore(ObjectStore):
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        return self.ask(lambda: self._entries(folder), lambda: self.known.entries(folder) or None)
+        def recall() -> list[ObjectEntry] | None:
+            known = self.known.entries(folder)
+            return known if _manifest_keys(known) else None
+
+        return self.ask(lambda: self._entries(folder), recall)
 
     @override
     def read(self, key: str) -> TaggedContent | None:
@@ -263,8 +267,13 @@ class CachedStore(ObjectStore):
             self.known.remember(key, found and found.content)
             return found
 
-        # in lists, as None is an answer, too
-        [found] = self.ask(lambda: [note()], lambda: [self.known.read(key)])
+        def recall() -> list[TaggedContent | None] | None:
+            known = self.known.read(key)
+            if known is None and not _manifest_keys(self.known.entries(key.rpartition("/")[0])):
+                return None  # nothing is known of the model: that is not to say that it has none
+            return [known]
+
+        [found] = self.ask(lambda: [note()], recall)  # in lists, as None is an answer, too
         return found
 
     @override

@@ -68,10 +68,10 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
         return LocalRegistry(folder, create=create)
     from models.checkpoint.remote_registry import RemoteRegistry
 
-    registry = RemoteRegistry(open_store(address), cache=cache)
+    store = open_store(address)
     if create:
-        registry.check_writable()
-    return registry
+        require_writable(store).entries()
+    return RemoteRegistry(store, cache=cache)
 
 
 def local_registry_folder(address: Address) -> Path | None:

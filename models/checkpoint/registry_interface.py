@@ -425,8 +425,11 @@ class Registry(Catalogue, ABC):
     def _stamp(self, name: str, model: ModelEntries) -> ModelStamp:
         tag = model.alias_tag
         if tag is None:  # the listing does not tell it
-            found = self._store.read(f"{name}/{ALIASES_FILE}")
-            tag = "" if found is None else found.tag
+            try:
+                found = self._store.read(f"{name}/{ALIASES_FILE}")
+                tag = "" if found is None else found.tag
+            except RegistryError:  # of this model alone; whoever looks again is told why
+                tag = f"unreadable at {time.monotonic_ns()}"
         return ModelStamp(tuple(model.versions), tag)
 
     def _update_aliases(

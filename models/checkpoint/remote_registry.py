@@ -63,7 +63,7 @@ class RemoteRegistry(Registry):
     """A registry in an object store, with a cache on disk.
 
     Where the store is out of reach, questions are answered by what is last known, with a warning in the log, and
-    versions that were fetched before are found. Changes, and `stamps`, always ask.
+    versions that were fetched before are found. Changes, and `change_stamps`, always ask.
 
     Args:
         store: where it lies.
@@ -77,14 +77,6 @@ class RemoteRegistry(Registry):
         self._cache = DownloadCache(folders.cache_folder(cache), store)
         self._cached = CachedStore(store, self._cache.root, clock)
         super().__init__(store, self._cache.root, self._cached)
-
-    def check_writable(self) -> None:
-        """Refuse to write to a store that cannot be reached, or that can only be read.
-
-        Raises:
-            RegistryError: it is so.
-        """
-        require_writable(self._store).entries()
 
     @property
     @override

@@ -239,8 +239,4 @@ def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_Restor
                     f"{from_.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the most that is read"
                 )
             put = partial(to.write, name, content)
-            yield _RestoreItem(f"{folder}/{name}", to.read(name), content, partial(_unstaged, put))
-
-
-def _unstaged(put: Callable[[], None], _beside: ExitStack) -> Callable[[], None]:
-    return put
+            yield _RestoreItem(f"{folder}/{name}", to.read(name), content, partial(lambda put, _: put, put))

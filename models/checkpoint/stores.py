@@ -23,8 +23,6 @@ from models.checkpoint.manifest import ALIASES_FILE, MANIFEST_FILE, is_name, is_
 from models.errors import RegistryError
 
 _CHUNK_BYTES = 1 << 20
-_MAX_DEPTH = 3
-"""Of what is listed in a local folder: manifests lie so deep."""
 
 
 class StoreTimeouts(NamedTuple):
@@ -173,20 +171,27 @@ class FolderStore(LockedStore):
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        found, pending = [], [folder]
+        while pending:
+            place = pending.pop()
+            try:
+                with os.scandir(self._root / place) as scanned:
+                    items = [(f"{place}/{item.name}" if place else item.name, item) for item in scanned]
+            except (FileNotFoundError, NotADirectoryError):
+                self._check_root()
+                continue
+            except OSError as error:
                 raise RegistryError(f"cannot read {error.filename}: {error.strerror}") from None
-            self._check_root()
-
-        found = []
-        for parent, folders, names in os.walk(self._root / folder, onerror=refuse, followlinks=True):
-            place = Path(parent).relative_to(self._root)
-            found += [ObjectEntry((place / name).as_posix(), -1, "", math.inf) for name in names]
-            if len(place.parts) == _MAX_DEPTH:
-                folders.clear()
-            elif not place.parts:
-                folders[:] = filter(is_name, folders)
-        return found
+            if place.count("/") == 1:  # of each version it matters only whether its manifest is there
+                manifests = (f"{key}/{MANIFEST_FILE}" for key, item in items if is_version_number(item.name))
+                found += [key for key in manifests if os.path.exists(f"{self._root}/{key}")]  # noqa: PTH110 - often
+                continue
+            for key, item in items:
+                if not item.is_dir():
+                    found.append(key)
+                elif is_name(item.name) if not place else item.name == "versions":
+                    pending.append(key)
+        return [ObjectEntry(key, -1, "", math.inf) for key in found]
 
     @override
     def read(self, key: str) -> TaggedContent | None:

@@ -392,11 +392,6 @@ class CompletionSearch:
         """Return the completions found so far."""
         return self._findings.result(self._settings.limit, self._partial_words())
 
-    @property
-    def words(self) -> dict[str, float]:
-        """All words found, or where each token is one the best, with the mass of each."""
-        return {word.decode(): mass for word, mass in self._findings.words.items()}
-
     def mass_of(self, word: str) -> float:
         """Return the probability found for a word as continuation of the text; 0 if it was not found."""
         spelled = word.encode("utf-8", "surrogatepass")

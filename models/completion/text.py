@@ -37,9 +37,8 @@ class LetterTable:
         self.texts = texts
         self.lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         letters = np.array(texts, dtype=f"U{MAX_LETTERS}").view(np.uint32)
-        self._letters = np.ascontiguousarray(
-            letters.reshape(-1, MAX_LETTERS).T
-        )  # [L, N], 0 past a token's end
+        # [L, N], 0 past a token's end
+        self._letters = np.ascontiguousarray(letters.reshape(-1, MAX_LETTERS).T)
 
     def distances(self, word: str, edits: int) -> npt.NDArray[np.int8]:
         """Compute edit distances between each prefix of a word and each prefix of each token.

@@ -17,7 +17,6 @@ from numba import types
 from models.arrays import FloatArray, TokenIds
 from models.decoding.rules import (
     BannedSequences,
-    Float64s,
     Int32s,
     Int64s,
     KernelRows,
@@ -120,10 +119,6 @@ class SequenceBatch:
         """Arrays for the choice of the next token, as compiled decoding takes them."""
         table, banned = self.table, self._banned()
         return KernelRows(table.numbers, *table.bias, *banned, *table.prompt_ids, self.history, self.lengths)
-
-    def uniform_numbers(self) -> Float64s:
-        """The number in [0, 1) that each row's next token is drawn by [R]."""
-        return uniform_numbers(self.seeds, self.lengths)
 
     def last(self, row: int, count: int) -> tuple[list[int], list[float]]:
         """The last tokens that were generated of a row, and the model's own log-probabilities of them."""

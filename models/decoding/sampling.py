@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numba import types
 
 from models.arrays import FloatArray, TokenIds, to_numpy
-from models.decoding.batch import SequenceBatch
+from models.decoding.batch import SequenceBatch, uniform_numbers
 from models.decoding.rules import (
     END_AFTER,
     FREQUENCY,
@@ -287,7 +287,7 @@ def sample_by_blocks(model: BlockSampler[Any], state: Any, batch: SequenceBatch)
         sums.highest,
         scales,
         endless,
-        batch.uniform_numbers(),
+        uniform_numbers(batch.seeds, batch.lengths),
         blocks,
         targets,
     )
@@ -407,14 +407,16 @@ def choose_next_tokens(
     if not len(rest):
         return TokenChoices(chosen, _NO_ROWS, _NO_LOG_PROBS)
     log_probs, part = to_numpy(model.next_log_probs(state.select(rest))), batch.select(rest)
-    _scatter(chosen, rest, choose_tokens(log_probs, part.rows(), part.uniform_numbers()))
+    _scatter(chosen, rest, choose_tokens(log_probs, part.rows(), uniform_numbers(part.seeds, part.lengths)))
     return TokenChoices(chosen, rest, log_probs)
 
 
 def _choose_from_distributions(model: LanguageModel[Any], state: Any, batch: SequenceBatch) -> TokenChoices:
     log_probs = to_numpy(model.next_log_probs(state))
     return TokenChoices(
-        choose_tokens(log_probs, batch.rows(), batch.uniform_numbers()), np.arange(len(batch)), log_probs
+        choose_tokens(log_probs, batch.rows(), uniform_numbers(batch.seeds, batch.lengths)),
+        np.arange(len(batch)),
+        log_probs,
     )
 
 

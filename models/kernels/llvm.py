@@ -85,11 +85,6 @@ def call_llvm(builder: Any, function: str, *arguments: Any) -> Any:
 _SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 
 
-def _has_amx() -> bool:
-    features = llvmlite.binding.get_host_cpu_features()
-    return bool(features.get("amx-tile") and features.get("amx-int8"))
-
-
 def _request_amx() -> bool:
     """Request the permission to use tiles, which Linux requires; return whether it was granted."""
     if not (HAS_AMX and platform.system() == "Linux"):
@@ -98,7 +93,8 @@ def _request_amx() -> bool:
     return error_code == 0
 
 
-HAS_AMX = _has_amx()
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+HAS_AMX = bool(_FEATURES.get("amx-tile") and _FEATURES.get("amx-int8"))
 """Whether the processor has AMX tiles, so that kernels with them can be compiled."""
 
 USE_AMX = _request_amx()

@@ -1,10 +1,11 @@
-"""Run slices of rows in threads, for kernels that release the interpreter lock.
+"""Run parts of a work in threads, for kernels that release the interpreter lock.
 
-The caller passes the number of threads, so torch is not needed.
+No thread waits for another, as torch's own threads do.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from models.arrays import TokenIds
 
+P = TypeVar("P")
 T = TypeVar("T")
 MIN_TOKENS_PER_THREAD = 4096
 """Tokens at least for which a thread pays."""
@@ -35,8 +37,19 @@ def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) ->
 
 def run_slices(work: Callable[[slice], T], cuts: Sequence[int]) -> list[T]:
     """Call `work` for each segment between two cuts, one a thread; return the results in order."""
-    segments = [slice(begin, end) for begin, end in pairwise(cuts)]
-    if len(segments) == 1:
-        return [work(segments[0])]
-    with ThreadPoolExecutor(len(segments)) as pool:
-        return list(pool.map(work, segments))
+    return run_parts(work, [slice(begin, end) for begin, end in pairwise(cuts)])
+
+
+def run_parts(work: Callable[[P], T], parts: Sequence[P]) -> list[T]:
+    """Call `work` for all parts, each in a thread, the first in the caller's; return the results in order."""
+    futures = [_pool(len(parts)).submit(work, part) for part in parts[1:]]
+    try:
+        first = work(parts[0])
+    finally:
+        wait(futures)
+    return [first, *(future.result() for future in futures)]
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="rows")

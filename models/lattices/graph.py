@@ -8,7 +8,7 @@ A node's level is the number of arcs on the longest path to it: nodes of a level
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from typing import Self
 
@@ -126,7 +126,7 @@ class PathWeights:
     unk: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, weight in self.as_mapping().items():
+        for name, weight in asdict(self).items():
             if not abs(weight) <= MAX_WEIGHT:
                 raise InvalidInputError(
                     f"weights.{name} is {weight}; it must be from {-MAX_WEIGHT:g} to {MAX_WEIGHT:g}",
@@ -148,10 +148,6 @@ class PathWeights:
                 parameter=f"weights.{unknown}",
             )
         return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **given})
-
-    def as_mapping(self) -> dict[str, float]:
-        """Weights by feature."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, eq=False, slots=True)

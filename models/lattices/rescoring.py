@@ -252,9 +252,8 @@ class _SuffixGraph:
         self._last = rescored.num_tokens - 1
         self._step_edges, self._step_nexts = GrowableArray(np.int64), GrowableArray(np.int64)
         silent = np.flatnonzero(self.labels == NO_WORD)
-        self._is_silent = np.zeros(
-            rescored.num_tokens, dtype=np.bool_
-        )  # whether a way without a word leads there
+        # whether a way without a word leads there
+        self._is_silent = np.zeros(rescored.num_tokens, dtype=np.bool_)
         self._is_silent[np.searchsorted(self.tokens.offsets, silent, side="right") - 1] = True
 
     def sentence_end(self) -> _Suffix:

@@ -101,17 +101,6 @@ def word_log_probs(
     return scores[indices]
 
 
-def advance_words(
-    model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
-) -> Any:
-    """The states [P] after words, each after a row of a state; see `word_log_probs`."""
-    before = state.select(rows)
-    lengths = spelling.lengths[labels]
-    if not lengths.any():
-        return before
-    return prefill_sequences(model, before, spelling.tokens[labels, : lengths.max()], lengths)
-
-
 NO_STATE = -1
 """The row of tokens that go no further."""
 
@@ -135,7 +124,11 @@ class ActiveStates:
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
-        return advance_words(self._model, self._pool, rows, labels, self._spelling), indices
+        before, lengths = self._pool.select(rows), self._spelling.lengths[labels]
+        if not lengths.any():
+            return before, indices
+        tokens = self._spelling.tokens[labels, : lengths.max()]
+        return prefill_sequences(self._model, before, tokens, lengths), indices
 
     def add(self, state: Any, rows: Indices) -> None:
         """Take states of new tokens in; −1 is the row of tokens that go no further."""
@@ -384,14 +377,13 @@ def pass_tokens(
         Nodes and arcs as `joined` numbers them.
     """
     walk = _TokenPassing(model, joined, spelling, search)
-    walk.begin()
     for level in range(1, joined.num_levels):
         walk.advance_level(level)
     return walk.tokens.graph()
 
 
 class _TokenPassing:
-    """A walk through lattices, level by level."""
+    """A walk through lattices, level by level, with a token on each start to begin with."""
 
     def __init__(
         self,
@@ -406,17 +398,12 @@ class _TokenPassing:
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.num_levels
         self.tokens = TokenTable(joined.num_nodes, num_words=num_words)
         self._live = np.zeros(0, dtype=np.int64)  # tokens that have arcs still to go
-        self._begins = np.zeros(
-            len(joined.sources), dtype=np.int64
-        )  # of each arc, its first index in these two
+        # of each arc, its first index in these two
+        self._begins = np.zeros(len(joined.sources), dtype=np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
-
-    def begin(self) -> None:
-        """Put a token on each start."""
-        starts = self._joined.starts
-        self.tokens.add_starts(starts)
-        self._score_outgoing(0, self._states.initial, np.zeros(len(starts), dtype=np.int64))
+        self.tokens.add_starts(joined.starts)
+        self._score_outgoing(0, self._states.initial, np.zeros(len(joined.starts), dtype=np.int64))
 
     def advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at the nodes of a level, then score the next words."""

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from models.errors import InvalidInputError
 from models.neural.config import cutoffs_problem
-from models.neural.softmax import OutputLayer
+from models.neural.softmax import INITIAL_RANGE, OutputLayer
 from models.vocabulary import BOS
 
 WIDTH_DIVISOR = 4
@@ -44,7 +44,9 @@ class ClusteredEmbedding(nn.Module):
         InvalidInputError: the cutoffs do not rise from 3 to below the vocabulary's size.
     """
 
-    def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int], initial_range: float) -> None:
+    def __init__(
+        self, vocab_size: int, width: int, *, cutoffs: Sequence[int], initial_range: float = INITIAL_RANGE
+    ) -> None:
         super().__init__()
         problem = cutoffs_problem(cutoffs, vocab_size=vocab_size)
         if problem is not None:
@@ -128,16 +130,17 @@ class AdaptiveSoftmax(OutputLayer):
         initial_range: of the values of cluster vectors.
     """
 
-    def __init__(self, width: int, vectors: ClusteredEmbedding, *, initial_range: float) -> None:
+    def __init__(
+        self, width: int, vectors: ClusteredEmbedding, *, initial_range: float = INITIAL_RANGE
+    ) -> None:
         super().__init__()
         self.vectors = vectors
         tails = len(vectors) - 1
         self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-initial_range, initial_range))
         sizes = [len(table) for table in vectors.tables]
         self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
-        never_predicted = torch.zeros(
-            sizes[0] + tails, device="cpu"
-        )  # on the CPU even if the model is on `meta`
+        # on the CPU even if the model is on `meta`
+        never_predicted = torch.zeros(sizes[0] + tails, device="cpu")
         never_predicted[0] = -math.inf  # the rank of <s>
         self.register_buffer("never_predicted", never_predicted, persistent=False)  # added to the head's bias
         self.never_predicted: Tensor

@@ -50,35 +50,18 @@ class AdditiveScores(nn.Module):
 
 
 class MultiplicativeScores(nn.Module):
-    """q · W k (Luong et al. 2015, "general").
+    """W q · U k / √size (Vaswani et al. 2017), or q · W k (Luong et al. 2015, "general").
 
     Args:
         width: H.
+        size: of the vectors that are multiplied; None for the second formula, which has neither U nor the root.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, size: int | None) -> None:
         super().__init__()
-        self.queries = nn.Linear(width, width, bias=False)
-
-    def forward(self, outputs: Tensor, seen: Tensor) -> Tensor:
-        """Scores [B, T, M + T]."""
-        queries: Tensor = self.queries(outputs)
-        return queries.transpose(0, 1) @ seen.permute(1, 2, 0)
-
-
-class ScaledScores(nn.Module):
-    """W q · U k / √size (Vaswani et al. 2017).
-
-    Args:
-        width: H.
-        size: of the vectors that are multiplied.
-    """
-
-    def __init__(self, width: int, size: int) -> None:
-        super().__init__()
-        self.queries = nn.Linear(width, size, bias=False)
-        self.keys = nn.Linear(width, size, bias=False)
-        self.scale = 1 / math.sqrt(size)
+        self.queries = nn.Linear(width, size or width, bias=False)
+        self.keys = nn.Linear(width, size, bias=False) if size else nn.Identity()
+        self.scale = 1 / math.sqrt(size) if size else 1.0
 
     def forward(self, outputs: Tensor, seen: Tensor) -> Tensor:
         """Scores [B, T, M + T]."""
@@ -138,9 +121,8 @@ class AttentionBody(Body):
     def _visible(self, times: int, filled: Tensor) -> Tensor:
         """Visibility mask [B, T, n - 1 + T]: each of T outputs sees itself and earlier ones in the window."""
         columns = torch.arange(self.before + times, device=filled.device)
-        distances = (
-            self.before + torch.arange(times, device=filled.device)[:, None] - columns
-        )  # [T, n - 1 + T]
+        # of each output from each column: [T, n - 1 + T]
+        distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns
         is_filled = columns >= self.before - filled[0]  # [B, n - 1 + T]
         return ((distances >= 0) & (distances <= self.before)) & is_filled[:, None]
 
@@ -148,6 +130,4 @@ class AttentionBody(Body):
 def _make_scores(config: NetworkConfig, width: int) -> nn.Module:
     if config.attention == "additive":
         return AdditiveScores(width, config.attention_size)
-    if config.attention == "multiplicative":
-        return MultiplicativeScores(width)
-    return ScaledScores(width, config.attention_size)
+    return MultiplicativeScores(width, config.attention_size if config.attention == "scaled" else None)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from typing_extensions import override
 
-from models.neural.config import ActivationName, NetworkConfig
+from models.neural.config import NetworkConfig
 
 Hidden: TypeAlias = tuple[Tensor, ...]
 """A network's state between tokens: tensors [·, B, ·]. The first is the body's output at the last token,
@@ -150,28 +151,50 @@ SINGLE_LAYER_ARGS = (True, 1, 0.0, True, False, False)
 """Arguments of torch's functions for one layer: biases, layers, dropout, train, bidirectional, batch first."""
 
 
-class TorchCell(Cell, ABC):
-    """A recurrent layer around one of `nn.RNN`, `nn.LSTM` and `nn.GRU`.
+_TORCH_FUNCTIONS: dict[str, tuple[Any, Any]] = {
+    "LSTM": (torch.lstm, torch.lstm_cell),
+    "GRU": (torch.gru, torch.gru_cell),
+    "RNN_TANH": (torch.rnn_tanh, torch.rnn_tanh_cell),
+    "RNN_RELU": (torch.rnn_relu, torch.rnn_relu_cell),
+}
+"""Torch's functions for a layer and for a single step, by the `mode` of a module."""
+
+
+class TorchCell(Cell):
+    """A recurrent layer around one of `nn.RNN`, `nn.GRU` and `nn.LSTM`, of G gates of H outputs that read I inputs.
+
+    elman  h ← f(W x + U h + b). Carries (h,).
+    gru    r, z = σ(W x + U h + b), n = tanh(W x + b + r (U h + b')); h ← (1 − z) n + z h. Carries (h,). Order of the
+           gates: r, z, n.
+    lstm   i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b); c ← f c + i g, h ← o tanh(c). Carries (h, c). Order
+           of the gates: i, f, g, o.
 
     Args:
-        kernel: of one layer; G gates of H outputs that read I inputs.
-        weight_drop: share of the hidden-to-hidden weights that is dropped in training.
-        orthogonal: whether each gate's hidden-to-hidden matrix starts orthogonal (Saxe et al. 2014).
+        config: which of them, H, f, what the forget gates of an LSTM start with, the share of U that is dropped in
+            training, and whether each gate's part of U starts orthogonal (Saxe et al. 2014).
+        input_size: I.
     """
 
-    def __init__(self, kernel: nn.RNNBase, *, weight_drop: float, orthogonal: bool) -> None:
+    def __init__(self, config: NetworkConfig, input_size: int) -> None:
         super().__init__()
-        self.kernel = kernel
-        self.weight_drop = weight_drop
-        if orthogonal:
+        size = config.hidden_size
+        self.kernel: nn.RNNBase
+        if config.cell == "lstm":
+            self.kernel = nn.LSTM(input_size, size)
+        elif config.cell == "gru":
+            self.kernel = nn.GRU(input_size, size)
+        else:
+            self.kernel = nn.RNN(input_size, size, nonlinearity=config.activation)
+        self.parts = 2 if config.cell == "lstm" else 1
+        self.weight_drop = config.weight_drop
+        if config.orthogonal:
             with torch.no_grad():
-                for gate in self.weights()[1].chunk(self.weights()[1].shape[0] // kernel.hidden_size):
+                for gate in self.weights()[1].chunk(len(self.weights()[1]) // size):
                     nn.init.orthogonal_(gate)
-
-    @property
-    def drops(self) -> bool:
-        """Return whether weights are dropped in the present mode."""
-        return self.training and self.weight_drop > 0
+        if config.cell == "lstm":
+            for bias in self.weights()[2:]:
+                nn.init.zeros_(bias)
+            nn.init.constant_(self.weights()[2][size : 2 * size], config.forget_bias)
 
     def weights(self) -> list[Tensor]:
         """Weights of the inputs [G H, I] and of the last outputs [G H, H], and two biases [G H]."""
@@ -187,119 +210,24 @@ class TorchCell(Cell, ABC):
         parts = torch.split(piece, [weight.numel() for weight in weights])
         return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
 
-
-class Elman(TorchCell):
-    """h ← f(W x + U h + b).
-
-    Carries (h,).
-
-    Args:
-        input_size: I.
-        hidden_size: H.
-        activation: f.
-        weight_drop: share of U that is dropped in training.
-        orthogonal: whether U starts orthogonal.
-    """
-
-    parts = 1
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *,
-        activation: ActivationName,
-        weight_drop: float,
-        orthogonal: bool,
-    ) -> None:
-        kernel = nn.RNN(input_size, hidden_size, nonlinearity=activation)
-        super().__init__(kernel, weight_drop=weight_drop, orthogonal=orthogonal)
-        self.with_tanh = activation == "tanh"
-
+    @override
     def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
-        """Read T inputs a row: [T, B, I] to [T, B, H]."""
-        before = carried[0][None]
-        if self.drops:
-            compute = torch.rnn_tanh if self.with_tanh else torch.rnn_relu
-            outputs, h = compute(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
+        before = tuple(part[None] for part in carried)
+        hidden = before if self.parts > 1 else before[0]
+        if self.training and self.weight_drop > 0:
+            read, _ = _TORCH_FUNCTIONS[self.kernel.mode]
+            outputs, *after = read(inputs, hidden, self.dropped_weights(), *SINGLE_LAYER_ARGS)
         else:
-            outputs, h = self.kernel(inputs, before)
-        return outputs, (h[0],)
+            outputs, after = self.kernel(inputs, hidden)
+            after = after if self.parts > 1 else [after]
+        return outputs, tuple(part[0] for part in after)
 
+    @override
     def step(self, inputs: Tensor, carried: CellState) -> CellState:
-        """Read one input a row, [B, I]."""
-        compute = torch.rnn_tanh_cell if self.with_tanh else torch.rnn_relu_cell
-        return (compute(inputs, carried[0], *self.weights()),)
-
-
-class GRU(TorchCell):
-    """r, z = σ(W x + U h + b), n = tanh(W x + b + r (U h + b')); h ← (1 − z) n + z h.
-
-    Carries (h,). Order of the gates: r, z, n.
-
-    Args:
-        input_size: I.
-        hidden_size: H.
-        weight_drop: share of U that is dropped in training.
-        orthogonal: whether each gate's part of U starts orthogonal.
-    """
-
-    parts = 1
-
-    def __init__(self, input_size: int, hidden_size: int, *, weight_drop: float, orthogonal: bool) -> None:
-        super().__init__(nn.GRU(input_size, hidden_size), weight_drop=weight_drop, orthogonal=orthogonal)
-
-    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
-        """Read T inputs a row: [T, B, I] to [T, B, H]."""
-        before = carried[0][None]
-        if self.drops:
-            outputs, h = torch.gru(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
-        else:
-            outputs, h = self.kernel(inputs, before)
-        return outputs, (h[0],)
-
-    def step(self, inputs: Tensor, carried: CellState) -> CellState:
-        """Read one input a row, [B, I]."""
-        return (torch.gru_cell(inputs, carried[0], *self.weights()),)
-
-
-class LSTM(TorchCell):
-    """i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b); c ← f c + i g, h ← o tanh(c).
-
-    Carries (h, c). Order of the gates: i, f, g, o.
-
-    Args:
-        input_size: I.
-        hidden_size: H.
-        forget_bias: what the forget gates start with.
-        weight_drop: share of U that is dropped in training.
-        orthogonal: whether each gate's part of U starts orthogonal.
-    """
-
-    parts = 2
-
-    def __init__(
-        self, input_size: int, hidden_size: int, *, forget_bias: float, weight_drop: float, orthogonal: bool
-    ) -> None:
-        kernel = nn.LSTM(input_size, hidden_size)
-        super().__init__(kernel, weight_drop=weight_drop, orthogonal=orthogonal)
-        for bias in self.weights()[2:]:
-            nn.init.zeros_(bias)
-        nn.init.constant_(self.weights()[2][hidden_size : 2 * hidden_size], forget_bias)
-
-    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
-        """Read T inputs a row: [T, B, I] to [T, B, H]."""
-        before = [part[None] for part in carried]
-        if self.drops:
-            outputs, h, c = torch.lstm(inputs, before, self.dropped_weights(), *SINGLE_LAYER_ARGS)
-        else:
-            outputs, (h, c) = self.kernel(inputs, (before[0], before[1]))
-        return outputs, (h[0], c[0])
-
-    def step(self, inputs: Tensor, carried: CellState) -> CellState:
-        """Read one input a row, [B, I]."""
-        h, c = torch.lstm_cell(inputs, list(carried), *self.weights())
-        return h, c
+        _, advance = _TORCH_FUNCTIONS[self.kernel.mode]
+        if self.parts > 1:
+            return cast("CellState", advance(inputs, carried, *self.weights()))
+        return (advance(inputs, carried[0], *self.weights()),)
 
 
 def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
@@ -382,16 +310,6 @@ class MinGRU(Cell):
 
 def make_cell(config: NetworkConfig, input_size: int) -> Cell:
     """A layer of the configured kind that reads vectors of a size."""
-    size = config.hidden_size
     if config.cell == "mingru":
-        return MinGRU(input_size, size)
-    weight_drop, orthogonal = config.weight_drop, config.orthogonal
-    if config.cell == "elman":
-        return Elman(
-            input_size, size, activation=config.activation, weight_drop=weight_drop, orthogonal=orthogonal
-        )
-    if config.cell == "gru":
-        return GRU(input_size, size, weight_drop=weight_drop, orthogonal=orthogonal)
-    return LSTM(
-        input_size, size, forget_bias=config.forget_bias, weight_drop=weight_drop, orthogonal=orthogonal
-    )
+        return MinGRU(input_size, config.hidden_size)
+    return TorchCell(config, input_size)

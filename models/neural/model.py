@@ -3,34 +3,37 @@
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
-from typing import Generic
 
 import numpy as np
 import torch
-from torch import Tensor
 from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError
-from models.language_model import BlockSums, ReadResult, S, Want
-from models.neural.config import NetworkConfig
+from models.language_model import BlockSums, ReadResult, Want
 from models.neural.constants import MAX_GRAPH_ROWS
 from models.neural.cuda_graphs import CudaGraphSteps, capture_on_cuda
 from models.neural.int8.network import Int8Network
+from models.neural.int8.output import run_row_slices
 from models.neural.network import Network, read_network, resolve_device, write_network
 from models.neural.sequences import Int8Reader, TorchReader, advance_one, read_batch, score_choices_after
-from models.neural.state import Int8State, NeuralState
-from models.neural.threads import run_row_slices
+from models.neural.state import NeuralState
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import BOS, Vocabulary
 
 
-class NetworkModel(ABC, Generic[S]):
+class NetworkModel(ABC):
     """A network and the vocabulary that it predicts.
 
     Args:
         network: of which shape and number of parameters are stored.
         vocabulary: the tokens that ids stand for.
+
+    Attributes:
+        config: the network's shape; the name of its cell is the family's.
+        num_parameters: numbers learnt; a matrix shared by embedding and output counts once.
+        self_normalised: whether logits were trained to approximate log-probabilities.
+        feature_size: width of the output layer's input, E.
 
     Raises:
         InvalidInputError: network and vocabulary differ in size.
@@ -44,45 +47,23 @@ class NetworkModel(ABC, Generic[S]):
                 f"the network predicts {network.vocab_size} tokens, the vocabulary has {len(vocabulary)}",
                 parameter="vocabulary",
             )
-        self._config = network.config
-        self._num_parameters = sum(parameter.numel() for parameter in network.parameters())
-        self._vocabulary = vocabulary
-
-    @property
-    def family(self) -> str:
-        """The name of the network's cell."""
-        return self._config.cell
-
-    @property
-    def config(self) -> NetworkConfig:
-        """The network's shape."""
-        return self._config
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens that ids stand for."""
-        return self._vocabulary
-
-    @property
-    def num_parameters(self) -> int:
-        """Numbers learnt; a matrix shared by embedding and output counts once."""
-        return self._num_parameters
-
-    @property
-    def self_normalised(self) -> bool:
-        """Return whether logits were trained to approximate log-probabilities."""
-        return self._config.self_normalised
+        self.config = network.config
+        self.family: str = network.config.cell
+        self.num_parameters = sum(parameter.numel() for parameter in network.parameters())
+        self.vocabulary = vocabulary
+        self.self_normalised = network.config.self_normalised
+        self.feature_size = network.feature_size
 
     @abstractmethod
     def memory(self) -> ModelBytes:
         """The memory of the network's weights."""
 
     @abstractmethod
-    def empty_state(self, batch: int) -> S:
+    def empty_state(self, batch: int) -> NeuralState:
         """The state after nothing."""
 
     @abstractmethod
-    def advance(self, state: S, tokens: TokenIds) -> S:
+    def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
         """Consume one token per row.
 
         Args:
@@ -94,20 +75,20 @@ class NetworkModel(ABC, Generic[S]):
         """
 
     @abstractmethod
-    def read(self, state: S, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         """Read whole sequences; see `SequenceReader`."""
 
-    def initial_state(self, batch: int) -> S:
+    def initial_state(self, batch: int) -> NeuralState:
         """The state after `<s>`."""
         return self._start if batch == 1 else self._start.select(np.zeros(batch, dtype=np.int64))
 
     @cached_property
-    def _start(self) -> S:
+    def _start(self) -> NeuralState:
         """One row after `<s>`, computed once, as nearly every request begins there."""
         return self.advance(self.empty_state(1), np.array([BOS]))
 
 
-class NeuralModel(NetworkModel[NeuralState]):
+class NeuralModel(NetworkModel):
     """A neural language model for inference.
 
     Computes in single precision: scores computed in different ways (step by step or at once, alone or in
@@ -135,7 +116,7 @@ class NeuralModel(NetworkModel[NeuralState]):
         self.weight_cache = weight_cache
         self._device = resolve_device(device)
         self._network = network.to(self._device).eval()
-        recordable = self._device.type == "cuda" and self._config.attention == "none"
+        recordable = self._device.type == "cuda" and self.config.attention == "none"
         self._recorded = CudaGraphSteps(self._network, capture_on_cuda) if recordable else None
         self._is_mapped = False
 
@@ -161,7 +142,7 @@ class NeuralModel(NetworkModel[NeuralState]):
     @override
     @torch.inference_mode()
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        ids = self._ids(tokens)
+        ids = torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
         if self._recorded is not None and 0 < len(ids) <= MAX_GRAPH_ROWS:
             with torch.cuda.device(self._device):
                 return NeuralState(self._recorded.step(ids, state.hidden))
@@ -173,7 +154,7 @@ class NeuralModel(NetworkModel[NeuralState]):
 
         NumPy on a CPU, a torch tensor on a CUDA device.
         """
-        log_probs = self._network.log_probs(state.top)
+        log_probs = self._network.output.log_probs(self._network.features(state.top))
         return log_probs if log_probs.is_cuda else log_probs.numpy()
 
     @override
@@ -185,11 +166,6 @@ class NeuralModel(NetworkModel[NeuralState]):
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
         return score_choices_after(self._network, state.top, rows, tokens)
-
-    @property
-    def feature_size(self) -> int:
-        """Width of the output layer's input, E."""
-        return self._network.feature_size
 
     @torch.inference_mode()
     def features(self, state: NeuralState) -> Array:
@@ -227,11 +203,8 @@ class NeuralModel(NetworkModel[NeuralState]):
         model._is_mapped = True
         return model
 
-    def _ids(self, tokens: TokenIds) -> Tensor:
-        return torch.as_tensor(tokens, dtype=torch.int64, device=self._device)
 
-
-class Int8Model(NetworkModel[Int8State]):
+class Int8Model(NetworkModel):
     """A neural language model with weights and activations of eight bits, on a CPU.
 
     Weights have a scale per row, activations one per row of the batch, and integers are summed
@@ -259,26 +232,26 @@ class Int8Model(NetworkModel[Int8State]):
         return array_bytes(self._network.weights)
 
     @override
-    def empty_state(self, batch: int) -> Int8State:
-        return Int8State(self._network.start).select(np.zeros(batch, dtype=np.int64))
+    def empty_state(self, batch: int) -> NeuralState:
+        return NeuralState(self._network.start).select(np.zeros(batch, dtype=np.int64))
 
     @override
-    def advance(self, state: Int8State, tokens: TokenIds) -> Int8State:
+    def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
         ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels do not check it
-        results: dict[int, Int8State] = {}
+        results: dict[int, NeuralState] = {}
 
         def work(part: slice) -> None:
-            results[part.start] = Int8State(self._network.step(ids[part], state.select(part).hidden))
+            results[part.start] = NeuralState(self._network.step(ids[part], state.select(part).hidden))
 
         run_row_slices(work, len(state))
         first, *rest = (results[start] for start in sorted(results))
         return first.concatenate(rest) if rest else first
 
-    def next_log_probs(self, state: Int8State) -> FloatArray:
+    def next_log_probs(self, state: NeuralState) -> FloatArray:
         """Natural-log probabilities [B, V] of the token that follows each row."""
         return self._network.output.log_probs(self._network.features_of(state.top))
 
-    def block_sums(self, state: Int8State, temperatures: FloatArray) -> BlockSums:
+    def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
         """Sums for sampling the next token of each row; see `BlockSampler`."""
         features = self._network.features_of(state.top)
         return self._network.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
@@ -288,10 +261,10 @@ class Int8Model(NetworkModel[Int8State]):
         return self._network.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
     @override
-    def read(self, state: Int8State, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         return read_batch(Int8Reader(self._network), state, tokens, lengths, want)
 
-    def score_choices(self, state: Int8State, rows: TokenIds, tokens: TokenIds) -> FloatArray:
+    def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
         """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
         top, scores = state.top, np.empty(len(tokens), np.float32)
 
@@ -304,11 +277,6 @@ class Int8Model(NetworkModel[Int8State]):
         run_row_slices(score_part, len(top))
         return scores
 
-    @property
-    def feature_size(self) -> int:
-        """Width of the output layer's input, E."""
-        return self._network.feature_size
-
-    def features(self, state: Int8State) -> FloatArray:
+    def features(self, state: NeuralState) -> FloatArray:
         """The vectors [B, E] that the output layer reads, to predict the next tokens."""
         return self._network.features(state.top)

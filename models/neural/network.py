@@ -27,45 +27,6 @@ from models.neural.softmax import INITIAL_RANGE, Softmax
 TokenEmbedding: TypeAlias = nn.Embedding | ClusteredEmbedding
 
 
-def make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
-    """The configured vectors of tokens that are read; clustered where they are an adaptive softmax's too.
-
-    Raises:
-        InvalidInputError: the cutoffs do not fit the vocabulary.
-    """
-    if config.output == "adaptive" and config.tied:
-        return _make_clustered_embedding(config, vocab_size, config.embedding_size)
-    embedding = nn.Embedding(vocab_size, config.embedding_size)
-    nn.init.uniform_(embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
-    return embedding
-
-
-def make_output_layer(
-    config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
-) -> Softmax | AdaptiveSoftmax:
-    """The configured output layer.
-
-    Args:
-        config: the shape.
-        embedding: from `make_embedding`; its vectors are the output's too if the network is tied.
-        vocab_size: V.
-        width: of the layer's input; the embedding's if the network is tied.
-
-    Raises:
-        InvalidInputError: the cutoffs do not fit the vocabulary.
-    """
-    if config.output == "adaptive":
-        tied = isinstance(embedding, ClusteredEmbedding)
-        vectors = embedding if tied else _make_clustered_embedding(config, vocab_size, width)
-        return AdaptiveSoftmax(width, cast("ClusteredEmbedding", vectors), initial_range=INITIAL_RANGE)
-    matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
-    return Softmax(width, vocab_size, shared=matrix)
-
-
-def _make_clustered_embedding(config: NetworkConfig, vocab_size: int, width: int) -> ClusteredEmbedding:
-    return ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs, initial_range=INITIAL_RANGE)
-
-
 class Network(nn.Module):
     """A neural language model's parameters and forward computation.
 
@@ -81,7 +42,7 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
         self.vocab_size = vocab_size
-        self.embedding = make_embedding(config, vocab_size)
+        self.embedding = _make_embedding(config, vocab_size)
         self.input_dropout = Dropout(config.of_inputs, variational=config.variational)
         self.body: Body = FeedForward(config) if config.cell == "feed-forward" else Recurrent(config)
         if config.attention != "none":
@@ -91,7 +52,7 @@ class Network(nn.Module):
         self.feature_size = width
         narrowed = self.body.width != width
         self.projection = nn.Linear(self.body.width, width) if narrowed else nn.Identity()
-        self.output = make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
+        self.output = _make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
 
     def tie(self) -> None:
         """Share the embedding's matrix with the output layer again, after the embedding was replaced."""
@@ -139,29 +100,35 @@ class Network(nn.Module):
         narrowed: Tensor = self.projection(self.output_dropout(outputs))
         return narrowed
 
-    def log_probs(self, outputs: Tensor) -> Tensor:
-        """Natural-log probabilities [N, V] of the next token after outputs [N, W]."""
-        return self.output.log_probs(self.features(outputs))
 
-    def target_logits(self, outputs: Tensor, ids: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""
-        return self.output.target_logits(self.features(outputs), ids)
+def _make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
+    """The vectors of tokens that are read; clustered where they are an adaptive softmax's too."""
+    if config.output == "adaptive" and config.tied:
+        return ClusteredEmbedding(vocab_size, config.embedding_size, cutoffs=config.cutoffs)
+    embedding = nn.Embedding(vocab_size, config.embedding_size)
+    nn.init.uniform_(embedding.weight, -INITIAL_RANGE, INITIAL_RANGE)
+    return embedding
 
-    def choice_log_probs(self, outputs: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [C] of ids [C] after outputs [N, W], by number in `rows` [C], never falling."""
-        return self.output.choice_log_probs(self.features(outputs), rows, ids)
 
-    def target_log_probs(self, outputs: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [N] of given next tokens, ids [N], after outputs [N, W]."""
-        return self.output.target_log_probs(self.features(outputs), ids)
+def _make_output_layer(
+    config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
+) -> Softmax | AdaptiveSoftmax:
+    """The output layer, which reads vectors of a width and has the embedding's if the network is tied."""
+    if config.output == "softmax":
+        matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
+        return Softmax(width, vocab_size, shared=matrix)
+    if not isinstance(embedding, ClusteredEmbedding):
+        embedding = ClusteredEmbedding(vocab_size, width, cutoffs=config.cutoffs)
+    return AdaptiveSoftmax(width, embedding)
 
 
 WEIGHTS_FILE = "model.safetensors"
 _OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent networks
+# of a tied network: shared with the embedding, stored once
 _TIED_TENSORS = (
     "output.weight",
     "output.vectors.",
-)  # of a tied network: shared with the embedding, stored once
+)
 
 
 def write_network(network: Network, directory: Path) -> None:

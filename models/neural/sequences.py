@@ -10,7 +10,7 @@ step of few rows does not repay: there the plain cell is two to five times faste
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
-from models.language_model import ReadResult, S, Want
+from models.kernels.threads import run_parts
+from models.language_model import ReadResult, Want
 from models.neural.cells import Hidden
 from models.neural.constants import (
     GROUP_ROWS,
@@ -33,47 +34,11 @@ from models.neural.constants import (
     SEGMENT_STEPS,
     STEPS_MULTIPLE,
 )
-from models.neural.int8.matrix import Int8Rows, take_rows
-from models.neural.int8.network import Int8Network
+from models.neural.int8.matrix import take_rows
+from models.neural.int8.network import Int8Network, NetworkOutputs
 from models.neural.network import Network
-from models.neural.state import HiddenArrays
-from models.neural.threads import run_parts
+from models.neural.state import HiddenArrays, NeuralState
 from models.vocabulary import EOS
-
-
-class TokenSegment(NamedTuple):
-    """The next tokens of some rows, of which none has ended before.
-
-    Attributes:
-        tokens: ids [T, B]; `</s>` past the end of a row.
-        is_read: which of them are read [T, B].
-        hidden: state of the rows before; it may be written over.
-        exact: whether the state after the tokens is wanted of rows that end in the segment.
-    """
-
-    tokens: TokenIds
-    is_read: Any
-    hidden: tuple[Any, ...]
-    exact: bool
-
-
-class SegmentOutputs(ABC):
-    """Outputs of a network for a segment.
-
-    Args:
-        hidden: state after it; undefined for rows that ended in it, unless the segment is exact.
-    """
-
-    def __init__(self, hidden: tuple[Any, ...]) -> None:
-        self.hidden = hidden
-
-    @abstractmethod
-    def scores(self, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool) -> FloatArray:
-        """Log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
-
-    @abstractmethod
-    def features(self, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        """Inputs of the output layer [N, E] before steps [N] of rows [N]."""
 
 
 class BatchReader(ABC):
@@ -89,15 +54,40 @@ class BatchReader(ABC):
         self.group_rows, self.segment_steps, self.feature_size = group_rows, segment_steps, feature_size
 
     @abstractmethod
-    def read(self, segment: TokenSegment) -> SegmentOutputs:
-        """Read a segment."""
+    def read(
+        self, tokens: TokenIds, is_read: Any, hidden: tuple[Any, ...], *, exact: bool
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Read the next tokens of some rows, of which none has ended before.
+
+        Args:
+            tokens: ids [T, B]; `</s>` past the end of a row.
+            is_read: which of them are read [T, B].
+            hidden: state of the rows before; it may be written over.
+            exact: whether the state after the tokens is wanted of rows that end in the segment.
+
+        Returns:
+            The body's outputs before each token, as the other methods take them; and the state after the segment,
+            undefined for rows that ended in it, unless `exact`.
+        """
+
+    @abstractmethod
+    def scores(
+        self, before: Any, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        """Log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
+
+    @abstractmethod
+    def features(self, before: Any, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        """Inputs of the output layer [N, E] before steps [N] of rows [N]."""
 
     @abstractmethod
     def shares(self, lengths: TokenIds) -> int:
         """Number of threads for sequences of given lengths [B]."""
 
 
-def read_batch(reader: BatchReader, state: S, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
+def read_batch(
+    reader: BatchReader, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want
+) -> ReadResult:
     """Read tokens [B, T], of which row b has lengths[b]; see `SequenceReader.read`."""
     log_probs = np.zeros(tokens.shape if want.scores else (0, 0), dtype=np.float32)
     size = (*tokens.shape, reader.feature_size) if want.features else (0, 0, 0)
@@ -128,7 +118,7 @@ def _length_groups(lengths: TokenIds, num_shares: int, most: int) -> Iterator[To
 
 def _read_group(
     reader: BatchReader,
-    state: Any,
+    state: NeuralState,
     tokens: TokenIds,
     lengths: TokenIds,
     group: TokenIds,
@@ -141,19 +131,18 @@ def _read_group(
         end = min(start + reader.segment_steps, longest)
         rows = group[: np.count_nonzero(lengths > start)]
         is_read = np.arange(start, end)[:, None] < lengths[: len(rows)]
-        ids = np.where(
-            is_read, tokens[rows, start:end].T, EOS
-        )  # entries past a row's length may be invalid ids
+        # entries past a row's length may be invalid ids
+        ids = np.where(is_read, tokens[rows, start:end].T, EOS)
         before = tuple(part[:, : len(rows)] for part in state.hidden)
-        outputs = reader.read(TokenSegment(ids, is_read, before, want.state))
-        for part, changed in zip(state.hidden, outputs.hidden, strict=True):
+        outputs, after = reader.read(ids, is_read, before, exact=want.state)
+        for part, changed in zip(state.hidden, after, strict=True):
             part[:, : len(rows)] = changed
         step, row = np.nonzero(is_read)
         if want.scores:
-            scores = outputs.scores(step, row, ids[step, row], normalised=want.normalised)
+            scores = reader.scores(outputs, step, row, ids[step, row], normalised=want.normalised)
             result.log_probs[rows[row], start + step] = scores
         if want.features:
-            result.features[rows[row], start + step] = outputs.features(step, row)
+            result.features[rows[row], start + step] = reader.features(outputs, step, row)
     if want.state:
         for part, changed in zip(result.state.hidden, state.hidden, strict=True):
             part[:, group] = changed
@@ -173,23 +162,37 @@ class TorchReader(BatchReader):
         self._network = network
 
     @override
-    def read(self, segment: TokenSegment) -> SegmentOutputs:
-        device, steps = segment.hidden[0].device, len(segment.tokens)
-        if steps == 1 and not segment.exact:  # nothing follows the one token
-            return _TorchOutputs(self._network, segment.hidden[0], segment.hidden)
-        if segment.exact:
-            ids = torch.as_tensor(segment.tokens, device=device)
-            outputs, hidden = self._read_exactly(
-                ids, np.count_nonzero(segment.is_read, axis=1), segment.hidden
-            )
+    def read(self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool) -> tuple[Tensor, Hidden]:
+        device, steps = hidden[0].device, len(tokens)
+        if steps == 1 and not exact:  # nothing follows the one token
+            return hidden[0], hidden
+        if exact:
+            ids = torch.as_tensor(tokens, device=device)
+            outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
         else:  # rows that go on have all of the segment's tokens, as only the last one is padded
             padding = -steps % STEPS_MULTIPLE
-            ids = torch.as_tensor(
-                np.pad(segment.tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device
-            )
-            outputs, hidden = advance_many(self._network, ids, segment.hidden)
-        before = torch.cat([segment.hidden[0], outputs[: steps - 1]])
-        return _TorchOutputs(self._network, before, hidden)
+            ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
+            outputs, after = advance_many(self._network, ids, hidden)
+        return torch.cat([hidden[0], outputs[: steps - 1]]), after
+
+    @override
+    def scores(
+        self, before: Tensor, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        network, outputs = self._network, _take(before, steps, rows)
+        given = torch.as_tensor(ids, device=outputs.device)
+        predict = network.output.target_log_probs if normalised else network.output.target_logits
+        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
+        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
+        parts = zip(torch.split(outputs, size), torch.split(given, size), strict=True)
+        scored = [predict(network.features(part), of_part) for part, of_part in parts]
+        scores: FloatArray = torch.cat(scored).cpu().numpy()
+        return scores
+
+    @override
+    def features(self, before: Tensor, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        features: FloatArray = self._network.features(_take(before, steps, rows)).cpu().numpy()
+        return features
 
     @override
     def shares(self, lengths: TokenIds) -> int:
@@ -214,30 +217,8 @@ class TorchReader(BatchReader):
         return outputs, after
 
 
-class _TorchOutputs(SegmentOutputs):
-    def __init__(self, network: Network, before: Tensor, hidden: Hidden) -> None:
-        super().__init__(hidden)
-        self._network, self._before = network, before
-
-    def scores(self, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool) -> FloatArray:
-        network, outputs = self._network, self._taken(steps, rows)
-        given = torch.as_tensor(ids, device=outputs.device)
-        predict = network.target_log_probs if normalised else network.target_logits
-        held = MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_LOGITS
-        size = max(1, held // (network.vocab_size if normalised else outputs.shape[1]))
-        parts = [
-            predict(*part) for part in zip(torch.split(outputs, size), torch.split(given, size), strict=True)
-        ]
-        scores: FloatArray = torch.cat(parts).cpu().numpy()
-        return scores
-
-    def features(self, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        features: FloatArray = self._network.features(self._taken(steps, rows)).cpu().numpy()
-        return features
-
-    def _taken(self, steps: TokenIds, rows: TokenIds) -> Tensor:
-        device = self._before.device
-        return self._before[torch.as_tensor(steps, device=device), torch.as_tensor(rows, device=device)]
+def _take(before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
+    return before[torch.as_tensor(steps, device=before.device), torch.as_tensor(rows, device=before.device)]
 
 
 class Int8Reader(BatchReader):
@@ -252,33 +233,31 @@ class Int8Reader(BatchReader):
         self._network = network
 
     @override
-    def read(self, segment: TokenSegment) -> SegmentOutputs:
-        alive = np.count_nonzero(segment.is_read, axis=1)
-        before, rows, hidden = self._network.read(
-            segment.tokens, alive, tuple(map(np.ascontiguousarray, segment.hidden))
-        )
-        return _Int8Outputs(self._network, before, rows, hidden)
+    def read(
+        self, tokens: TokenIds, is_read: Any, hidden: HiddenArrays, *, exact: bool
+    ) -> tuple[NetworkOutputs, HiddenArrays]:
+        alive = np.count_nonzero(is_read, axis=1)
+        outputs = self._network.read(tokens, alive, tuple(map(np.ascontiguousarray, hidden)))
+        return outputs, outputs.hidden
+
+    @override
+    def scores(
+        self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
+    ) -> FloatArray:
+        taken = take_rows(before.rows, steps * before.before.shape[1] + rows)
+        output = self._network.output
+        score = output.target_log_probs if normalised else output.target_logits
+        return score(self._network.features_of(taken), ids)
+
+    @override
+    def features(self, before: NetworkOutputs, steps: TokenIds, rows: TokenIds) -> FloatArray:
+        return self._network.features(before.before[steps, rows])
 
     @override
     def shares(self, lengths: TokenIds) -> int:
         by_tokens = int(lengths.sum()) // INT8_TOKENS_PER_THREAD
         by_rows = int(np.count_nonzero(lengths)) // INT8_ROWS_PER_THREAD
         return max(1, min(torch.get_num_threads(), by_tokens, by_rows))
-
-
-class _Int8Outputs(SegmentOutputs):
-    def __init__(
-        self, network: Int8Network, before: FloatArray, rows: Int8Rows, hidden: HiddenArrays
-    ) -> None:
-        super().__init__(hidden)
-        self._network, self._before, self._rows = network, before, rows
-
-    def scores(self, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool) -> FloatArray:
-        before = take_rows(self._rows, steps * self._before.shape[1] + rows)
-        return self._network.target_scores(before, ids, normalised=normalised)
-
-    def features(self, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        return self._network.features(self._before[steps, rows])
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
@@ -361,6 +340,7 @@ def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: 
         here, chosen = (
             torch.as_tensor(part, device=outputs.device) for part in (rows[cut] - start, ids[cut])
         )
-        log_probs = network.choice_log_probs(outputs[start : start + size], here, chosen)
+        features = network.features(outputs[start : start + size])
+        log_probs = network.output.choice_log_probs(features, here, chosen)
         scores[cut] = log_probs.cpu().numpy()
     return scores

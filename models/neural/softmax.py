@@ -6,7 +6,6 @@ of a batch.
 
 import math
 from abc import ABC, abstractmethod
-from itertools import pairwise
 
 import numba
 import numpy as np
@@ -16,8 +15,8 @@ from torch.nn import functional
 
 from models.arrays import FloatArray
 from models.kernels.math import exp, greater
+from models.kernels.threads import run_slices
 from models.neural.constants import LOGITS_PER_THREAD
-from models.neural.threads import run_parts
 from models.vocabulary import BOS
 
 _LANES = 64
@@ -35,9 +34,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     values, out = logits.detach().numpy(), sums.numpy()
     shares = max(1, min(torch.get_num_threads(), logits.numel() // LOGITS_PER_THREAD))
     ends = np.linspace(0, len(out), shares + 1).astype(int).tolist()
-    run_parts(
-        lambda rows: _log_sum_exp_rows(values[rows], out[rows]), [slice(*pair) for pair in pairwise(ends)]
-    )
+    run_slices(lambda rows: _log_sum_exp_rows(values[rows], out[rows]), ends)
     return sums
 
 

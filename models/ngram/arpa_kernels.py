@@ -494,25 +494,20 @@ def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
     return offset, value
 
 
-class RowOrder(NamedTuple):
-    """Permutation that sorts rows lexicographically.
+def sort_rows(
+    prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int
+) -> tuple[IntArray | None, int]:
+    """Sort n-grams of one order, given by prefix and last word [n], lexicographically.
 
-    Attributes:
-        order: the rows' numbers in that order [n], int32; None if they are in it already.
-        duplicate: the index in that order of a row that equals the one before; −1 if there is none.
+    Returns:
+        The rows' numbers in that order [n], None if they are in it already; and the index in it of a row that equals
+        the one before, −1 if there is none.
     """
-
-    order: IntArray | None
-    duplicate: int
-
-
-def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> RowOrder:
-    """Sort n-grams of one order, given by prefix and last word [n]."""
     if _first_out_of_order(prefixes, words) == len(words):
-        return RowOrder(None, -1)
+        return None, -1
     by_word = _counting_sort(words, np.arange(len(words), dtype=np.int32), vocab_size)
     order = _counting_sort(prefixes, by_word, num_prefixes)
-    return RowOrder(order, _first_duplicate(prefixes, words, order))
+    return order, _first_duplicate(prefixes, words, order)
 
 
 def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:

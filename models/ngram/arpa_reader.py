@@ -4,25 +4,19 @@ Files of lmplz, SRILM and IRSTLM are read as they are: missing back-offs are 0, 
 missing, `<s>` may have the log-probability 0 or -99 and is never predicted, `<UNK>` is `<unk>`.
 Every other fault is refused with its line number.
 
-Files are read in blocks of whole lines, the next block in a thread while one is parsed. Words that
-ARPA cannot hold (white space, spellings of control tokens) are written with `%` and two hexadecimal
+Words that ARPA cannot hold (white space, spellings of control tokens) are written with `%` and two hexadecimal
 digits for a byte, as in URLs; a comment in the file says so, and the empty word is a lone `%`.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, NamedTuple, NoReturn, Self, cast
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import FormatError
-from models.files import DECOMPRESSION_ERRORS, decompressed
 from models.ngram import arpa_kernels
 from models.ngram.arpa_kernels import (
     IntArray,
@@ -33,202 +27,10 @@ from models.ngram.arpa_kernels import (
     nearest_float,
     sort_rows,
 )
+from models.ngram.arpa_source import ArpaSource, quote_bytes
 from models.ngram.build import MAX_LOG10_BACKOFF, NGrams, NGramWeights
 from models.vocabulary import BOS, CONTROL_TOKENS, EOS, UNK, Vocabulary
 from models.word_kernels import WordTable
-
-BLOCK_BYTES = 1 << 22
-MAX_LINE_BYTES = 1 << 20
-_MAGIC_BYTES = 64
-
-_DAMAGED_HINT = "compress or download it again"
-_FIELD = re.compile(rb"[^ \t\r\n]+")
-_KNOWN_FORMATS = {
-    b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
-    b"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
-    b"blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"Qblmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"<": "it looks like a page of the web; was the download refused?",
-    b"PK\x03\x04": "it is a zip archive; unpack it first",
-    b"BZh": "it is packed with bzip2; unpack it first",
-    b"\xff\xfe": "it is UTF-16; convert it first, for example with iconv -t utf-8",
-    b"\xfe\xff": "it is UTF-16; convert it first, for example with iconv -t utf-8",
-}
-
-
-class ArpaSource:
-    """Reader of a file block by block; use it as a context manager.
-
-    Args:
-        path: the file; how it is packed is seen by its first bytes, not by its name.
-        on_read: told of bytes as they are read from disk.
-
-    Attributes:
-        block: whole lines, each with its end.
-        offset: how far the block has been used up.
-        line: the number of the line at that offset, from 1.
-        cut: whether the file ended within the line after the block.
-
-    Raises:
-        FormatError: the file cannot be read or unpacked; from every method.
-    """
-
-    def __init__(self, path: Path, *, on_read: Callable[[int], None]) -> None:
-        self.path = path
-        self.block: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
-        self.offset = 0
-        self.line = 1
-        self.cut = False
-        self._whole = b""  # the block
-        self._tail = b""  # the beginning of the line after it
-        self._first_bytes = b""
-        self._on_read = on_read
-        self._reported = 0
-        self._stream: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self._file = _HashedFile(self.path)
-        except FileNotFoundError:
-            raise FormatError(self.path, "there is no such file") from None
-        except OSError as error:
-            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
-        self._thread = ThreadPoolExecutor(1)
-        self._next = self._thread.submit(self._next_chunk)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.shutdown()
-        self._file.close()
-
-    @property
-    def sha256(self) -> str:
-        """The hash, in hex, of the file as it lies on disk, once it is read to its end."""
-        return self._file.digest.hexdigest()
-
-    def refill(self) -> bool:
-        """Advance to the next block after the present one is used up; False at the end of the file."""
-        pieces = [self._tail]
-        while chunk := self._read():
-            end = chunk.rfind(b"\n") + 1
-            if end > 0:
-                self._use(b"".join([*pieces, chunk[:end]]), tail=chunk[end:])
-                return True
-            pieces.append(chunk)
-            if sum(map(len, pieces)) > MAX_LINE_BYTES:
-                if self.line == 1:
-                    self.refuse()
-                self.fail(f"the line is longer than {MAX_LINE_BYTES} bytes")
-        rest = b"".join(pieces)
-        self.cut = rest.strip() not in {b"", b"\\end\\"}
-        self._use(b"" if self.cut or not rest else rest + b"\n", tail=b"")
-        return self.offset < len(self.block)
-
-    def read_line(self) -> bytes | None:
-        """Use up one line; it comes without the white space around it. None at the end of the file."""
-        if self.offset == len(self.block) and not self.refill():
-            return None
-        end = self._whole.index(b"\n", self.offset)
-        text = self._whole[self.offset : end].strip()
-        self.offset = end + 1
-        self.line += 1
-        return text
-
-    def field_at(self, offset: int) -> bytes:
-        """Return the field at an offset of the block, up to the next space, tab or line end."""
-        match = _FIELD.match(self._whole, offset)
-        return match.group() if match else b""
-
-    def fields_at(self, offset: int) -> list[bytes]:
-        """The fields of the line that starts at an offset of the block."""
-        return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
-
-    def drain(self) -> None:
-        """Read to the end of the file, so that its hash is whole and damage is seen."""
-        while self._read():
-            pass
-
-    def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
-        """Refuse the file for what is wrong in a line; in the present line, if none is given."""
-        raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
-
-    def fail_ended(self, expected: str) -> NoReturn:
-        """Refuse the file for ending here, in a line or before one."""
-        where = "in the middle of this line" if self.cut else "here"
-        self.fail(
-            f"the file ends {where}, before {expected}", hint="it was cut off: copy or download it again"
-        )
-
-    def refuse(self) -> NoReturn:
-        """Refuse the file for being something else; the hint says what it looks like."""
-        if self._file.num_bytes == 0:
-            raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
-        if not self._first_bytes:
-            raise FormatError(self.path, "is damaged: nothing can be unpacked", hint=_DAMAGED_HINT)
-        known = (
-            hint for magic, hint in _KNOWN_FORMATS.items() if self._first_bytes.lstrip().startswith(magic)
-        )
-        hint = next(known, "an ARPA file begins with the line \\data\\, perhaps after comments")
-        raise FormatError(self.path, "is no ARPA file", hint=hint)
-
-    def _use(self, lines: bytes, *, tail: bytes) -> None:
-        self._whole, self._tail = lines, tail
-        self.block, self.offset = np.frombuffer(lines, dtype=np.uint8), 0
-
-    def _read(self) -> bytes:
-        try:
-            chunk = self._next.result()
-        except DECOMPRESSION_ERRORS as error:
-            raise FormatError(self.path, f"is damaged: {error}", hint=_DAMAGED_HINT) from None
-        except OSError as error:
-            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
-        if chunk:
-            self._next = self._thread.submit(self._next_chunk)
-        if len(self._first_bytes) < _MAGIC_BYTES:
-            self._first_bytes += chunk[:_MAGIC_BYTES]
-        position = self._file.num_bytes
-        self._on_read(position - self._reported)
-        self._reported = position
-        return chunk
-
-    def _next_chunk(self) -> bytes:
-        """Read a chunk in the thread, so that errors of the file are raised where its chunks are awaited."""
-        if self._stream is None:
-            self._stream = decompressed(cast("BufferedReader", self._file))
-        return self._stream.read(BLOCK_BYTES)
-
-
-class _HashedFile:
-    """A file that keeps count and hash of what was read of it."""
-
-    def __init__(self, path: Path) -> None:
-        self._raw = path.open("rb")
-        self.digest = hashlib.sha256()
-        self.num_bytes = 0
-
-    def peek(self, size: int) -> bytes:
-        """The next bytes, some; they stay to be read."""
-        return self._raw.peek(size)
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes; none at the end."""
-        chunk = self._raw.read(size)
-        self.digest.update(chunk)
-        self.num_bytes += len(chunk)
-        return chunk
-
-    def close(self) -> None:
-        """Close the file."""
-        self._raw.close()
-
-
-def quote_bytes(text: bytes) -> str:
-    """The beginning of some bytes of a file, as messages quote it."""
-    return repr(text[:80].decode("utf-8", "backslashreplace"))
-
 
 MAX_ARPA_ORDER = 20
 MAX_COUNT = 2**31 - 1
@@ -249,25 +51,16 @@ _COUNT = re.compile(rb"ngram\s+(\d{1,30})\s*=\s*(\d{1,30})")
 _OPTION = re.compile(r"(\S+?)=(\S+)")
 
 
-class ArpaHeader(NamedTuple):
-    """Contents of the head of a file.
-
-    Attributes:
-        counts: how many n-grams there are, by order from 1.
-        options: keys and values of our own comment, if there is one.
-    """
-
-    counts: tuple[int, ...]
-    options: Mapping[str, str]
-
-
 def section_heading(order: int) -> bytes:
     """The line before the n-grams of an order."""
     return b"\\%d-grams:" % order
 
 
-def read_header(source: ArpaSource) -> ArpaHeader:
+def read_header(source: ArpaSource) -> tuple[tuple[int, ...], Mapping[str, str]]:
     """Read up to the heading of the unigrams, which is used up.
+
+    Returns:
+        How many n-grams there are, by order from 1; keys and values of our own comment, if there is one.
 
     Raises:
         FormatError: it is no ARPA file, or lists orders or counts that cannot be.
@@ -292,7 +85,7 @@ def read_header(source: ArpaSource) -> ArpaHeader:
             "no line such as ngram 1=1000 says how many n-grams of which orders there are",
             line=source.line - 1,
         )
-    return ArpaHeader(tuple(counts), options)
+    return tuple(counts), options
 
 
 def _find_data(source: ArpaSource) -> dict[str, str]:
@@ -367,23 +160,9 @@ def _escape(word: str) -> str:
     return _SPECIAL.sub(lambda match: f"%{ord(match[0]):02X}", word)
 
 
-class ArpaLexicon(NamedTuple):
-    """The words of a file.
-
-    Attributes:
-        vocabulary: ids from 3 on are in the order of the file.
-        ids: the id of each word of the table [W], int32.
-        lists_unknown: whether `<unk>` is among them, however it is spelled.
-    """
-
-    vocabulary: Vocabulary
-    ids: npt.NDArray[np.int32]
-    lists_unknown: bool
-
-
 def read_lexicon(
     source: ArpaSource, words: WordTable, lines: npt.NDArray[np.int64], *, escaped: bool
-) -> ArpaLexicon:
+) -> tuple[Vocabulary, IntArray, bool]:
     """Give every word its id; `<unk>` and `<UNK>` are entered into the table if they are missing.
 
     Args:
@@ -391,6 +170,10 @@ def read_lexicon(
         words: the unigrams' words as they are spelled in the file.
         lines: the line of each [W].
         escaped: whether they are escaped.
+
+    Returns:
+        The vocabulary, whose ids from 3 on are in the order of the file; the id of each word of the table [W];
+        whether `<unk>` is among them, however it is spelled.
 
     Raises:
         FormatError: a word is not UTF-8 or not what escaping makes; `<s>` or `</s>` is missing.
@@ -429,7 +212,7 @@ def read_lexicon(
         if control == UNK:
             words.add(word.encode())
     added = np.full(words.size - len(ids), UNK, dtype=np.int32)
-    return ArpaLexicon(Vocabulary(ordinary), np.concatenate([ids, added]), UNK in controls)
+    return Vocabulary(ordinary), np.concatenate([ids, added]), UNK in controls
 
 
 def _decode_word(source: ArpaSource, spelled: bytes, line: int) -> str:
@@ -667,25 +450,25 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
         FormatError: it cannot be read, or is no valid ARPA file; the message has the line and a hint.
     """
     with ArpaSource(path, on_read=on_read) as source:
-        header = read_header(source)
-        log_zero = _log_zero(path, header)
+        counts, options = read_header(source)
+        log_zero = _log_zero(path, options)
         words = WordTable()
         trie = PrefixTrie(np.zeros(0, np.int32), np.zeros(1, np.int64), 0, 0)
-        section = ArpaSection(source, order=1, declared=header.counts[0])
+        section = ArpaSection(source, order=1, declared=counts[0])
         section.read(words, trie.words, trie)
-        order_of_model = len(header.counts)
+        order_of_model = len(counts)
         if order_of_model > 1:
             section.check_backoffs(highest=order_of_model)
-        escaped = ESCAPED_OPTION in header.options.items()
-        lexicon = read_lexicon(source, words, section.rows.lines, escaped=escaped)
-        size = len(lexicon.vocabulary)
-        orders = [_make_unigrams(section.rows, lexicon)]
+        escaped = ESCAPED_OPTION in options.items()
+        vocabulary, ids, lists_unknown = read_lexicon(source, words, section.rows.lines, escaped=escaped)
+        size = len(vocabulary)
+        orders = [_make_unigrams(section.rows, ids[: len(section.rows.words)], size)]
         missing = [section.missing_backoffs]
         trie = trie._replace(vocab_size=size)
-        for order, declared in enumerate(header.counts[1:], start=2):
+        for order, declared in enumerate(counts[1:], start=2):
             _expect_heading(source, section_heading(order))
             section = ArpaSection(source, order=order, declared=declared)
-            section.read(words, lexicon.ids, trie)
+            section.read(words, ids, trie)
             num_prefixes = len(orders[-1][0].words)
             orders.append(_sort_section(section, num_prefixes=num_prefixes, vocab_size=size))
             missing.append(section.missing_backoffs)
@@ -698,27 +481,27 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
     highest = orders[-1][1].log10_backoffs
     report = ArpaReport(
         sha256=source.sha256,
-        lists_unknown=lexicon.lists_unknown,
+        lists_unknown=lists_unknown,
         missing_backoffs=sum(missing[:-1]),
         ignored_backoffs=int(np.count_nonzero(highest)),
         ignored_starts=ignored_starts,
-        split_words=sum(len(word.split()) != 1 for word in lexicon.vocabulary.ids),
+        split_words=sum(len(word.split()) != 1 for word in vocabulary.ids),
         escaped=escaped,
-        backward=BACKWARD_OPTION in header.options.items(),
+        backward=BACKWARD_OPTION in options.items(),
     )
     highest[:] = 0
-    return ArpaModel(lexicon.vocabulary, orders, report)
+    return ArpaModel(vocabulary, orders, report)
 
 
-def _log_zero(path: Path, header: ArpaHeader) -> np.float32 | None:
+def _log_zero(path: Path, options: Mapping[str, str]) -> np.float32 | None:
     """The back-off weight that stands for minus infinity in the file; None if none does."""
-    if LOG_ZERO_OPTION not in header.options:
+    if LOG_ZERO_OPTION not in options:
         return None
-    value = nearest_float(header.options[LOG_ZERO_OPTION].encode())
+    value = nearest_float(options[LOG_ZERO_OPTION].encode())
     if value is None or not value < 0:
         raise FormatError(
             path,
-            f"{LOG_ZERO_OPTION} is {header.options[LOG_ZERO_OPTION]!r:.80} in its comment, it must be a number below 0",
+            f"{LOG_ZERO_OPTION} is {options[LOG_ZERO_OPTION]!r:.80} in its comment, it must be a number below 0",
         )
     return value
 
@@ -731,10 +514,8 @@ def _expect_heading(source: ArpaSource, expected: bytes) -> None:
             source.fail(f"{quote_bytes(text)} stands where {expected.decode()} is due", line=source.line - 1)
 
 
-def _make_unigrams(rows: NGramRows, lexicon: ArpaLexicon) -> tuple[NGrams, NGramWeights]:
+def _make_unigrams(rows: NGramRows, ids: IntArray, size: int) -> tuple[NGrams, NGramWeights]:
     """One unigram for each id; rows are in the order of the file."""
-    size = len(lexicon.vocabulary)
-    ids = lexicon.ids[: len(rows.words)]
     log10_probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
     log10_backoffs = np.zeros(size, dtype=np.float32)
     log10_probs[ids] = rows.log10_probs

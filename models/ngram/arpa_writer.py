@@ -96,12 +96,11 @@ def write_arpa(
     spelling = np.frombuffer(b"".join(words), dtype=np.uint8)
     counts = tuple(len(ngrams.words) for ngrams, _ in orders)
     log_zero = _log_zero([weights.log10_backoffs for _, weights in orders[:-1]])
+    options = dict([ESCAPED_OPTION] * (num_escaped > 0) + [BACKWARD_OPTION] * backward)
+    if log_zero is not None:
+        options[LOG_ZERO_OPTION] = f"{log_zero:g}"
     with atomic_writer(path) as write:
-        write(
-            _format_header(
-                counts, _options(words_escaped=num_escaped > 0, log_zero=log_zero, backward=backward)
-            )
-        )
+        write(_format_header(counts, options))
         for order in range(1, len(orders) + 1):
             write(b"\n" + section_heading(order) + b"\n")
             for lines in _chunks(orders, order, log_zero):
@@ -109,12 +108,6 @@ def write_arpa(
                 on_write(len(lines.log10_probs))
         write(b"\n" + END_HEADING + b"\n")
     return ArpaWriteReport(counts, num_escaped, log_zero)
-
-
-def _options(*, words_escaped: bool, log_zero: np.float32 | None, backward: bool) -> dict[str, str]:
-    """Return the options in the file's comment."""
-    options = dict([ESCAPED_OPTION] * words_escaped + [BACKWARD_OPTION] * backward)
-    return options if log_zero is None else {**options, LOG_ZERO_OPTION: f"{log_zero:g}"}
 
 
 def _format_header(counts: Sequence[int], options: Mapping[str, str]) -> bytes:

@@ -23,22 +23,11 @@ from models.tokenizers import Tokenizer
 from models.vocabulary import EOS, Vocabulary
 
 
-class TokenSpans(NamedTuple):
-    """Rows of tokens as kernels walk along them.
+def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenIds, TokenIds, TokenIds]:
+    """Tokens [B, T], of which row b has lengths[b], of a state of so many rows, as kernels walk along them.
 
-    Attributes:
-        tokens: of all rows, padding and all [B · T].
-        begins: where each row begins [B].
-        ends: where it ends, padding aside [B].
-    """
-
-    tokens: TokenIds
-    begins: TokenIds
-    ends: TokenIds
-
-
-def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> TokenSpans:
-    """Tokens [B, T], of which row b has lengths[b], of a state of so many rows.
+    Returns:
+        Tokens of all rows, padding and all [B · T]; where each row begins [B]; where it ends, padding aside [B].
 
     Raises:
         InvalidInputError: the shapes do not fit.
@@ -47,7 +36,7 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> TokenSpans:
     lengths = np.ascontiguousarray(lengths, dtype=np.int64)
     check_shapes(tokens, lengths, rows)
     begins = np.arange(rows) * tokens.shape[1]
-    return TokenSpans(tokens.reshape(-1), begins, begins + lengths)
+    return tokens.reshape(-1), begins, begins + lengths
 
 
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
@@ -165,6 +154,11 @@ class NGramModel:
         vocabulary: what word ids mean.
         normalised: whether every distribution sums to 1; the estimator or reader knows.
 
+    Attributes:
+        order: the length of the longest n-gram.
+        num_context_lengths: a context has 0 to order − 1 tokens.
+        num_parameters: one probability per n-gram and one back-off weight per context.
+
     Raises:
         InvalidInputError: the automaton is of another vocabulary's size.
     """
@@ -180,16 +174,8 @@ class NGramModel:
         self.automaton = automaton
         self.vocabulary = vocabulary
         self.normalised = normalised
-
-    @property
-    def order(self) -> int:
-        """The length of the longest n-gram."""
-        return self.automaton.order
-
-    @property
-    def num_parameters(self) -> int:
-        """One probability per n-gram and one back-off weight per context."""
-        return self.automaton.num_arcs + self.automaton.num_states
+        self.order = self.num_context_lengths = automaton.order
+        self.num_parameters = automaton.num_arcs + automaton.num_states
 
     def memory(self) -> ModelBytes:
         """The memory of the automaton."""
@@ -328,7 +314,7 @@ class NGramModel:
             scores.log_backoffs.reshape(-1),
         )
         if bad >= 0:
-            raise unknown_id_error(spans.tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(tokens, bad, len(self.vocabulary))
         return scores
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
@@ -344,11 +330,6 @@ class NGramModel:
                 column = np.where(live, tokens[rows, np.maximum(lengths - back, 0)], 0)
                 after = NGramState(np.where(live, self.advance(after, column).ids, after.ids))
         return after
-
-    @property
-    def num_context_lengths(self) -> int:
-        """A context has 0 to order − 1 tokens."""
-        return self.order
 
     def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
         """Return the number of last tokens each row's future depends on [B]."""
@@ -366,7 +347,7 @@ class NGramModel:
         out = np.zeros(tokens.shape, dtype=np.int64)
         bad = scoring.context_lengths_per_token(self.automaton, state.ids, *spans, out.reshape(-1))
         if bad >= 0:
-            raise unknown_id_error(spans.tokens, bad, len(self.vocabulary))
+            raise unknown_id_error(tokens, bad, len(self.vocabulary))
         return out
 
     def save(self, directory: Path) -> None:

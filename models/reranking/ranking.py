@@ -11,7 +11,7 @@ A profile is a named set of tuned weights, with the models and the metric that t
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,23 +25,6 @@ MAX_POSTERIOR_SCALE = 1e6
 """What totals may be multiplied by, at most."""
 
 
-class Ranking(NamedTuple):
-    """Candidates in their new order.
-
-    Attributes:
-        order: place in the list as given, the best first [C].
-        posteriors: exp(scale · total) of each, normalised over the list, in the new order [C].
-    """
-
-    order: npt.NDArray[np.int64]
-    posteriors: npt.NDArray[np.float64]
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether the candidate that came first still does."""
-        return int(self.order[0]) == 0
-
-
 def scaled_posteriors(totals: npt.NDArray[np.float64], scale: float = 1.0) -> npt.NDArray[np.float64]:
     """exp(scale · total) of each candidate, normalised over the list [C]: all alike at 0, the sharper the larger."""
     mass: npt.NDArray[np.float64] = np.exp(scale * (totals - totals.max()))
@@ -49,15 +32,9 @@ def scaled_posteriors(totals: npt.NDArray[np.float64], scale: float = 1.0) -> np
     return mass
 
 
-def rank_by(values: npt.NDArray[np.float64], posteriors: npt.NDArray[np.float64]) -> Ranking:
-    """Order candidates by falling value [C], such as an expected utility; equal ones stay in the order they came in.
-
-    Args:
-        values: what to order by.
-        posteriors: of the candidates in the order given [C].
-    """
-    order = np.argsort(-values, kind="stable")
-    return Ranking(order, posteriors[order])
+def rank_by(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Order candidates by falling value [C], such as an expected utility; equal ones stay in the order they came in."""
+    return np.argsort(-values, kind="stable")
 
 
 MAX_LENGTH_EXPONENT = 4.0

@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
 from models.errors import InvalidInputError
-from service.http_client import encode_request
 
 Arrivals = Literal["poisson", "constant"]
 _MAX_RATE_PER_S = 1e6
@@ -183,6 +182,8 @@ class Target:
         if self.api_key is not None:
             headers.append(("authorization", f"Bearer {self.api_key}"))
         encoded = [(name.encode(), value.encode()) for name, value in headers]
+        from service.http_client import encode_request  # loads asyncio
+
         return encode_request("POST", self.path_of(request).encode(), encoded, request.body)
 
 

@@ -12,46 +12,45 @@ import typer
 
 from models.errors import FormatError, InvalidInputError
 from service.cli.options import (
-    DEFAULT_REGISTRY,
-    DeviceOption,
     JsonOption,
     ListSource,
     ModelArgument,
-    PrecisionOption,
-    RegistryOption,
+    PublishedModels,
     print_json,
-    with_list_options,
+    with_option_groups,
 )
 
 ask_app = typer.Typer()
 
 
 @ask_app.command("next")
+@with_option_groups
 def next_token(
     model: ModelArgument,
+    *,
     context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
     top_k: Annotated[int, typer.Option(help="How many candidates.")] = 10,
     unit: Annotated[
         Literal["token", "word"],
         typer.Option(help="What to rank; words are put together from tokens, exactly."),
     ] = "token",
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
     """The most probable next tokens, or words, after a context."""
     from service.console.tables import show_next
     from service.local import ask
 
-    loaded = ask.load_published(registry, model, device, precision)
+    loaded = published.load(model)
     reply = ask.next_token(loaded, {"context": context, "top_k": top_k, "unit": unit})
     print_json(reply) if as_json else show_next(reply)
 
 
 @ask_app.command()
+@with_option_groups
 def score(
     model: ModelArgument,
+    *,
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
     ] = None,
@@ -59,9 +58,7 @@ def score(
     bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
     detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
     """Log-probability and perplexity of texts."""
@@ -75,74 +72,99 @@ def score(
             "there is no text: give texts as arguments, or as lines of standard input", parameter="texts"
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
-    reply = ask.score(ask.load_published(registry, model, device, precision), request)
+    reply = ask.score(published.load(model), request)
     print_json(reply) if as_json else show_scores(lines, reply)
 
 
-@ask_app.command()
-def generate(
-    model: ModelArgument,
-    prompt: Annotated[str, typer.Argument(help="Text to continue.")] = "",
-    strategy: Annotated[
-        Literal["greedy", "sample", "beam"], typer.Option(help="How to choose tokens.")
-    ] = "sample",
-    max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64,
-    temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable. Default: all.")] = None,
-    top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Draw among those with this share of the greatest.")] = 0.0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1, words that came before come less.")
-    ] = 1.0,
-    n: Annotated[int, typer.Option("-n", help="How many continuations, one after the other.")] = 1,
-    num_beams: Annotated[int | None, typer.Option(help="Continuations kept by strategy beam.")] = None,
+class _GenerateOptions(NamedTuple):
+    """Options of `gramophone generate`, named as the fields of POST /v1/generate."""
+
+    prompt: Annotated[str, typer.Argument(help="Text to continue.")] = ""
+    strategy: Annotated[Literal["greedy", "sample", "beam"], typer.Option(help="How to choose tokens.")] = (
+        "sample"
+    )
+    max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64
+    temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable. Default: all.")] = None
+    top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0
+    min_p: Annotated[float, typer.Option(help="Draw among those with this share of the greatest.")] = 0.0
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1, words that came before come less.")] = (
+        1.0
+    )
+    n: Annotated[int, typer.Option("-n", help="How many continuations, one after the other.")] = 1
+    num_beams: Annotated[int | None, typer.Option(help="Continuations kept by strategy beam.")] = None
     length_penalty: Annotated[
         float, typer.Option(help="With beam: above 0 favours longer ones, below shorter ones.")
-    ] = 1.0,
-    bad_word: Annotated[list[str] | None, typer.Option(help="Never generate this; may be repeated.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    ] = 1.0
+    bad_words: Annotated[
+        list[str] | None, typer.Option("--bad-word", help="Never generate this; may be repeated.")
+    ] = None
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="End before this string; may be repeated.")] = None
+
+
+@ask_app.command()
+@with_option_groups
+def generate(
+    model: ModelArgument,
+    options: _GenerateOptions,
+    published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a text, token by token."""
     from service.local import ask
 
-    request = {
-        "prompt": prompt,
-        "strategy": strategy,
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "n": n,
-        "num_beams": num_beams,
-        "length_penalty": length_penalty,
-        "bad_words": bad_word or [],
-        "seed": seed,
-        "stop": stop or [],
-    }
-    loaded = ask.load_published(registry, model, device, precision)
+    request = {**options._asdict(), "bad_words": options.bad_words or [], "stop": options.stop or []}
+    loaded = published.load(model)
     if as_json:
         print_json(ask.generate(loaded, request))
         return
-    if n > 1:  # generated in parallel, so printed when complete
+    if options.n > 1:  # generated in parallel, so printed when complete
         for choice in ask.generate(loaded, request)["choices"]:
-            typer.echo(prompt + choice["text"])
+            typer.echo(options.prompt + choice["text"])
         return
     pieces = ask.stream_text(loaded, request)  # refuses a bad request before anything is printed
-    typer.echo(prompt, nl=False)
+    typer.echo(options.prompt, nl=False)
     for text in pieces:
         typer.echo(text, nl=False)
     typer.echo()
 
 
+class _RerankOptions(NamedTuple):
+    """Options of `gramophone rerank`, named as the settings of POST /v1/rerank."""
+
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
+    ] = None
+    profile: Annotated[
+        str | None, typer.Option(help="Weights that were tuned and saved under this name.")
+    ] = None
+    models: Annotated[
+        str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
+    ] = None
+    length_exponent: Annotated[
+        float | None, typer.Option(help="Divide lm by tokens to this power [default: 0].")
+    ] = None
+    posterior_scale: Annotated[
+        float | None, typer.Option(help="Multiply totals by this to make posteriors [default: 1].")
+    ] = None
+    mbr: Annotated[
+        Literal["wer", "chrf", "bleu"] | None,
+        typer.Option(help="Order by this, expected under the posteriors."),
+    ] = None
+    confidences: Annotated[bool, typer.Option(help="Tell how sure each word of the best candidate is.")] = (
+        False
+    )
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none"
+    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True
+    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True
+    drop_duplicates: Annotated[bool, typer.Option(help="Leave out candidates of equal text.")] = False
+    top: Annotated[int | None, typer.Option(help="Print so many candidates of each list.")] = None
+
+
 @ask_app.command()
-@with_list_options
+@with_option_groups
 def rerank(
     model: Annotated[
         str,
@@ -151,34 +173,8 @@ def rerank(
         ),
     ],
     source: ListSource,
-    weights: Annotated[
-        str | None,
-        typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="Weights that were tuned and saved under this name.")
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
-    ] = None,
-    length_exponent: Annotated[
-        float | None, typer.Option(help="Divide lm by tokens to this power [default: 0].")
-    ] = None,
-    posterior_scale: Annotated[
-        float | None, typer.Option(help="Multiply totals by this to make posteriors [default: 1].")
-    ] = None,
-    mbr: Annotated[
-        Literal["wer", "chrf", "bleu"] | None,
-        typer.Option(help="Order by this, expected under the posteriors."),
-    ] = None,
-    confidences: Annotated[
-        bool, typer.Option(help="Tell how sure each word of the best candidate is.")
-    ] = False,
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
-    bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
-    eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
-    drop_duplicates: Annotated[bool, typer.Option(help="Leave out candidates of equal text.")] = False,
-    top: Annotated[int | None, typer.Option(help="Print so many candidates of each list.")] = None,
+    settings: _RerankOptions,
+    *,
     output_format: Annotated[
         str | None,
         typer.Option(
@@ -186,9 +182,7 @@ def rerank(
         ),
     ] = None,
     output: Annotated[str, typer.Option(help="File to write; a folder for SRILM's and Kaldi's.")] = "-",
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
 ) -> None:
     """Put candidates in a better order; prints one list a line, as JSON.
 
@@ -198,35 +192,10 @@ def rerank(
     from models.reranking.features import is_reserved
     from service.local import ask
 
-    job = ask.prepare_rerank(
-        {
-            "mixture" if "=" in model else "model": model,
-            "weights": weights,
-            "profile": profile,
-            "models": models,
-            "length_exponent": length_exponent,
-            "posterior_scale": posterior_scale,
-            "mbr": mbr,
-            "confidences": confidences,
-            "detail": detail,
-            "bos": bos,
-            "eos": eos,
-            "drop_duplicates": drop_duplicates,
-            "top": top,
-        },
-        registry,
-        device,
-        precision,
-    )
+    scorer = {"mixture" if "=" in model else "model": model}
+    job = ask.prepare_rerank({**scorer, **settings._asdict()}, published.registry, published.load)
     lists = source.lists(reserved=lambda name: is_reserved(name, job.models.extra))
     ask.rerank_file(job, lists, file=source.file, target=output, output_format=output_format)
-
-
-class WeightedWord(NamedTuple):
-    """An entry of a dictionary; its weight counts as that many occurrences."""
-
-    text: str
-    weight: float
 
 
 def read_text(path: Path) -> str:
@@ -253,17 +222,17 @@ def read_words(path: Path) -> list[str]:
     return [word for line in read_text(path).split("\n") if (word := line.strip())]
 
 
-def read_dictionary(path: Path) -> list[WeightedWord]:
-    """Read a file's words, each with its weight after a tab, by default 1.
+def read_dictionary(path: Path) -> list[dict[str, Any]]:
+    """Read the entries of a dictionary: a file's words, each with its weight after a tab, by default 1.
 
     Raises:
         FormatError: as of `read_text`, or a weight is no number.
     """
-    entries = []
+    entries: list[dict[str, Any]] = []
     for number, line in enumerate(read_words(path), 1):
         word, tab, weight = line.partition("\t")
         try:
-            entries.append(WeightedWord(word.rstrip(), float(weight) if tab else 1.0))
+            entries.append({"text": word.rstrip(), "weight": float(weight) if tab else 1.0})
         except ValueError:
             raise FormatError(
                 path,
@@ -277,8 +246,10 @@ check_app = typer.Typer()
 
 
 @check_app.command()
+@with_option_groups
 def check(
     model: ModelArgument,
+    *,
     source: Annotated[
         str,
         typer.Argument(
@@ -302,9 +273,7 @@ def check(
         float, typer.Option(help="The share of words that is believed to be wrong beforehand.")
     ] = 0.01,
     max_edits: Annotated[int, typer.Option(help="How many letters of a word may be wrong: 1 or 2.")] = 2,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
     """Find words that are probably wrong, by the text on both sides of them; each line is a sentence."""
@@ -319,11 +288,11 @@ def check(
         "threshold": threshold,
         "precision": min_precision,
         "max_suggestions": max_suggestions,
-        "dictionary": [] if dictionary is None else [entry.text for entry in read_dictionary(dictionary)],
+        "dictionary": [] if dictionary is None else [entry["text"] for entry in read_dictionary(dictionary)],
         "error_rate": error_rate,
         "max_edits": max_edits,
     }
-    reply = ask.check(ask.load_published(registry, model, device, precision), registry, request)
+    reply = ask.check(published.load(model), published.registry, request)
     print_json(reply) if as_json else show_check(text, reply)
 
 
@@ -363,8 +332,10 @@ complete_app = typer.Typer()
 
 
 @complete_app.command()
+@with_option_groups
 def complete(
     model: ModelArgument,
+    *,
     texts: Annotated[list[str], typer.Argument(help="Texts to complete, as typed up to the caret.")],
     limit: Annotated[int, typer.Option(help="How many completions of each.")] = 10,
     max_words: Annotated[int, typer.Option(help="Tell phrases of up to so many words too.")] = 1,
@@ -386,9 +357,7 @@ def complete(
         float, typer.Option(help="The share of the dictionary in the probabilities.")
     ] = 0.2,
     max_steps: Annotated[int, typer.Option(help="Rows that the model may be asked for.")] = 128,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
     """Complete the word that a text ends in, or tell the next one; exact over all ways to cut it into tokens."""
@@ -402,14 +371,12 @@ def complete(
         "rank": rank,
         "casing": "ignore" if ignore_case else "exact",
         "fuzzy": fuzzy,
-        "dictionary": []
-        if dictionary is None
-        else [entry._asdict() for entry in read_dictionary(dictionary)],
+        "dictionary": [] if dictionary is None else read_dictionary(dictionary),
         "blocklist": [] if blocklist is None else read_words(blocklist),
         "user_weight": user_weight,
         "max_steps": max_steps,
     }
-    loaded = ask.load_published(registry, model, device, precision)
+    loaded = published.load(model)
     for text in texts:
         reply = ask.autocomplete(loaded, {"text": text, **request})
         print_json(reply) if as_json else show_completions(text, reply)

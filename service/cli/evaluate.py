@@ -8,13 +8,11 @@ import typer
 from models.errors import InvalidInputError
 from service.cli.options import (
     CORPUS_HELP,
-    DEFAULT_REGISTRY,
-    DeviceOption,
     JsonOption,
     ModelArgument,
-    PrecisionOption,
-    RegistryOption,
+    PublishedModels,
     print_json,
+    with_option_groups,
 )
 
 _TASK_OPTIONS = {
@@ -29,8 +27,10 @@ evaluate_app = typer.Typer()
 
 
 @evaluate_app.command()
+@with_option_groups
 def evaluate(
     model: ModelArgument,
+    *,
     task: Annotated[
         Literal["perplexity", "autocomplete", "check"],
         typer.Option(
@@ -94,9 +94,7 @@ def evaluate(
             help="Check: keep what thresholds are worth, so that /v1/check takes a precision.",
         ),
     ] = False,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model on held-out text: perplexity, what completions spare, or how errors are found."""
@@ -123,16 +121,17 @@ def evaluate(
             )
     if task == "perplexity" and sample is not None and not detail and against is None:
         raise InvalidInputError("--sample needs --detail or --against", parameter="sample")
-    common: dict[str, Any] = {"corpus": corpus or (), "registry": registry, "device": device}
-    sized: dict[str, Any] = {"precision": precision} | ({} if sample is None else {"sample": sample})
+    common: dict[str, Any] = {"corpus": corpus or (), **published._asdict()}
+    if sample is not None:
+        common["sample"] = sample
     if task == "check":
         from training.evaluation.spelling import run_check_task
 
         kind_options: dict[str, Any] = {"kinds": kinds} if kinds else {}
-        result = run_check_task(model, **common, **sized, **kind_options, save_calibration=save_calibration)
+        result = run_check_task(model, **common, **kind_options, save_calibration=save_calibration)
     elif task == "autocomplete":
         result = commands.run_evaluate_autocomplete(
-            model, **common, **sized, unit=unit, context=context, against=against, report=report
+            model, **common, unit=unit, context=context, against=against, report=report
         )
     else:
         if dynamic and (context == "document" or options["window"] or against):
@@ -144,7 +143,6 @@ def evaluate(
         result = commands.run_evaluate(
             model,
             **common,
-            **sized,
             context=context,
             unit=unit,
             window=window,

@@ -9,14 +9,12 @@ import typer
 
 from models.errors import InvalidInputError
 from service.cli.options import (
-    DEFAULT_REGISTRY,
-    DeviceOption,
     ModelArgument,
-    PrecisionOption,
+    PublishedModels,
     ReferenceLayoutOption,
     ReferencesOption,
-    RegistryOption,
     valid_items,
+    with_option_groups,
 )
 from service.local.streams import binary_stream
 
@@ -24,8 +22,10 @@ lattice_app = typer.Typer()
 
 
 @lattice_app.command()
+@with_option_groups
 def lattice(
     model: ModelArgument,
+    *,
     files: Annotated[
         list[str],
         typer.Argument(metavar="FILE", help="Lattices (.gz, .xz, .zst too); - reads standard input."),
@@ -77,9 +77,7 @@ def lattice(
     ] = "jsonl",
     references: ReferencesOption = None,
     reference_layout: ReferenceLayoutOption = None,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
 ) -> None:
     """Find the best word strings in lattices with a language model, which replaces that of the first pass.
 
@@ -91,7 +89,6 @@ def lattice(
     from models.lattices.files import read_lattices, read_symbol_file, write_lattices
     from models.lattices.lattice import NON_WORD_LABELS
     from models.lattices.token_passing import LatticeSearchSettings
-    from service.local import ask
     from service.local.lattices import (
         LATTICE_FORMATS,
         ReferenceComparison,
@@ -99,7 +96,7 @@ def lattice(
         rescore_lattices,
         write_best,
     )
-    from service.schemas.rerank import parse_weights
+    from service.use_cases.rerank_request import parse_weights
 
     search = LatticeSearchSettings(
         max_tokens_per_node=max_tokens_per_node, beam=beam, recombination_order=recombination_order or None
@@ -112,7 +109,7 @@ def lattice(
             "--references goes with n-best lists, not with lattices", parameter="references"
         )
     compared = ReferenceComparison(references or (), reference_layout)
-    loaded = ask.load_published(registry, model, device, precision)
+    loaded = published.load(model)
     sources = [
         (binary_stream(sys.stdin, "input"), "<stdin>") if name == "-" else (Path(name), name)
         for name in files

@@ -200,6 +200,7 @@ def import_arpa(
     as_json: JsonOption = False,
 ) -> None:
     """Publish the n-gram model of an ARPA file; its words are what stands between white space."""
+    from service.console.evaluation import show_import
     from training.arpa import run_import_arpa
 
     result = run_import_arpa(
@@ -211,12 +212,7 @@ def import_arpa(
         prune_entropy=prune_entropy,
         quantize_bits=quantize_bits,
     )
-    if as_json:
-        print_json(result)
-    else:
-        from service.console.evaluation import show_import
-
-        show_import(result)
+    print_json(result) if as_json else show_import(result)
 
 
 @arpa_app.command("export-arpa")
@@ -227,12 +223,8 @@ def export_arpa(
     as_json: JsonOption = False,
 ) -> None:
     """Write an n-gram model as an ARPA file, for KenLM, SRILM and others."""
+    from service.console.evaluation import show_export
     from training.arpa import run_export_arpa
 
     result = run_export_arpa(model, file, registry=registry)
-    if as_json:
-        print_json(result)
-    else:
-        from service.console.evaluation import show_export
-
-        show_export(result)
+    print_json(result) if as_json else show_export(result)

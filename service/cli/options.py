@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -15,6 +15,9 @@ from models.reranking.candidates import CandidateList, ScoreRanges
 from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import FORMAT_NAMES, read_lists
 from service.local.streams import LineWarnings, binary_stream
+
+if TYPE_CHECKING:
+    from service.engine.loaded_model import LoadedModel
 
 EXIT_BAD_INPUT = 2
 EXIT_FAILED = 1
@@ -45,16 +48,6 @@ def print_json(value: Any) -> None:
 T = TypeVar("T")
 _FORMATS = ", ".join(FORMAT_NAMES)
 
-ListsArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
-    ),
-]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
-]
 ReferencesOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -64,11 +57,6 @@ ReferencesOption = Annotated[
 ]
 ReferenceLayoutOption = Annotated[
     ReferenceLayout | None, typer.Option(help="How references stand in their file. Default: as it looks.")
-]
-BeamSizeOption = Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")]
-ScoresOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."),
 ]
 
 
@@ -91,14 +79,27 @@ def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
 
 
 class ListSource(NamedTuple):
-    """Source of a command's lists, by its options; see `with_list_options`."""
+    """Source of a command's lists, by its options; see `with_option_groups`."""
 
-    file: ListsArgument
-    format_name: FormatOption = None
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
+        ),
+    ]
+    format_name: Annotated[
+        str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
+    ] = None
     references: ReferencesOption = None
     reference_layout: ReferenceLayoutOption = None
-    beam_size: BeamSizeOption = None
-    scores: ScoresOption = None
+    beam_size: Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")] = None
+    scores: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."
+        ),
+    ] = None
 
     def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
         """Yield the readable lists; report unreadable ones, see `valid_items`, and suspicious scores.
@@ -123,27 +124,50 @@ class ListSource(NamedTuple):
             typer.echo(f"gramophone: {self.file}: {warning}", err=True)
 
 
-def with_list_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameter `source` by the options of `ListSource`, from which it is made."""
-    hints = get_type_hints(ListSource, include_extras=True)
-    options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=ListSource._field_defaults.get(name, inspect.Parameter.empty),
-            annotation=hints[name],
-        )
-        for name in ListSource._fields
-    ]
+class PublishedModels(NamedTuple):
+    """Source of a command's models, by its options; see `with_option_groups`."""
+
+    registry: RegistryOption = DEFAULT_REGISTRY
+    device: DeviceOption = "cpu"
+    precision: PrecisionOption = "auto"
+
+    def load(self, address: str) -> "LoadedModel":
+        """Load a published model.
+
+        Raises:
+            LanguageModelError: there is no such registry or model, or it is damaged.
+        """
+        from service.local.ask import load_published
+
+        return load_published(self.registry, address, self.device, self.precision)
+
+
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace a command's parameters that are named tuples of options by these options, from which they are made."""
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command, eval_str=True).parameters.values():
+        group: Any = own.annotation
+        if not hasattr(group, "_fields"):
+            parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[own.name] = group
+        parameters += [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=group._field_defaults.get(name, inspect.Parameter.empty),
+                annotation=hint,
+            )
+            for name, hint in get_type_hints(group, include_extras=True).items()
+        ]
 
     @wraps(command)
     def run(**values: Any) -> None:
-        source = ListSource(**{name: values.pop(name) for name in ListSource._fields})
-        command(source=source, **values)
+        for name, group in groups.items():
+            values[name] = group(**{field: values.pop(field) for field in group._fields})
+        command(**values)
 
-    parameters: list[inspect.Parameter] = []
-    for own in inspect.signature(command, eval_str=True).parameters.values():
-        parameters += options if own.name == "source" else [own.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -162,7 +186,7 @@ lists_app = typer.Typer(
 
 
 @lists_app.command()
-@with_list_options
+@with_option_groups
 def convert(
     source: ListSource,
     target: Annotated[
@@ -196,7 +220,7 @@ def convert(
 
 
 @lists_app.command()
-@with_list_options
+@with_option_groups
 def show(
     source: ListSource,
     as_json: JsonOption = False,

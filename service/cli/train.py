@@ -1,7 +1,7 @@
 """Commands `gramophone quickstart` and `gramophone train`: train models on text and publish them."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -31,10 +31,11 @@ def quickstart(
     if if_empty and open_registry(registry, create=True).models():
         typer.echo(f"The registry {registry} holds models already; nothing to train.", err=True)
         return
+    from service.console.evaluation import show_training
     from training.commands import QUICKSTART_NAME, run_train
 
     result = run_train("quickstart", name=QUICKSTART_NAME, registry=registry)
-    _show_training(result, as_json=as_json)
+    print_json(result) if as_json else show_training(result)
 
 
 @train_app.command()
@@ -95,6 +96,7 @@ def train(
     Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
     mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
     """
+    from service.console.evaluation import show_training
     from training.commands import run_train
     from training.scale.options import scale_options
 
@@ -111,13 +113,4 @@ def train(
         scale=scale_options(engine, memory_limit=memory_limit, work_dir=work_dir),
     )
     if result:  # only the first of several processes reports
-        _show_training(result, as_json=as_json)
-
-
-def _show_training(result: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(result)
-    else:
-        from service.console.evaluation import show_training
-
-        show_training(result)
+        print_json(result) if as_json else show_training(result)

@@ -6,20 +6,17 @@ other folds, to train a model for each fold on text that it is not evaluated on.
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
 from models.errors import InvalidInputError
 from service.cli.options import (
-    DEFAULT_REGISTRY,
-    DeviceOption,
     JsonOption,
     ListSource,
-    PrecisionOption,
-    RegistryOption,
+    PublishedModels,
     print_json,
-    with_list_options,
+    with_option_groups,
 )
 
 tune_app = typer.Typer()
@@ -28,8 +25,40 @@ FoldsOption = Annotated[int, typer.Option(help="Parts of the lists, each of whic
 SeedOption = Annotated[int, typer.Option(help="Of folds and random starts.")]
 
 
+class _TuneOptions(NamedTuple):
+    """Options of `gramophone tune`, named as the settings of POST /v1/rerank/tune."""
+
+    metric: Annotated[Literal["wer", "cer", "bleu", "chrf"], typer.Option(help="What to tune for.")] = "wer"
+    normaliser: Annotated[
+        Literal["none", "lower", "lower-unpunctuated"], typer.Option(help="Before words are compared.")
+    ] = "none"
+    features: Annotated[
+        str | None,
+        typer.Option(
+            help="What may have a weight, such as rank,am,lm,words. Default: rank, all that is given, lm, unk, words."
+        ),
+    ] = None
+    length_exponents: Annotated[
+        str,
+        typer.Option(
+            help="Powers of the length by which lm may be divided, to choose from; of equals the first."
+        ),
+    ] = "0,1"
+    folds: FoldsOption = 2
+    seed: SeedOption = 0
+    restarts: Annotated[int, typer.Option(help="Random starts of a search.")] = 8
+    resamples: Annotated[int, typer.Option(help="Resamples whose best weights are averaged.")] = 12
+    max_p_value: Annotated[
+        float,
+        typer.Option(
+            help="Keep the first pass unless the p-value of the gain is at most this; 1 takes any gain."
+        ),
+    ] = 0.2
+    bootstrap_samples: Annotated[int, typer.Option(help="Resamples that the p-value is found from.")] = 1000
+
+
 @tune_app.command()
-@with_list_options
+@with_option_groups
 def tune(
     model: Annotated[
         str,
@@ -38,6 +67,7 @@ def tune(
         ),
     ],
     source: ListSource,
+    *,
     models: Annotated[
         str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
     ] = None,
@@ -48,42 +78,14 @@ def tune(
             "lists, and the weights are for MODEL. See `gramophone fold-texts`."
         ),
     ] = None,
-    metric: Annotated[Literal["wer", "cer", "bleu", "chrf"], typer.Option(help="What to tune for.")] = "wer",
-    normaliser: Annotated[
-        Literal["none", "lower", "lower-unpunctuated"], typer.Option(help="Before words are compared.")
-    ] = "none",
-    features: Annotated[
-        str | None,
-        typer.Option(
-            help="What may have a weight, such as rank,am,lm,words. Default: rank, all that is given, lm, unk, words."
-        ),
-    ] = None,
-    length_exponents: Annotated[
-        str,
-        typer.Option(
-            help="Powers of the length by which lm may be divided, to choose from; of equals the first."
-        ),
-    ] = "0,1",
-    folds: FoldsOption = 2,
-    seed: SeedOption = 0,
-    restarts: Annotated[int, typer.Option(help="Random starts of a search.")] = 8,
-    resamples: Annotated[int, typer.Option(help="Resamples whose best weights are averaged.")] = 12,
-    max_p_value: Annotated[
-        float,
-        typer.Option(
-            help="Keep the first pass unless the p-value of the gain is at most this; 1 takes any gain."
-        ),
-    ] = 0.2,
-    bootstrap_samples: Annotated[int, typer.Option(help="Resamples that the p-value is found from.")] = 1000,
+    settings: _TuneOptions,
     save: Annotated[
         str | None, typer.Option(help="Save the weights as a profile of this name, for rerank --profile.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for report.html and tuning.json.")
     ] = None,
-    registry: RegistryOption = DEFAULT_REGISTRY,
-    device: DeviceOption = "cpu",
-    precision: PrecisionOption = "auto",
+    published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
     """Find weights for re-ranking, and tell by cross-fitting what they are worth.
@@ -101,24 +103,10 @@ def tune(
     if save is not None:
         check_name(save, parameter="save")
     job = tune.prepare_tuning(
-        {
-            "models": models,
-            "metric": metric,
-            "normaliser": normaliser,
-            "features": features,
-            "length_exponents": length_exponents,
-            "folds": folds,
-            "seed": seed,
-            "restarts": restarts,
-            "resamples": resamples,
-            "max_p_value": max_p_value,
-            "bootstrap_samples": bootstrap_samples,
-        },
+        {"models": models, **settings._asdict()},
         model=model,
         fold_models=fold_models.split(",") if fold_models else (),
-        registry=registry,
-        device=device,
-        precision=precision,
+        load=published.load,
     )
     lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
     if not lists:
@@ -129,14 +117,14 @@ def tune(
     finally:
         progress.finish()
     if save is not None:
-        ProfileStore(registry).write(ProfileBody.model_validate(reply.profile).profile(save))
+        ProfileStore(published.registry).write(ProfileBody.model_validate(reply.profile).profile(save))
     if report is not None:
         tune.write_report(report, tuned, reply, title=Path(source.file).name)
     print_json(asdict(reply)) if as_json else show_tuning(reply, save, report)
 
 
 @tune_app.command("fold-texts")
-@with_list_options
+@with_option_groups
 def fold_texts(
     source: ListSource,
     folder: Annotated[

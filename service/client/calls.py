@@ -20,6 +20,7 @@ import sys
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -110,13 +111,14 @@ _STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
     "draining": UnavailableError,
 }
 
-_ERROR_REPLY = TypeAdapter(ErrorReply)
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def response_error(response: httpx.Response) -> GramophoneError:
     """Return the error of an unsuccessful response that has been read."""
     try:
-        error = _ERROR_REPLY.validate_json(response.content).error
+        error = _adapter(ErrorReply).validate_json(response.content).error
     except ValidationError:  # the answer is that of a proxy, not of the service
         error = ErrorBody(response.text[:200], "http_error", None, None)
     kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(response.status_code, ServerError)
@@ -125,7 +127,7 @@ def response_error(response: httpx.Response) -> GramophoneError:
 
 def stream_error(payload: str) -> GramophoneError:
     """Return the error in the last event of a failed stream."""
-    error = _ERROR_REPLY.validate_json(payload).error
+    error = _adapter(ErrorReply).validate_json(payload).error
     return _STREAM_ERRORS.get(error.code, ServerError)(error, status=200)
 
 
@@ -176,17 +178,14 @@ class Call(Generic[R]):
 
 def json_reply(kind: type[R]) -> Callable[[httpx.Response], R]:
     """Return a parser of JSON replies of a kind."""
-    adapter = TypeAdapter(kind)
-    return lambda response: adapter.validate_json(response.content)
+    return lambda response: _adapter(kind).validate_json(response.content)
 
 
 def line_reply(kind: type[R]) -> Callable[[str], list[R | ErrorBody]]:
     """Return a parser of lines, each a result of a kind or an error in its place."""
-    either: Any = kind | ErrorReply
-    adapter: TypeAdapter[Any] = TypeAdapter(either)
 
     def read(line: str) -> list[R | ErrorBody]:
-        parsed = adapter.validate_json(line)
+        parsed = _adapter(kind | ErrorReply).validate_json(line)
         return [parsed.error if isinstance(parsed, ErrorReply) else parsed]
 
     return read
@@ -228,9 +227,6 @@ class LineReader:
         return [line.decode() for line in lines]
 
 
-_EVENT = TypeAdapter(GenerateReply)
-
-
 def read_stream_event(line: str) -> list[GenerateReply]:
     """Parse a line of an event stream; nothing for empty lines, comments and `[DONE]`.
 
@@ -242,7 +238,7 @@ def read_stream_event(line: str) -> list[GenerateReply]:
         return []
     if payload.startswith('{"error"'):
         raise stream_error(payload)
-    return [_EVENT.validate_json(payload)]
+    return [_adapter(GenerateReply).validate_json(payload)]
 
 
 def read_floats(response: httpx.Response) -> "memoryview[float]":

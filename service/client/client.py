@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import httpx
 
@@ -19,6 +19,8 @@ from service.client.calls import (
 from service.client.endpoints import AsyncCaller, BlockingCaller, ClientMethods, StateMethods, UserMethods
 
 R = TypeVar("R")
+H = TypeVar("H", httpx.Client, httpx.AsyncClient)
+T = TypeVar("T")
 
 
 class _SyncGroup:
@@ -47,7 +49,36 @@ class AsyncUsers(UserMethods, _AsyncGroup):
     """Methods for the users of autocomplete: `AsyncClient.users`."""
 
 
-class AsyncClient(ClientMethods):
+class _HttpClient(ClientMethods, Generic[H, T]):
+    """Connections of either client."""
+
+    _connect: Callable[..., H]
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+        max_retries: int = 2,
+        transport: T | None = None,
+    ) -> None:
+        self._http: H = self._connect(
+            base_url=base_url,
+            headers=request_headers(api_key, headers),
+            timeout=timeout_s,
+            transport=transport,
+        )
+        self._max_retries = max_retries
+
+    @property
+    def url(self) -> str:
+        """Base URL of the service."""
+        return str(self._http.base_url)
+
+
+class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
     """Client for asyncio, with the methods of `Client`.
 
     Args:
@@ -61,23 +92,7 @@ class AsyncClient(ClientMethods):
     Every method raises GramophoneError.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = 60.0,
-        max_retries: int = 2,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._http = httpx.AsyncClient(
-            base_url=base_url,
-            headers=request_headers(api_key, headers),
-            timeout=timeout_s,
-            transport=transport,
-        )
-        self._max_retries = max_retries
+    _connect = httpx.AsyncClient
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,11 +101,6 @@ class AsyncClient(ClientMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    @property
-    def url(self) -> str:
-        """Base URL of the service."""
-        return str(self._http.base_url)
 
     @property
     def states(self) -> AsyncStates:
@@ -140,7 +150,7 @@ class AsyncClient(ClientMethods):
             await response.aclose()
 
 
-class Client(ClientMethods):
+class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
     """Synchronous client of the service.
 
     Args:
@@ -154,23 +164,7 @@ class Client(ClientMethods):
     Every method raises GramophoneError.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = 60.0,
-        max_retries: int = 2,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        self._http = httpx.Client(
-            base_url=base_url,
-            headers=request_headers(api_key, headers),
-            timeout=timeout_s,
-            transport=transport,
-        )
-        self._max_retries = max_retries
+    _connect = httpx.Client
 
     def __enter__(self) -> Self:
         return self
@@ -179,11 +173,6 @@ class Client(ClientMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    @property
-    def url(self) -> str:
-        """Base URL of the service."""
-        return str(self._http.base_url)
 
     @property
     def states(self) -> States:

@@ -24,7 +24,6 @@ from typing import (
 from urllib.parse import quote
 
 import httpx
-from pydantic import TypeAdapter
 
 from service.client.calls import BadRequestError, Call, json_reply, line_reply, read_floats, read_stream_event
 from service.schemas.replies import (
@@ -222,29 +221,12 @@ class AutocompleteOptions(TypedDict, total=False):
     timeout_ms: int
 
 
-_read_next_token, _read_next_word = json_reply(NextTokenReply), json_reply(NextWordReply)
-_read_score, _read_score_line = json_reply(ScoreReply), line_reply(SequenceScoreResult)
-_read_ranking, _read_ranking_line = json_reply(RerankReply), line_reply(RankedListResult)
-_read_quality, _read_quality_line = json_reply(QualityReply), line_reply(TextQualityResult)
-_read_tuning: Callable[[httpx.Response], dict[str, Any]] = json_reply(dict[str, Any])
-_read_generated, _read_check = json_reply(GenerateReply), json_reply(CheckReply)
-_read_completions = json_reply(AutocompleteReply)
-_read_models, _read_model = json_reply(ModelList), json_reply(ModelCard)
-_read_opened, _read_advanced, _read_next = (
-    json_reply(OpenStatesReply),
-    json_reply(AdvanceReply),
-    json_reply(NextReply),
-)
-_read_user, _read_words = json_reply(UserReply), json_reply(UserWords)
-_freed, _forgotten = TypeAdapter(FreeReply), TypeAdapter(ForgottenReply)
-
-
 def next_token_call(
     context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
 ) -> Call[NextTokenReply]:
     """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
     body = {"context": context, "top_k": top_k, "entropy": entropy, "model": model}
-    return Call("POST", "/v1/next-token", _read_next_token, body)
+    return Call("POST", "/v1/next-token", json_reply(NextTokenReply), body)
 
 
 def next_word_call(
@@ -252,7 +234,7 @@ def next_word_call(
 ) -> Call[NextWordReply]:
     """Return the most probable words of one or more tokens after each context."""
     body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
-    return Call("POST", "/v1/next-token", _read_next_word, body)
+    return Call("POST", "/v1/next-token", json_reply(NextWordReply), body)
 
 
 def log_probs_call(context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
@@ -269,19 +251,19 @@ def score_call(
 ) -> Call[ScoreReply]:
     """Score texts or sequences of token ids."""
     sequences = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
-    return Call("POST", "/v1/score", _read_score, {**sequences, "context": context, **options})
+    return Call("POST", "/v1/score", json_reply(ScoreReply), {**sequences, "context": context, **options})
 
 
 def score_lines_call(
     items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
 ) -> Call[list[SequenceScoreResult | ErrorBody]]:
     """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
-    return _lines("/v1/score", _read_score_line, items, options)
+    return _lines("/v1/score", line_reply(SequenceScoreResult), items, options)
 
 
 def rerank_call(lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]) -> Call[RerankReply]:
     """Re-rank lists of candidates."""
-    return Call("POST", "/v1/rerank", _read_ranking, {"lists": lists, **options})
+    return Call("POST", "/v1/rerank", json_reply(RerankReply), {"lists": lists, **options})
 
 
 def rerank_lines_call(
@@ -292,19 +274,21 @@ def rerank_lines_call(
     Raises:
         BadRequestError: models have weights beside a profile's, which a query string cannot express.
     """
-    return _lines("/v1/rerank", _read_ranking_line, lists, _query_options(options))
+    return _lines("/v1/rerank", line_reply(RankedListResult), lists, _query_options(options))
 
 
 def tune_call(lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]) -> Call[dict[str, Any]]:
     """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
-    return Call("POST", "/v1/rerank/tune", _read_tuning, {"lists": lists, **options})
+    return Call("POST", "/v1/rerank/tune", json_reply(dict[str, Any]), {"lists": lists, **options})
 
 
 def generate_call(
     prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
 ) -> Call[GenerateReply]:
     """Generate continuations of a prompt."""
-    return Call("POST", "/v1/generate", _read_generated, {"prompt": prompt, "stream": False, **options})
+    return Call(
+        "POST", "/v1/generate", json_reply(GenerateReply), {"prompt": prompt, "stream": False, **options}
+    )
 
 
 def stream_call(
@@ -316,41 +300,43 @@ def stream_call(
 
 def autocomplete_call(text: str, **options: Unpack[AutocompleteOptions]) -> Call[AutocompleteReply]:
     """Return completions of the last word of a text, or the next words."""
-    return Call("POST", "/v1/autocomplete", _read_completions, {"text": text, **options})
+    return Call("POST", "/v1/autocomplete", json_reply(AutocompleteReply), {"text": text, **options})
 
 
 def check_call(text: str, **options: Unpack[CheckOptions]) -> Call[CheckReply]:
     """Return the probable errors of a text, with suggestions."""
-    return Call("POST", "/v1/check", _read_check, {"text": text, **options})
+    return Call("POST", "/v1/check", json_reply(CheckReply), {"text": text, **options})
 
 
 def quality_call(texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
     """Score texts by bits per word and byte, under one model or two."""
-    return Call("POST", "/v1/quality", _read_quality, {"texts": texts, **options})
+    return Call("POST", "/v1/quality", json_reply(QualityReply), {"texts": texts, **options})
 
 
 def quality_lines_call(
     items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
 ) -> Call[list[TextQualityResult | ErrorBody]]:
     """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
-    return _lines("/v1/quality", _read_quality_line, items, options)
+    return _lines("/v1/quality", line_reply(TextQualityResult), items, options)
 
 
 def models_call() -> Call[ModelList]:
     """List the models of the service."""
-    return Call("GET", "/v1/models", _read_models)
+    return Call("GET", "/v1/models", json_reply(ModelList))
 
 
 def model_call(address: str) -> Call[ModelCard]:
     """Return the description of one model."""
-    return Call("GET", f"/v1/models/{quote(address, safe='@')}", _read_model)
+    return Call("GET", f"/v1/models/{quote(address, safe='@')}", json_reply(ModelCard))
 
 
 def open_states_call(
     context: Contexts = "", *, model: str | None = None, bos: bool = True
 ) -> Call[OpenStatesReply]:
     """Open a state after each context."""
-    return Call("POST", "/v1/states", _read_opened, {"context": context, "model": model, "bos": bos})
+    return Call(
+        "POST", "/v1/states", json_reply(OpenStatesReply), {"context": context, "model": model, "bos": bos}
+    )
 
 
 def advance_states_call(
@@ -361,12 +347,12 @@ def advance_states_call(
 ) -> Call[AdvanceReply]:
     """Score continuations, keep the states after them, then free the states in `free`."""
     body = {"continuations": continuations, "next_token_ids": list(next_token_ids), "free": list(free)}
-    return Call("POST", "/v1/states/advance", _read_advanced, body)
+    return Call("POST", "/v1/states/advance", json_reply(AdvanceReply), body)
 
 
 def next_of_states_call(states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
     """Return the log-probabilities of the given tokens, or of all, after each state."""
-    return Call("POST", "/v1/states/next", _read_next, {"states": states, "token_ids": token_ids})
+    return Call("POST", "/v1/states/next", json_reply(NextReply), {"states": states, "token_ids": token_ids})
 
 
 def log_probs_of_states_call(
@@ -378,29 +364,31 @@ def log_probs_of_states_call(
 
 def free_states_call(states: Iterable[str]) -> Call[int]:
     """Free states, and return the number of states freed."""
-    read: Callable[[httpx.Response], int] = lambda reply: _freed.validate_json(reply.content).freed  # noqa: E731
+    read: Callable[[httpx.Response], int] = lambda reply: json_reply(FreeReply)(reply).freed  # noqa: E731
     return Call("POST", "/v1/states/free", read, {"states": list(states)})
 
 
 def accept_call(user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
     """Learn words and pairs from a text that a user has accepted after a context."""
-    return Call("POST", f"{_user_path(user)}/accepted", _read_user, {"text": text, "context": context})
+    return Call(
+        "POST", f"{_user_path(user)}/accepted", json_reply(UserReply), {"text": text, "context": context}
+    )
 
 
 def export_call(user: str) -> Call[UserWords]:
     """Return the words and pairs learnt from a user."""
-    return Call("GET", _user_path(user), _read_words)
+    return Call("GET", _user_path(user), json_reply(UserWords))
 
 
 def restore_call(user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()) -> Call[UserReply]:
     """Replace the words and pairs of a user."""
     body = {"words": list(map(asdict, words)), "pairs": list(map(asdict, pairs))}
-    return Call("PUT", _user_path(user), _read_user, body)
+    return Call("PUT", _user_path(user), json_reply(UserReply), body)
 
 
 def forget_call(user: str) -> Call[bool]:
     """Forget a user, and return whether the user was known."""
-    read: Callable[[httpx.Response], bool] = lambda reply: _forgotten.validate_json(reply.content).forgotten  # noqa: E731
+    read: Callable[[httpx.Response], bool] = lambda reply: json_reply(ForgottenReply)(reply).forgotten  # noqa: E731
     return Call("DELETE", _user_path(user), read)
 
 

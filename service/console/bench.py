@@ -4,11 +4,11 @@ import sys
 import time
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from service.bench.plan import Load, OpenLoop
 from service.bench.results import LoadSummary, Percentiles, Recording
+from service.console.tables import result_table
 
 _BAR_WIDTH = 20
 _LOG_INTERVAL_S = 10.0
@@ -75,10 +75,7 @@ def print_load(summary: LoadSummary, load: Load) -> None:
     for number, (title, cells) in enumerate(tables.items()):
         if number:
             console.print()
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        table.add_column(title, no_wrap=True)
-        for column in cells:
-            table.add_column(column, justify="right")
+        table = result_table(title, *cells)
         table.add_row(Text(name if summary.valid else f"{name} ✗"), *cells.values())
         console.print(table)
     notes = [f"{error.count:,} {kind}: {error.example}" for kind, error in summary.errors.items()]

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from service.console.tables import figure_table, format_number, name_table
+from service.console.tables import format_number, result_table
 
 if TYPE_CHECKING:
-    from service.schemas.tune import TuneReply
+    from service.use_cases.tune import TuneReply
 
 
 _console = Console()
@@ -42,16 +42,20 @@ def show_evaluation(result: Mapping[str, Any]) -> None:
         _console.print(f"KL({result['model']} ‖ {against['model']}): {_sampled(against['divergence'])}")
     if overlap := result.get("overlap"):
         _console.print(Text(f"\n{_overlap(overlap)}"))
-    for note in result.get("notes", ()):
-        _console.print(Text(f"note: {note}"))
+    _print_notes(result.get("notes", ()))
     _console.print(
         Text(f"\n{result['context']} context; {result['oov_policy'].replace('_', ' ')}", style="dim")
     )
 
 
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        _console.print(Text(f"note: {note}"))
+
+
 def show_figures(result: dict[str, Any]) -> None:
     """Print an evaluation with a row per figure, and hit rates by order for an n-gram model."""
-    table = name_table("figure", "value")
+    table = result_table("figure", "value", folded=True)
     for name, value in result.items():
         if name != "hit_rates":
             cell = "infinite" if value is None else _plain(value)
@@ -63,11 +67,8 @@ def show_figures(result: dict[str, Any]) -> None:
 
 def _figures(result: Mapping[str, Any]) -> Table:
     models = [result, *([result["against"]] if "against" in result else [])]
-    table = figure_table("", *(model["model"] for model in models))
-
-    def row(label: str, *cells: str) -> None:
-        table.add_row(label, *cells)
-
+    table = result_table("", *(model["model"] for model in models))
+    row = table.add_row
     row("tokens", *(f"{m['tokens']:,}" for m in models))
     row("unknown (OOV)", *(f"{m['oov']:,} ({m['oov_rate']:.2%})" for m in models))
     row("log-probability (nats)", *(format_number(m["logprob"], 1) for m in models))
@@ -86,7 +87,7 @@ def _by_order(hits: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _groups(head: str, groups: Sequence[Mapping[str, Any]]) -> Table:
-    table = figure_table(head, "tokens", "share", "perplexity of those")
+    table = result_table(head, "tokens", "share", "perplexity of those")
     for group in groups:
         cell = format_number(group["perplexity"]) if group["tokens"] else ""
         table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", cell)
@@ -157,7 +158,7 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
 
 def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
     heads = ("threshold", "precision", "recall", "F0.5", "corrected", "gain")
-    table = figure_table("kind of error", "errors", *heads)
+    table = result_table("kind of error", "errors", *heads)
     for kind, figures in kinds.items():
         if not figures["errors"]:
             table.add_row(kind.replace("_", " "), "none")
@@ -171,7 +172,7 @@ def _by_kind(kinds: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _by_threshold(points: list[Mapping[str, Any]]) -> Table:
-    table = figure_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
+    table = result_table("all kinds, probability at least", "precision", "recall", "F0.5", "corrected")
     for point in points:
         table.add_row(f"{point['threshold']:g}", *_cells(point))
     return table
@@ -213,7 +214,7 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
 def _typing_figures(result: Mapping[str, Any]) -> Table:
     against = result.get("against")
     headings = ["", result["model"]] + ([against["model"], "difference"] if against else [])
-    table = figure_table(*headings)
+    table = result_table(*headings)
     for name, own in result["figures"].items():
         cells = [_with_interval(name, own)]
         if against:
@@ -224,7 +225,7 @@ def _typing_figures(result: Mapping[str, Any]) -> Table:
 
 
 def _by_letters(model: Mapping[str, Any]) -> Table:
-    table = figure_table(f"letters typed ({model['model']})", "longer words", "first is right", "among three")
+    table = result_table(f"letters typed ({model['model']})", "longer words", "first is right", "among three")
     for row in model["recall_by_letters"]:
         cells = (f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
         table.add_row(str(row["letters"]), *cells)
@@ -232,7 +233,7 @@ def _by_letters(model: Mapping[str, Any]) -> Table:
 
 
 def _acceptance(rows: list[Mapping[str, float]], where: str) -> Table:
-    table = figure_table(f"shown {where}", "least probable", "mean probability", "right")
+    table = result_table(f"shown {where}", "least probable", "mean probability", "right")
     for row in rows:
         cells = (f"{row['threshold']:.3f}", f"{row['mean_probability']:.1%}", f"{row['precision']:.1%}")
         table.add_row(f"{row['coverage']:.0%}", *cells)
@@ -256,7 +257,8 @@ def _share(name: str, value: float | None, sign: str = "") -> str:
 
 def show_training(result: dict[str, Any]) -> None:
     """Print a new model's address and figures, with those of a mixture's parts."""
-    table = name_table("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
+    headings = ("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
+    table = result_table(*headings, folded=True)
     for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
         for split in ("valid", "test"):
             if split in figures:
@@ -270,7 +272,7 @@ def show_training(result: dict[str, Any]) -> None:
                     format_number(f["bits_per_byte"], 3),
                 )
     _console.print(table)
-    _show_card_notes(result)
+    _print_notes(result["notes"])
     _console.print(
         f"published [bold]{result['model']}[/] in {escape(result['path'])}; training took {result['seconds']:.0f} s"
     )
@@ -285,12 +287,13 @@ def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any
 
 def show_import(result: dict[str, Any]) -> None:
     """Print an imported model: its n-grams, its figures if there are any, and notes about its file."""
-    table = name_table("", *(f"order {order}" for order in range(1, len(result["ngrams"]) + 1)))
+    orders = range(1, len(result["ngrams"]) + 1)
+    table = result_table("", *(f"order {order}" for order in orders), folded=True)
     table.add_row("n-grams", *(f"{count:,}" for count in result["ngrams"]))
     _console.print(table)
     if "test" in result:
         show_figures(result["test"])
-    _show_card_notes(result)
+    _print_notes(result["notes"])
     _console.print(
         f"published [bold]{result['model']}[/] in {escape(result['path'])}; it took {result['seconds']:.0f} s"
     )
@@ -316,11 +319,6 @@ def show_export(result: dict[str, Any]) -> None:
         _console.print(
             "note: the file has no place for the model's tokenizer, which does more than split at spaces"
         )
-
-
-def _show_card_notes(result: dict[str, Any]) -> None:
-    for note in result["notes"]:
-        _console.print(Text(f"note: {note}"))
 
 
 _PRINT_INTERVAL_S = {True: 0.1, False: 10.0}

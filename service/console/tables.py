@@ -16,19 +16,10 @@ _BAR_WIDTH = 30
 _WORDS = frozenset({"", "family", "aliases", "created", "split"})
 
 
-def figure_table(first: str, *headings: str) -> Table:
-    """Make an empty table: names on the left, never wrapped, then columns of numbers."""
+def result_table(first: str, *headings: str, folded: bool = False) -> Table:
+    """Make an empty table: names on the left, of any length where they are folded, then numbers or short words."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for name in headings:
-        table.add_column(name, justify="right")
-    return table
-
-
-def name_table(first: str, *headings: str) -> Table:
-    """Make an empty table: names or texts of any length on the left, then columns of numbers or short words."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(first, overflow="fold")
+    table.add_column(first, no_wrap=not folded, overflow="fold")
     for name in headings:
         table.add_column(name, justify="left" if name in _WORDS else "right")
     return table
@@ -51,7 +42,7 @@ def show_next(reply: dict[str, Any]) -> None:
     """Print candidates with bars."""
     result = reply["results"][0]
     of_words = "unexplored_mass" in result
-    table = name_table("word" if of_words else "token", "probability", "", "logprob")
+    table = result_table("word" if of_words else "token", "probability", "", "logprob", folded=True)
     for candidate in result["candidates"]:
         p = math.exp(candidate["logprob"])
         cells = f"{p:.4f}", probability_bar(p), f"{candidate['logprob']:.3f}"
@@ -67,7 +58,7 @@ def show_next(reply: dict[str, Any]) -> None:
 
 def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
     """Print a row per text, its tokens or words below it if the reply has them, and the totals."""
-    table = name_table("text", "logprob", "tokens", "OOV", "perplexity")
+    table = result_table("text", "logprob", "tokens", "OOV", "perplexity", folded=True)
     for text, result in zip(texts, reply["results"], strict=True):
         table.add_row(Text(text), *_score_cells(result))
         for part in result["tokens"] or result["words"]:
@@ -197,8 +188,8 @@ def _remarks(completion: dict[str, Any]) -> str:
 
 def show_models(rows: Sequence[dict[str, Any]]) -> None:
     """Print a row per version."""
-    table = name_table(
-        "model", "aliases", "family", "parameters", "perplexity per token", "per word", "created"
+    table = result_table(
+        "model", "aliases", "family", "parameters", "perplexity per token", "per word", "created", folded=True
     )
     for row in rows:
         if "problem" in row:
@@ -225,10 +216,9 @@ def show_card(markdown: str) -> None:
 
 def show_settings() -> None:
     """Print every setting's variable and default, with its meaning below."""
-    from service.settings import PREFIX, Settings  # not needed by other tables
+    from service.settings import described_settings  # not needed by other tables
 
     console = Console()
-    for name, field in Settings.model_fields.items():
-        default = "" if field.default is None or field.default == () else f"={field.default}"
-        console.print(Text.assemble((f"{PREFIX}{name.upper()}", "bold"), default))
-        console.print(Padding(Text(field.description or ""), (0, 0, 1, 4)))
+    for variable, default, meaning in described_settings():
+        console.print(Text.assemble((variable, "bold"), "" if default == "" else f"={default}"))
+        console.print(Padding(Text(meaning), (0, 0, 1, 4)))

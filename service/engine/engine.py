@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from models.errors import DrainingError
 from service.engine.job import Job, Work, run_to_completion
@@ -15,6 +15,7 @@ from service.engine.scheduler import Scheduler
 
 R = TypeVar("R")
 _POLL_S = 0.01
+_Delivery: TypeAlias = tuple[Callable[[tuple[Any, bool]], None], tuple[Any, bool]]
 _TIMER_RESOLUTION_S = 0.005
 """Upper bound of how early a timer of the event loop, with its millisecond resolution, may fire."""
 
@@ -65,7 +66,8 @@ class Engine:
         # used as a semaphore: each item lets the thread check for work once; much faster than threading.Event
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
-        self._callbacks = _CallbackBuffer()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pending: list[_Delivery] = []  # of the model thread
         self._thread = threading.Thread(target=self._run_thread, name="model", daemon=True)
 
     @property
@@ -155,13 +157,13 @@ class Engine:
         *,
         events: bool,
     ) -> Job:
-        self._callbacks.bind(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
         timeout_s = self._request_timeout_s
         if options.timeout_s is not None:
             timeout_s = min(timeout_s, options.timeout_s)
         job = Job(
             work,
-            _Listener(self._callbacks, deliver, events=events),
+            _Listener(self._pending, deliver, events),
             self._clock() + timeout_s,
             request_id=options.request_id,
             bulk=options.bulk,
@@ -182,68 +184,53 @@ class Engine:
         while not self._stopping:
             self._turn_began_s = self._clock()
             interactive = self.scheduler.serve_interactive()
-            self._callbacks.flush()  # now: interactive answers must not wait for the bulk slice
+            self._flush()  # now: interactive answers must not wait for the bulk slice
             bulk = self.scheduler.serve_bulk()
-            self._callbacks.flush()
+            self._flush()
             if not (interactive or bulk):
                 self._turn_began_s = None
                 self._work_arrived.get()
         self._turn_began_s = None
         self.scheduler.abort(DrainingError("the service shut down before the request was done"))
-        self._callbacks.flush()
+        self._flush()
 
-
-class _CallbackBuffer:
-    """Callbacks for the event loop, sent twice a turn at most: waking the loop costs more than a step."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pending: list[tuple[Callable[[Any], None], Any]] = []
-
-    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the event loop that runs the callbacks."""
-        self._loop = loop
-
-    def put(self, function: Callable[[Any], None], argument: object) -> None:
-        """Add a call of `function(argument)` on the loop."""
-        self._pending.append((function, argument))
-
-    def flush(self) -> None:
-        """Send all callbacks to the loop."""
+    def _flush(self) -> None:
+        """Send all deliveries to the event loop; twice a turn at most, as waking it costs more than a step."""
         if self._pending and self._loop is not None:
-            callbacks, self._pending = self._pending, []
+            deliveries = self._pending.copy()
+            self._pending.clear()
             with contextlib.suppress(RuntimeError):  # the loop is closed: no request waits any more
-                self._loop.call_soon_threadsafe(_run_callbacks, callbacks)
+                self._loop.call_soon_threadsafe(_deliver_all, deliveries)
 
 
-def _run_callbacks(callbacks: list[tuple[Callable[[Any], None], Any]]) -> None:
-    for function, argument in callbacks:
-        function(argument)
-
-
+@dataclass(frozen=True, slots=True)
 class _Listener:
     """Listener that delivers the outcome of a job, and its events if they are wanted, on the event loop.
 
-    Args:
-        callbacks: for the loop.
+    Attributes:
+        pending: deliveries for the loop, to which these are added.
         deliver: is called with an event or the outcome, and whether it is the outcome.
-        events: whether events are wanted.
+        wants_events: whether events are wanted.
     """
 
-    def __init__(
-        self, callbacks: _CallbackBuffer, deliver: Callable[[tuple[Any, bool]], None], *, events: bool
-    ) -> None:
-        self._callbacks, self._deliver, self._events = callbacks, deliver, events
+    pending: list[_Delivery]
+    deliver: Callable[[tuple[Any, bool]], None]
+    wants_events: bool
 
     def event(self, event: object) -> bool:
         """Deliver an event; return whether it was wanted."""
-        if self._events:
-            self._callbacks.put(self._deliver, (event, False))
-        return self._events
+        if self.wants_events:
+            self.pending.append((self.deliver, (event, False)))
+        return self.wants_events
 
     def end(self, outcome: object) -> None:
         """Deliver the outcome."""
-        self._callbacks.put(self._deliver, (outcome, True))
+        self.pending.append((self.deliver, (outcome, True)))
+
+
+def _deliver_all(deliveries: list[_Delivery]) -> None:
+    for deliver, item in deliveries:
+        deliver(item)
 
 
 def _resolve(future: asyncio.Future[Any], item: tuple[Any, bool]) -> None:

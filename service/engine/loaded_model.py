@@ -4,13 +4,14 @@ An `AddressTable` is immutable and replaced as a whole: a request sees either th
 new one. An unloaded model is freed by the last request that uses it.
 """
 
+import itertools
 import secrets
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from models.arrays import ModelBytes, TokenIds
@@ -52,6 +53,10 @@ class ModelUse:
         self.in_flight -= 1
 
 
+_MAX_TAGS = 1 << 24
+_TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model ready to answer. Requests keep theirs, even if its address leads to another version meanwhile.
@@ -62,7 +67,7 @@ class LoadedModel:
         prefix_cache: states after recently read texts; None if none are kept.
         next_token_cache: next-token distributions after recently typed texts; None if none are kept.
         use: its use by requests.
-        tag: random name of this loaded version, distinct from those loaded before.
+        tag: name of this loaded version, distinct from those loaded before; the first is random.
     """
 
     address: str
@@ -70,7 +75,7 @@ class LoadedModel:
     prefix_cache: PrefixCache | None = None
     next_token_cache: NextTokenCache | None = field(default=None, compare=False, repr=False)
     use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
-    tag: str = field(default_factory=partial(secrets.token_hex, 3), compare=False, repr=False)
+    tag: str = field(default_factory=lambda: f"{next(_TAGS) % _MAX_TAGS:06x}", compare=False, repr=False)
 
     @property
     def model(self) -> LanguageModel[Any]:

@@ -149,13 +149,6 @@ LOAD_ERRORS = (
 """Errors that a damaged or unsupported version may raise while it is loaded and warmed up."""
 
 
-class LoadObserver:
-    """Callback for metrics of model loads; this one does nothing."""
-
-    def model_load(self, outcome: str, seconds: float) -> None:
-        """Record the end of a load: `loaded`, `failed`, or `refused` for lack of memory."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Loader:
     """Loader of model versions on one device.
@@ -205,9 +198,8 @@ class Loader:
         check(size)
         torch = sys.modules.get("torch")  # an n-gram server does not import it
         if torch is not None and self.num_threads is not None:
-            torch.set_num_threads(
-                self.num_threads
-            )  # before the warm-up: a thread that has computed keeps its setting
+            # before the warm-up: a thread that has computed keeps its setting
+            torch.set_num_threads(self.num_threads)
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes
         reads_fast = is_lookup(checkpoint.model)  # reading again is faster than a cache lookup

@@ -17,7 +17,6 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from service.engine.job import SchedulerObserver
-from service.engine.loading import LoadObserver
 
 # model requests take a quarter of a millisecond and more: the default buckets would put most into the first
 _SECONDS = (
@@ -46,7 +45,7 @@ _LOAD_OUTCOMES = ("failed", "loaded", "refused")
 _JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
 
 
-class Metrics(SchedulerObserver, LoadObserver):
+class Metrics(SchedulerObserver):
     """Metrics of one application, in a collector registry of their own.
 
     Args:
@@ -128,8 +127,8 @@ class Metrics(SchedulerObserver, LoadObserver):
         for reason in finish_reasons:
             self.generated.labels(model, reason).inc()
 
-    @override
     def model_load(self, outcome: str, seconds: float) -> None:
+        """Record the end of a load."""
         self.model_loads.labels(outcome).inc()
         self.load_seconds.observe(seconds)
 

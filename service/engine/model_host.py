@@ -34,7 +34,7 @@ from service.engine.loaded_model import (
     UnloadingModel,
     build_address_table,
 )
-from service.engine.loading import LOAD_ERRORS, Loader, LoadObserver, read_precisions
+from service.engine.loading import LOAD_ERRORS, Loader, read_precisions
 from service.engine.memory import freeze_garbage_collector, trim_heap
 from service.engine.registry_watcher import DefaultModel, RegistryWatcher, RetrySchedule
 from service.engine.scheduler import Scheduler
@@ -57,7 +57,8 @@ class ModelHost:
         prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 is no caches.
         load: function that reads a checkpoint.
         clock: seconds, monotonic.
-        observer: receives outcomes and times of loads.
+        report_load: receives the outcome of each load, `loaded`, `failed`, or `refused` for lack of memory, and its
+            seconds.
 
     Raises:
         RegistryError: the registry holds no model.
@@ -78,11 +79,11 @@ class ModelHost:
         prefix_cache_bytes: int = 0,
         load: Callable[..., Checkpoint] = load_checkpoint,
         clock: Callable[[], float] = time.monotonic,
-        observer: LoadObserver | None = None,
+        report_load: Callable[[str, float], None] = lambda _outcome, _seconds: None,
     ) -> None:
         self.registry = registry
         self._clock = clock
-        self._observer = observer or LoadObserver()
+        self._report_load = report_load
         precisions = read_precisions(precision)
         precisions.check_names(registry)
         self._loader = Loader(
@@ -157,14 +158,10 @@ class ModelHost:
         """Seconds since the registry could last be read; grows while it is unreachable."""
         return self._clock() - self._last_read_s
 
-    def prefix_cache_figures(self) -> dict[str, tuple[int, int, int]]:
-        """Return queries, hits and bytes of the prefix cache of each loaded model that has one."""
+    def prefix_cache_figures(self, figure: str) -> dict[str, float]:
+        """Return `queries`, `hits` or `num_bytes` of the prefix cache of each loaded model that has one."""
         caches = {m.address: m.loaded.prefix_cache for m in self.models.values() if m.loaded is not None}
-        return {
-            name: (cache.queries, cache.hits, cache.num_bytes)
-            for name, cache in caches.items()
-            if cache is not None
-        }
+        return {name: getattr(cache, figure) for name, cache in caches.items() if cache is not None}
 
     def bytes_by_model(self) -> dict[str, float]:
         """Return the bytes of each loaded model, host and device memory together."""
@@ -216,7 +213,7 @@ class ModelHost:
 
     def redact_root(self, error: BaseException) -> str:
         """Return an error message for clients, without the location of the registry."""
-        return self._watcher.redact_root(error)
+        return self.registry.redact_location(str(error))
 
     def stop(self) -> None:
         """Start no more loads."""
@@ -333,7 +330,7 @@ class ModelHost:
             outcome = "loaded"
             self._models[address] = hosted
             self._retries.forget(address)
-        self._observer.model_load(outcome, self._clock() - started_s)
+        self._report_load(outcome, self._clock() - started_s)
         self._reconcile()
 
     def _reconcile(self) -> None:
@@ -363,7 +360,7 @@ class ModelHost:
                 address: replace(model, failure=self._problem(model))
                 for address, model in self._models.items()
             },
-            served=self._watcher.targets(),
+            served={address: watched.serving_or_target for address, watched in self._watcher.watched.items()},
             aliases=self._watcher.aliases,
             default=self.default_model.address,
             before=self._address_table,

@@ -65,18 +65,6 @@ class _LruCache(Generic[K, V]):
                 self.num_bytes -= self._entries.popitem(last=False)[1][1]
 
 
-class PrefixMatch(NamedTuple):
-    """The longest cached prefix of a text.
-
-    Attributes:
-        length: its number of tokens; 0 if none is cached.
-        state: one row; None if none is cached.
-    """
-
-    length: int
-    state: Any
-
-
 class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
     """LRU cache of states after token prefixes, of one model version.
 
@@ -88,8 +76,12 @@ class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
         self.queries = 0
         self.hits = 0
 
-    def longest_match(self, ids: TokenIds) -> PrefixMatch:
-        """Find the longest cached prefix of ids [T]."""
+    def longest_match(self, ids: TokenIds) -> tuple[int, Any]:
+        """Find the longest cached prefix of ids [T].
+
+        Returns:
+            Its number of tokens and the state after it, one row; 0 and None if none is cached.
+        """
         self.queries += 1
         hashes = _prefix_hashes(ids)
         for count in range(len(ids), 0, -1):
@@ -98,8 +90,8 @@ class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
                 found = self.find(key)
                 if found is not None and np.array_equal(found[0], ids[:count]):
                     self.hits += 1
-                    return PrefixMatch(count, found[1])
-        return PrefixMatch(0, None)
+                    return count, found[1]
+        return 0, None
 
     def put(self, ids: TokenIds, state: Any) -> None:
         """Cache the state after ids [T], one row; T is at least 1."""

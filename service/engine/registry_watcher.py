@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from models.checkpoint.manifest import Version, choose_default
-from models.checkpoint.registry_interface import Registry
+from models.checkpoint.registry_interface import ModelSnapshot, Registry
 from models.checkpoint.stores import ModelStamp
 from models.errors import CheckpointError, ModelNotFoundError, RegistryError
 from service.engine.loaded_model import HostedModel
@@ -134,14 +134,6 @@ class RegistryWatcher:
             address for address, watched in self.watched.copy().items() if watched.serving_or_target == model
         ]
 
-    def targets(self) -> dict[str, str]:
-        """Return `name@number` of the model that each address leads to."""
-        return {address: watched.serving_or_target for address, watched in self.watched.items()}
-
-    def redact_root(self, error: BaseException) -> str:
-        """Return an error message for clients, without the location of the registry."""
-        return self._registry.redact_location(str(error))
-
     def _watch_at_start(self, address: str) -> None:
         try:
             self.watch(address)
@@ -149,22 +141,29 @@ class RegistryWatcher:
             # damaged or dangling aliases of one model must not prevent serving the others
             if isinstance(error, ModelNotFoundError) and address not in self._names:
                 raise
-            self.watched[address] = WatchedAddress(address, problem=self.redact_root(error))
+            self.watched[address] = WatchedAddress(
+                address, problem=self._registry.redact_location(str(error))
+            )
             _log.error("model failed", model=address, reason=self.watched[address].problem)
 
     def _resolve_all(self, name: str) -> None:
         """Resolve all addresses of a model by one reading of it, whose stamp is remembered."""
-        seen = None
+        seen: ModelSnapshot | CheckpointError | RegistryError
+        try:
+            seen = self._registry.snapshot(name)
+        except (CheckpointError, RegistryError) as error:
+            seen = error
         for watched in [watched for watched in self.watched.values() if watched.name == name]:
             try:
-                seen = seen or self._registry.snapshot(name)
+                if isinstance(seen, Exception):
+                    raise seen
                 watched.version, watched.problem = self._registry.resolve(watched.address, seen), None
             except (CheckpointError, ModelNotFoundError, RegistryError) as error:
-                problem = self.redact_root(error)
+                problem = self._registry.redact_location(str(error))
                 if problem != watched.problem:
                     _log.warning("model cannot be followed", model=watched.address, reason=problem)
                 watched.problem = problem
-        if seen is not None:
+        if not isinstance(seen, Exception):
             self.aliases[name], self._stamps[name] = seen.aliases, seen.stamp
 
 

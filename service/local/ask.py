@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import typer
@@ -27,14 +27,11 @@ from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
-from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
-from service.schemas.check import CheckRequest, check_reply
 from service.schemas.replies import NextTokenReply, NextWordReply
-from service.schemas.rerank import list_chunks, read_rerank_query
 from service.schemas.wire import parse_json
-from service.use_cases import autocomplete as completing
 from service.use_cases import check as checking
-from service.use_cases.candidate_features import ScoringModels
+from service.use_cases.autocomplete import AutocompleteRequest
+from service.use_cases.autocomplete import autocomplete as complete_text
 from service.use_cases.choices import Continuation, TokenEvent
 from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
 from service.use_cases.generate import generate as generate_text
@@ -45,14 +42,8 @@ from service.use_cases.next_token import (
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import (
-    RankedList,
-    RerankItem,
-    RerankLine,
-    RerankOptions,
-    read_batch,
-    rerank_batch,
-)
+from service.use_cases.rerank import RankedList, RerankLine, list_chunks, read_batch, rerank_batch
+from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
 from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
 
@@ -91,17 +82,16 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/autocomplete, without a user."""
-    command = parse_json(AutocompleteRequest, _request_body(request)).command()
-    done = run_to_completion(completing.autocomplete(loaded, command, UNLIMITED))
-    return dataclasses.asdict(autocomplete_reply(loaded, done))
+    parsed = parse_json(AutocompleteRequest, _request_body(request))
+    return dataclasses.asdict(run_to_completion(complete_text(loaded, parsed, UNLIMITED)))
 
 
 def check(loaded: LoadedModel, registry: Address, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/check."""
     calibration = CalibrationStore(registry).read(loaded.address)
-    command = parse_json(CheckRequest, _request_body(request)).command(loaded, calibration, UNLIMITED)
-    found = run_to_completion(checking.check(loaded, command, UNLIMITED))
-    return dataclasses.asdict(check_reply(loaded, command, calibration, found))
+    parsed = parse_json(checking.CheckRequest, _request_body(request))
+    reply, _ = run_to_completion(checking.check(loaded, parsed, calibration, UNLIMITED))
+    return dataclasses.asdict(reply)
 
 
 def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
@@ -145,29 +135,21 @@ def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Ite
             yield item.value.rest
 
 
-def model_loader(registry: Address, device: str, precision: str) -> Callable[[str | None], LoadedModel]:
-    """Return a function that loads published models by address, each once, and refuses an address of None.
-
-    It raises LanguageModelError where there is no such registry or model, or it is damaged.
-    """
+def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
+    """Return a function that loads models by address, each once, and refuses an address of None."""
 
     @cache
     def loaded(address: str | None) -> LoadedModel:
         if address is None:
             raise InvalidInputError("name the model", parameter="model")
-        return load_published(registry, address, device, precision)
+        return load(address)
 
     return loaded
 
 
-class RerankJob(NamedTuple):
-    """Models and options of `gramophone rerank`."""
-
-    models: ScoringModels
-    options: RerankOptions
-
-
-def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, precision: str) -> RerankJob:
+def prepare_rerank(
+    settings: Mapping[str, Any], registry: Address, load: Callable[[str], LoadedModel]
+) -> RerankJob:
     """Parse settings of POST /v1/rerank's query string, None for unset ones, and load the models.
 
     Raises:
@@ -176,8 +158,7 @@ def prepare_rerank(settings: Mapping[str, Any], registry: Address, device: str, 
     """
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
-    options = read.options(profile)
-    return RerankJob(read.resolve_models(profile, model_loader(registry, device, precision)), options)
+    return read.job(profile, model_loader(load))
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
@@ -197,7 +178,7 @@ def rerank_file(
     """Re-rank a stream of lists and write them; errors of single lists go to standard error.
 
     Args:
-        job: models and options.
+        job: models and settings.
         lists: of a file.
         file: its name, for messages.
         target: a file or folder to write; `-` is standard output.
@@ -210,12 +191,12 @@ def rerank_file(
     errors = _WordErrors()
     ranked = errors.watch(_rerank_items(job, lists, file))
     if output_format is not None:
-        cut = job.options.top
+        cut = job.settings.top
         destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
         write_lists((reorder_list(ranked_list, cut) for ranked_list in ranked), destination, output_format)
     elif target == "-":
         for ranked_list in ranked:
-            typer.echo(b"".join(list_chunks(ranked_list, job.models, job.options)))
+            typer.echo(b"".join(list_chunks(ranked_list, job)))
     else:
         raise InvalidInputError("--output needs --output-format", parameter="output")
     if line := errors.line():
@@ -225,7 +206,7 @@ def rerank_file(
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
     """Return a list in its new order, with all features; `score` is the total, `old_score` the first pass's."""
     candidates = []
-    for index in ranked.ranking.order[:top].tolist():
+    for index in ranked.order[:top].tolist():
         features = ranked.features(index)
         if _SCORE in features:
             features[_OLD_SCORE] = features.pop(_SCORE)
@@ -246,7 +227,7 @@ def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> 
     line_warnings, any_good = LineWarnings(), False
     lines: Iterator[RerankLine] = items()
     while batch := run_to_completion(read_batch(lines)):
-        for outcome in run_to_completion(rerank_batch(job.models, batch, job.options, UNLIMITED)):
+        for outcome in run_to_completion(rerank_batch(job, batch, UNLIMITED)):
             name = names.popleft()
             if isinstance(outcome, LanguageModelError):
                 line_warnings.warn(f"{file}: {name}: {outcome}")
@@ -263,9 +244,8 @@ class _WordErrors:
 
     def __init__(self) -> None:
         self._metric = make_metric("wer")
-        self._totals = np.zeros(
-            (3, 2), np.int64
-        )  # errors and words: first candidates, chosen ones, best ones
+        # errors and words: first candidates, chosen ones, best ones
+        self._totals = np.zeros((3, 2), np.int64)
         self._num_lists = 0
 
     def watch(self, ranked: Iterable[RankedList]) -> Iterator[RankedList]:
@@ -274,7 +254,7 @@ class _WordErrors:
             if ranked_list.given.references:
                 texts = [candidate.text for candidate in ranked_list.given.candidates]
                 errors = self._metric.statistics(texts, ranked_list.given.references)
-                chosen = int(ranked_list.ranking.order[0])
+                chosen = int(ranked_list.order[0])
                 self._totals += errors[[0, chosen, int(errors[:, 0].argmin())]]
                 self._num_lists += 1
             yield ranked_list

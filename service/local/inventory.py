@@ -82,9 +82,8 @@ def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
         metrics = _read_json(registry, version, "metrics.json")
     except LanguageModelError as error:
         return {"problem": str(error)}
-    split = next(
-        (split for split in ("test", "valid") if split in metrics), None
-    )  # an imported model may have neither
+    # an imported model may have neither
+    split = next((split for split in ("test", "valid") if split in metrics), None)
     figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
     return {
         "family": manifest.family,

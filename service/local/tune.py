@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from pydantic import ValidationError
 
-from models.checkpoint.registry import Address
 from models.errors import FormatError, InvalidInputError
 from models.files import atomic_writer
 from models.reranking.candidates import CandidateList
@@ -19,12 +18,12 @@ from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_ref
 from models.reranking.tuning.fitting import assign_folds
 from models.reranking.tuning.problem import Ints
 from service.engine.job import run_to_completion
+from service.engine.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, model_loader
-from service.schemas.rerank import parse_names, parse_weights
-from service.schemas.tune import TuneReply, TuneSettings, tune_reply
 from service.schemas.wire import invalid_input
 from service.use_cases.candidate_features import ScoringModels, score_candidates
-from service.use_cases.tune import tune_and_evaluate
+from service.use_cases.rerank_request import parse_names, parse_weights
+from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate, tune_reply
 
 NO_MODEL = "-"
 _BATCH_LISTS = 128
@@ -52,9 +51,7 @@ def prepare_tuning(
     *,
     model: str,
     fold_models: Sequence[str],
-    registry: Address,
-    device: str,
-    precision: str,
+    load: Callable[[str], LoadedModel],
 ) -> TuneJob:
     """Parse options, with comma-separated values and None for unset ones, and load the models.
 
@@ -63,8 +60,8 @@ def prepare_tuning(
         LanguageModelError: there is no such registry or model, or it is damaged.
     """
     settings = _settings(options, model)
-    load = model_loader(registry, device, precision)
-    models = settings.resolve_models(load)
+    load_once = model_loader(load)
+    models = settings.resolve_models(load_once)
     if not fold_models:
         return TuneJob(settings, models, ())
     if len(fold_models) != settings.folds:
@@ -74,7 +71,8 @@ def prepare_tuning(
         )
     fold_settings = settings.model_copy(update={"mixture": None})
     per_fold = tuple(
-        fold_settings.model_copy(update={"model": address}).resolve_models(load) for address in fold_models
+        fold_settings.model_copy(update={"model": address}).resolve_models(load_once)
+        for address in fold_models
     )
     return TuneJob(settings, models, per_fold)
 
@@ -87,16 +85,22 @@ def tune_lists(
     Raises:
         InvalidInputError: no list has a reference, a feature is missing, or there are too few lists.
     """
-    command = job.settings.command(tuple(lists))
+    metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
     check_given(referenced, models=job.models.extra)
-    folds = _folds(referenced, folds=command.settings.folds, seed=command.settings.seed)
+    folds = _folds(referenced, folds=search.folds, seed=search.seed)
     scorers = job.fold_models or (job.models,)
     computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
-    searches, total = itertools.count(1), command.settings.num_resamples
+    searches, total = itertools.count(1), search.num_resamples
     watch("seeking weights", 0, total)
     tuned = run_to_completion(
-        tune_and_evaluate(command, computed, searched=lambda: watch("seeking weights", next(searches), total))
+        tune_and_evaluate(
+            job.settings,
+            metric,
+            lists,
+            computed,
+            searched=lambda: watch("seeking weights", next(searches), total),
+        )
     )
     return tuned, tune_reply(tuned, job.models)
 

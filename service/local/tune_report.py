@@ -14,7 +14,7 @@ from models.reranking.features import LM
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
 from models.reranking.tuning.problem import Floats, Ints, TuningProblem
-from service.schemas.tune import TuneReply
+from service.use_cases.tune import TuneReply
 
 _CHART_HEIGHT = 2.9
 _FIRST, _TUNED, _ORACLE = SECOND, ACCENT, THIRD

@@ -7,7 +7,7 @@ are answered 503, except for the health endpoints.
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api_errors import error_response
+from service.api_errors import RETRY_AFTER_S, error_response
 from service.engine.metrics import Metrics
 from service.middleware.request_context import annotate, header
 from service.schemas.replies import ErrorBody
@@ -116,4 +116,6 @@ class ConnectionLimit:
         self._metrics.rejected("connections")
         message = "there are as many connections as this service takes"
         body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
-        await error_response(503, body, {"retry-after": "1", **_CLOSE})(scope, receive, send)
+        await error_response(503, body, {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE})(
+            scope, receive, send
+        )

@@ -21,19 +21,27 @@ from service.routes.request import (
     to_json,
     while_connected,
 )
-from service.schemas.autocomplete import (
+from service.schemas.replies import (
+    AutocompleteReply,
+    ForgottenReply,
+    UserPair,
+    UserReply,
+    UserWord,
+    UserWords,
+)
+from service.schemas.wire import parse_json
+from service.use_cases.accepted_words import (
     NAME_PATTERN,
     AcceptedRequest,
-    AutocompleteRequest,
     ImportRequest,
-    autocomplete_reply,
     check_user_name,
-    export_reply,
-    user_reply,
 )
-from service.schemas.replies import AutocompleteReply, ForgottenReply, UserReply, UserWords
-from service.schemas.wire import parse_json
-from service.use_cases.autocomplete import autocomplete, cached_next_tokens, max_search_steps
+from service.use_cases.autocomplete import (
+    AutocompleteRequest,
+    autocomplete,
+    cached_next_tokens,
+    max_search_steps,
+)
 
 router = EndpointRouter()
 _User = Annotated[
@@ -60,18 +68,16 @@ async def complete(request: Request) -> Response:
     services = services_of(request)
     body = await request.body()
     wire = parse_json(AutocompleteRequest, body)
-    command = wire.command()
     loaded = resolve_model(request, wire.model)
     owner = owner_of(request)
     personal = services.users.get(owner, wire.user) if wire.user is not None else None
-    steps = max_search_steps(loaded, command)
-    cached = cached_next_tokens(loaded, command) if len(body) <= _CACHED_BODY_BYTES else None
+    steps = max_search_steps(loaded, wire)
+    cached = cached_next_tokens(loaded, wire) if len(body) <= _CACHED_BODY_BYTES else None
     # a keystroke in the middle of a word may need no step of the model
     inline = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
 
     def work() -> Work[None, bytes]:
-        result = yield from autocomplete(loaded, command, services.limits, user=personal, cached=cached)
-        return to_json(autocomplete_reply(loaded, result))
+        return to_json((yield from autocomplete(loaded, wire, services.limits, user=personal, cached=cached)))
 
     # never bulk, however long the text, as a user is waiting
     terms = replace(request_options(request, wire, body, WorkEstimate(1, predicted_each=steps)), bulk=False)
@@ -92,14 +98,16 @@ async def accept(request: Request, user: _User) -> Response:
     wire = parse_json(AcceptedRequest, await request.body())
     learnt = split_word_sequences(wire.text, wire.context)
     model = services_of(request).users.learn(owner_of(request), check_user_name(user), learnt)
-    return json_response(user_reply(user, model))
+    return json_response(UserReply(user, len(model), model.num_pairs))
 
 
 @router.endpoint("GET", "/v1/autocomplete/users/{user}", tag="Complete", reply=UserWords)
 async def export(request: Request, user: _User) -> Response:
     """All that is known of a user."""
-    model = services_of(request).users.find(owner_of(request), user)
-    return json_response(export_reply(user, model))
+    words, pairs = services_of(request).users.find(owner_of(request), user).export()
+    return json_response(
+        UserWords(user, [UserWord(*word) for word in words], [UserPair(*pair) for pair in pairs])
+    )
 
 
 @router.endpoint("PUT", "/v1/autocomplete/users/{user}", tag="Complete", body=ImportRequest, reply=UserReply)
@@ -107,7 +115,8 @@ async def restore(request: Request, user: _User) -> Response:
     """Know this of a user, such as an export, instead of whatever was known."""
     users = services_of(request).users
     model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
-    return json_response(user_reply(user, users.put(owner_of(request), check_user_name(user), model)))
+    model = users.put(owner_of(request), check_user_name(user), model)
+    return json_response(UserReply(user, len(model), model.num_pairs))
 
 
 @router.endpoint("DELETE", "/v1/autocomplete/users/{user}", tag="Complete", reply=ForgottenReply)

@@ -8,13 +8,19 @@ from starlette.responses import Response
 
 from models.checking.calibration import Calibration
 from models.errors import LanguageModelError
-from service.middleware.request_context import add_counts
 from service.routes.endpoints import EndpointRouter
-from service.routes.request import Services, request_options, resolve_model, run_request, services_of, to_json
-from service.schemas.check import CheckRequest, check_reply
+from service.routes.request import (
+    Services,
+    count_scored,
+    request_options,
+    resolve_model,
+    run_request,
+    services_of,
+    to_json,
+)
 from service.schemas.replies import CheckReply
 from service.schemas.wire import parse_json
-from service.use_cases.check import CheckResult, check, checker_of, has_checker
+from service.use_cases.check import CheckRequest, check, checker_of, has_checker
 
 router = EndpointRouter()
 _log = structlog.get_logger(__name__)
@@ -33,23 +39,19 @@ async def check_text(request: Request) -> Response:
     wire = parse_json(CheckRequest, body)
     loaded = resolve_model(request, wire.model)
     needed = wire.precision is not None
-    calibration = await asyncio.to_thread(
-        _calibration, services, loaded.address, needed=needed
-    )  # on a thread, as the registry may be remote
-    command = wire.command(loaded, calibration, services.limits)
-    if not has_checker(
-        loaded
-    ):  # built on another thread the first time, so that the model thread serves other requests
+    # on a thread, as the registry may be remote
+    calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
+    # built on another thread the first time, so that the model thread serves other requests
+    if not has_checker(loaded):
         await asyncio.to_thread(checker_of, loaded)
 
-    def write(checked: CheckResult) -> bytes:
-        services.metrics.scored_tokens.labels(loaded.address).inc(checked.num_tokens)
-        add_counts(request, scored_tokens=checked.num_tokens)
-        return to_json(check_reply(loaded, command, calibration, checked))
+    def write(checked: tuple[CheckReply, int]) -> bytes:
+        reply, num_tokens = checked
+        count_scored(request, loaded, num_tokens)
+        return to_json(reply)
 
-    return await run_request(
-        request, check(loaded, command, services.limits), write, request_options(request, wire, body)
-    )
+    work = check(loaded, wire, calibration, services.limits)
+    return await run_request(request, work, write, request_options(request, wire, body))
 
 
 def _calibration(services: Services, address: str, *, needed: bool) -> Calibration | None:

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from models.reranking.features import is_reserved
 from models.reranking.formats.reader import format_name_of_media_type
 from models.reranking.mbr import load_ngram_kernels
-from service.engine.job import Work
 from service.middleware.request_context import annotate
 from service.routes.endpoints import EndpointRouter, Lines
 from service.routes.request import (
@@ -28,29 +27,26 @@ from service.routes.request import (
 )
 from service.routes.streaming import lines_response, write_line
 from service.schemas.replies import RankedListResult, RerankReply
-from service.schemas.rerank import (
-    CandidateListIn,
-    RerankRequest,
-    RerankSettings,
-    list_chunks,
-    main_address,
-    read_rerank_query,
-    rerank_items,
-    rerank_reply_chunks,
-)
-from service.schemas.tune import TuneReply, TuneRequest, tune_reply
 from service.schemas.wire import parse_json
-from service.use_cases.candidate_features import ScoringModels
 from service.use_cases.rerank import (
     RankedList,
-    RerankItem,
-    RerankOptions,
     RerankOutcome,
+    list_chunks,
     rerank,
     rerank_lines,
+    rerank_reply_chunks,
+)
+from service.use_cases.rerank_request import (
+    CandidateListIn,
+    RerankItem,
+    RerankJob,
+    RerankRequest,
+    RerankSettings,
+    read_rerank_query,
+    rerank_items,
 )
 from service.use_cases.states import OwnedStateStore
-from service.use_cases.tune import tune
+from service.use_cases.tune import TuneReply, TuneRequest, tune
 
 router = EndpointRouter()
 
@@ -93,44 +89,42 @@ async def rerank_lists(request: Request) -> Response:
     body = await request.body()
     wire = parse_json(RerankRequest, body)
     items = wire.items(services.limits)
-    models, options = await _resolve(request, services, wire)
+    job = await _job(request, services, wire)
     states = OwnedStateStore(services.states, owner_of(request))
-    work = rerank(models, items, options, services.limits, states=states)
-    terms = request_options(request, wire, body, _work_estimate(items, options))
-    all_inline = bool(models.all) and all(runs_inline(loaded, body) for loaded in models.all)
-    inline = all_inline and not options.is_pairwise and not terms.bulk
+    work = rerank(job, items, services.limits, states=states)
+    terms = request_options(request, wire, body, _work_estimate(items, job))
+    models = job.models.all
+    all_inline = bool(models) and all(runs_inline(loaded, body) for loaded in models)
+    inline = all_inline and not job.is_pairwise and not terms.bulk
     return await run_request(
         request,
         work,
-        lambda ranked: rerank_reply_chunks(ranked, models, options, services.limits),
+        lambda ranked: rerank_reply_chunks(ranked, job, services.limits),
         terms,
         inline=inline,
     )
 
 
-async def _resolve(
-    request: Request, services: Services, settings: RerankSettings
-) -> tuple[ScoringModels, RerankOptions]:
-    """Find the models and options of settings, with those of their profile; load the kernels that they need."""
+async def _job(request: Request, services: Services, settings: RerankSettings) -> RerankJob:
+    """Find the models of settings, and their profile; load the kernels that they need."""
     profile = None
     if settings.profile is not None:
         # on another thread, as the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
-    options = settings.options(profile)
-    if options.is_pairwise:
+    job = settings.job(profile, lambda address: resolve_model(request, address))
+    if job.is_pairwise:
         await asyncio.to_thread(load_ngram_kernels)
-    models = settings.resolve_models(profile, lambda address: resolve_model(request, address))
-    if models.parts:
-        annotate(request, model=models.parts[0].address)
-    return models, options
+    if job.models.parts:
+        annotate(request, model=job.models.parts[0].address)
+    return job
 
 
-def _work_estimate(items: Sequence[RerankItem], options: RerankOptions) -> WorkEstimate:
+def _work_estimate(items: Sequence[RerankItem], job: RerankJob) -> WorkEstimate:
     """Estimate the number of candidates, and the extra work of each beside its own tokens."""
     lists = [item.given for item in items]
     context_length = max((len(given.context) + len(given.continuation or "") for given in lists), default=0)
     longest = max((len(given.candidates) for given in lists), default=0)
-    comparison_work = longest // COMPARISONS_PER_TOKEN if options.is_pairwise else 0
+    comparison_work = longest // COMPARISONS_PER_TOKEN if job.is_pairwise else 0
     return WorkEstimate(
         sum(len(given.candidates) for given in lists), context_length // BYTES_PER_TOKEN + comparison_work
     )
@@ -138,28 +132,27 @@ def _work_estimate(items: Sequence[RerankItem], options: RerankOptions) -> WorkE
 
 async def _rerank_stream(request: Request, services: Services, format_name: str) -> Response:
     settings = read_rerank_query(request.query_params)
-    models, options = await _resolve(request, services, settings)
+    job = await _job(request, services, settings)
     body = await request.body()
     lines = rerank_items(
-        body, format_name, services.limits, reserved=lambda name: is_reserved(name, models.extra)
+        body, format_name, services.limits, reserved=lambda name: is_reserved(name, job.models.extra)
     )
 
     def write(outcome: RerankOutcome) -> Iterator[bytes]:
         if isinstance(outcome, RankedList):
-            yield from list_chunks(outcome, models, options)
+            yield from list_chunks(outcome, job)
             yield b"\n"
         else:
             yield write_line(outcome)
 
     work = rerank_lines(
-        models,
+        job,
         lines,
-        options,
         services.limits,
         write=write,
         states=OwnedStateStore(services.states, owner_of(request)),
     )
-    model = main_address(models) or ""
+    model = job.models.main_address or ""
     return await lines_response(request, body, work, lambda piece: (piece,), model=model, wire=settings)
 
 
@@ -175,9 +168,5 @@ async def tune_weights(request: Request) -> Response:
     wire = parse_json(TuneRequest, body)
     models = wire.resolve_models(lambda address: resolve_model(request, address))
 
-    def written() -> Work[None, bytes]:
-        command = yield from wire.request_command()
-        tuned = yield from tune(models, command, services.limits)
-        return to_json(tune_reply(tuned, models))
-
-    return await run_request(request, written(), bytes, request_options(request, wire, body, bulk=True))
+    terms = request_options(request, wire, body, bulk=True)
+    return await run_request(request, tune(models, wire, services.limits), to_json, terms)

@@ -94,11 +94,10 @@ async def score_texts(request: Request) -> Response:
 
         def results(outcomes: Sequence[ScoreOutcome]) -> Iterator[SequenceScoreResult | InvalidInputError]:
             count(outcomes)
-            for outcome in outcomes:
-                if isinstance(outcome, SequenceScore):
-                    yield score_result(loaded, outcome, given.detail)
-                else:
-                    yield outcome
+            return (
+                score_result(loaded, one, given.detail) if isinstance(one, SequenceScore) else one
+                for one in outcomes
+            )
 
         batches = answer_lines(body, ScoreLine, lambda batch: score(loaded, batch, given, limits, each=True))
         return await lines_response(request, body, batches, results, model=loaded.address)
@@ -154,8 +153,7 @@ async def rate_texts(request: Request) -> Response:
 
         def results(outcomes: Sequence[QualityOutcome]) -> Iterator[TextQualityResult | InvalidInputError]:
             count(outcomes)
-            for outcome in outcomes:
-                yield outcome if isinstance(outcome, InvalidInputError) else outcome[0]
+            return (one if isinstance(one, InvalidInputError) else one[0] for one in outcomes)
 
         batches = answer_lines(
             body, QualityLine, lambda batch: quality(loaded, against, batch, limits, each=True)

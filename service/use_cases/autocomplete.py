@@ -11,10 +11,13 @@ of the typed prefix unless they have capitals of their own.
 import heapq
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from operator import mul
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from models.completion.prefix import (
     EDIT_PENALTY,
@@ -43,40 +46,98 @@ from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenEntry
+from service.schemas.replies import AutocompleteReply, CompletionCandidate
+from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
+from service.use_cases.accepted_words import UserName
 from service.use_cases.constants import DICTIONARY_ENTRIES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.next_token import predict_next
 
+MAX_LIST = 10_000
+"""Entries of a dictionary or a blocklist."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutocompleteCommand:
-    """A valid request for completions.
+_MAX_ENTRY_CHARACTERS = 200
 
-    Attributes:
-        text: before the caret.
-        limit: completions at most.
-        max_words: words of a phrase at most.
-        min_probability: of each completion.
-        by_savings: whether to rank by probability times characters saved, else by probability.
-        ignore_case: whether the prefix matches any case.
-        edits: maximum number of errors in the prefix.
-        dictionary: words or phrases with their weights.
-        blocklist: casefolded words and phrases, one space between words.
-        user_weight: λ.
-        max_steps: rows read by the model at most.
-    """
+EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
+"""A word, or several with spaces between."""
+
+
+class WeightedEntry(WireModel):
+    """An entry of a dictionary that counts for more than others, or less."""
+
+    text: EntryText
+    """A word, or several with spaces between."""
+    weight: float = Field(default=1.0, gt=0, le=1e9)
+    """As if it had been written so often."""
+
+
+DictionaryEntry = Annotated[
+    Annotated[EntryText, Tag("<text>")] | Annotated[WeightedEntry, Tag("<object>")],
+    Discriminator(
+        text_or_object_tag,
+        custom_error_type="entry",
+        custom_error_message="input should be a text, or an object with text and weight",
+    ),
+]
+
+
+class AutocompleteRequest(TimedRequest):
+    """Complete the word that somebody is typing, or tell the next one."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"text": "Return the len", "limit": 3},
+                {
+                    "text": "If the obj",
+                    "limit": 5,
+                    "max_words": 2,
+                    "rank": "savings",
+                    "fuzzy": 1,
+                    "dictionary": ["objcopy", {"text": "objdump", "weight": 2}],
+                },
+            ]
+        }
+    )
 
     text: str
-    limit: int
-    max_words: int
-    min_probability: float
-    by_savings: bool
-    ignore_case: bool
-    edits: int
-    dictionary: tuple[tuple[str, float], ...]
-    blocklist: frozenset[str]
-    user_weight: float
-    max_steps: int
+    """What stands before the caret; empty for the start of a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    limit: int = Field(default=10, ge=1, le=100)
+    """How many completions to tell at most."""
+    max_words: int = Field(default=1, ge=1, le=8)
+    """Above 1, phrases of up to so many words are told beside words."""
+    min_probability: float = Field(default=0.0, ge=0, le=1)
+    """Less probable completions are not told."""
+    rank: Literal["probability", "savings"] = "probability"
+    """What puts them in order: their probability, or that times the characters that are spared."""
+    casing: Literal["exact", "ignore"] = "exact"
+    """Whether the case of what was typed must be that of the word. Models of lower-cased text always ignore it."""
+    fuzzy: int = Field(default=0, ge=0, le=2)
+    """How many typing mistakes in the prefix are looked past; one for every two of its letters at most."""
+    dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
+    """Words to be offered too, known to the model or not."""
+    blocklist: list[EntryText] = Field(default_factory=list, max_length=MAX_LIST)
+    """Words that are never told, whatever their case, nor phrases that hold one."""
+    user: UserName | None = None
+    """Whose accepted words are offered too; see `/v1/autocomplete/users/{user}/accepted`."""
+    user_weight: float = Field(default=0.2, ge=0, le=1)
+    """The share of the user's words and the dictionary in the probabilities, where there are any."""
+    session: UserName | None = None
+    """Of requests of one session the newest alone is answered; older ones end with 409, `superseded`."""
+    max_steps: int = Field(default=128, ge=1, le=4096)
+    """Rows that the model may be asked for at most; the more, the less of the probability is unexplored."""
+
+    @property
+    def ignore_case(self) -> bool:
+        """Whether the prefix matches any case."""
+        return self.casing == "ignore"
+
+    @cached_property
+    def blocked(self) -> frozenset[str]:
+        """Casefolded words and phrases of the blocklist, one space between words."""
+        return frozenset(" ".join(entry.casefold().split()) for entry in self.blocklist)
 
 
 @dataclass(slots=True)
@@ -105,32 +166,18 @@ class RankedCompletion:
         return min(1.0, self.of_model + self.of_user)
 
 
-class AutocompleteResult(NamedTuple):
-    """Completions of a text.
-
-    Attributes:
-        typed: the text in two parts, the second of which is completed.
-        completions: the best first.
-        unexplored_mass: share of the probability not covered by complete words.
-    """
-
-    typed: PrefixSplit
-    completions: list[RankedCompletion]
-    unexplored_mass: float
-
-
 _PrefixSearch: TypeAlias = tuple[CorrectedPrefix, CompletionSearch]
 """A possibly intended prefix, and the search for words that begin with it."""
 
 
 def _model_completions(
-    searches: Sequence[_PrefixSearch], command: AutocompleteCommand
+    searches: Sequence[_PrefixSearch], request: AutocompleteRequest
 ) -> tuple[dict[str, RankedCompletion], float, float]:
     """Collect the words of finished searches, each under the first prefix that it begins with.
 
     Args:
         searches: the most probable edits first; no prefix starts with an earlier one.
-        command: the request.
+        request: the request.
 
     Returns:
         The completions by their text, the mass of the typed text, and the part of it not covered by them.
@@ -140,12 +187,12 @@ def _model_completions(
     found_masses: list[float] = []  # part of it covered by the words found
     prefixes = [prefix.text for prefix, _ in searches]
     for index, (prefix, search) in enumerate(searches):
-        nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], command)]
+        nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], request)]
         result = search.result()
         own = [
             item
             for item in result.completions
-            if not any(_starts_with(item.text, prefixes[i], command) for i in nested)
+            if not any(_starts_with(item.text, prefixes[i], request) for i in nested)
         ]
         complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
@@ -165,7 +212,7 @@ def _model_completions(
 def _add_user_completions(
     completions: dict[str, RankedCompletion],
     searches: Sequence[_PrefixSearch],
-    command: AutocompleteCommand,
+    request: AutocompleteRequest,
     typed: PrefixSplit,
     models: Sequence[UserModel],
     limit: int,
@@ -175,7 +222,7 @@ def _add_user_completions(
     Args:
         completions: of the model, by their text; they get more.
         searches: that found them.
-        command: the request.
+        request: the request.
         typed: its text.
         models: the user's words and the dictionary.
         limit: completions added for each number of words.
@@ -184,13 +231,13 @@ def _add_user_completions(
         The mass of the typed text by the user's words.
     """
     words = next_word_models(models)
-    previous = previous_word(command.text[: typed.start])
+    previous = previous_word(request.text[: typed.start])
     next_words = words(previous)
     if not next_words:
         return 0.0
     edits: dict[str, int] = {}
-    if command.edits:
-        edits = next_words.fuzzy_matches(typed.prefix, command.edits, ignore_case=command.ignore_case)
+    if request.fuzzy:
+        edits = next_words.fuzzy_matches(typed.prefix, request.fuzzy, ignore_case=request.ignore_case)
         rated = [
             ScoredPhrase(word, _penalty(word, n, typed) * next_words.probability(word))
             for word, n in edits.items()
@@ -198,16 +245,18 @@ def _add_user_completions(
         mass, likeliest = math.fsum(phrase.probability for phrase in rated), most_probable(rated, limit)
     else:
         mass, likeliest = next_words.words_with_prefix(
-            typed.prefix, ignore_case=command.ignore_case, limit=limit
+            typed.prefix, ignore_case=request.ignore_case, limit=limit
         )
-    for text, _ in (*likeliest, *extend_phrases(words, likeliest, command.max_words, limit)):
+    for text, _ in (*likeliest, *extend_phrases(words, likeliest, request.max_words, limit)):
         if text not in completions:
-            of_model = _model_mass(text, searches, command)
+            # whether or not its search found it; 0 for a phrase
+            masses = (p.penalty * s.mass_of(text) for p, s in searches if _starts_with(text, p.text, request))
+            of_model = next(masses, 0.0)
             num_edits = edits.get(text.partition(" ")[0], 0)
             completions[text] = RankedCompletion(text, text.count(" ") + 1, num_edits, of_model=of_model)
     for text, completion in completions.items():
         text_words = text.split()
-        if completion.is_complete and text_words and (not command.edits or text_words[0] in edits):
+        if completion.is_complete and text_words and (not request.fuzzy or text_words[0] in edits):
             penalty = _penalty(text_words[0], edits.get(text_words[0], 0), typed)
             completion.of_user = penalty * phrase_probability(words, previous, text_words)
     return mass
@@ -221,16 +270,8 @@ def _penalty(word: str, edits: int, typed: PrefixSplit) -> float:
     return EDIT_PENALTY**edits * (1.0 if same_letter else FIRST_LETTER_PENALTY)
 
 
-def _model_mass(word: str, searches: Sequence[_PrefixSearch], command: AutocompleteCommand) -> float:
-    """Compute the mass of a word by the model, whether or not its search found it; 0 for a phrase."""
-    for prefix, search in searches:
-        if _starts_with(word, prefix.text, command):
-            return prefix.penalty * search.mass_of(word)
-    return 0.0
-
-
-def _starts_with(text: str, prefix: str, command: AutocompleteCommand) -> bool:
-    if command.ignore_case:
+def _starts_with(text: str, prefix: str, request: AutocompleteRequest) -> bool:
+    if request.ignore_case:
         return text.casefold().startswith(prefix.casefold())
     return text.startswith(prefix)
 
@@ -265,12 +306,12 @@ _MIN_PROBABILITY = 1e-12
 
 
 def _in_typed_case(
-    completions: Mapping[str, RankedCompletion], command: AutocompleteCommand, typed: PrefixSplit
+    completions: Mapping[str, RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
 ) -> list[RankedCompletion]:
     """Adapt the case of all completions, merging those with the same text after that."""
     merged: dict[tuple[str, bool], RankedCompletion] = {}
     for completion in completions.values():
-        if command.ignore_case:
+        if request.ignore_case:
             completion.text = match_case(typed.prefix, completion.text, corrected=completion.edits > 0)
         earlier = merged.setdefault((completion.text, completion.is_complete), completion)
         if earlier is not completion:
@@ -281,24 +322,24 @@ def _in_typed_case(
 
 
 def _best_completions(
-    completions: list[RankedCompletion], command: AutocompleteCommand, typed: PrefixSplit
+    completions: list[RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
 ) -> list[RankedCompletion]:
     """Select the best; beginnings of words only if complete words do not reach the limit."""
     offers = [
         completion
         for completion in completions
-        if completion.probability >= max(command.min_probability, _MIN_PROBABILITY)
-        and not _is_blocked(completion.text, command.blocklist)
+        if completion.probability >= max(request.min_probability, _MIN_PROBABILITY)
+        and not _is_blocked(completion.text, request.blocked)
     ]
 
     def worth(offer: RankedCompletion) -> float:
         saved = len(offer.text) - len(typed.prefix)
-        return offer.probability * max(saved, 0) if command.by_savings else offer.probability
+        return offer.probability * max(saved, 0) if request.rank == "savings" else offer.probability
 
     best: list[RankedCompletion] = []
     for complete in (True, False):
         of_kind = [offer for offer in offers if offer.is_complete is complete]
-        left = command.limit - len(best)
+        left = request.limit - len(best)
         best += heapq.nsmallest(left, of_kind, key=lambda offer: (-worth(offer), offer.text))
     return best
 
@@ -330,34 +371,31 @@ _MAX_SPARE_COMPLETIONS = 256
 """Extra completions to search for at most, as blocked ones are not returned."""
 
 
-def max_search_steps(loaded: LoadedModel, command: AutocompleteCommand) -> int:
+def max_search_steps(loaded: LoadedModel, request: AutocompleteRequest) -> int:
     """Return the maximum number of rows read besides the context: none for single words of a word tokenizer."""
-    needs_no_search = loaded.token_trie.whole_words and command.max_words == 1
-    return 0 if needs_no_search else command.max_steps
+    needs_no_search = loaded.token_trie.whole_words and request.max_words == 1
+    return 0 if needs_no_search else request.max_steps
 
 
-def cached_next_tokens(loaded: LoadedModel, command: AutocompleteCommand) -> NextTokenEntry | None:
+def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:
     """Look up the state and distribution after the context; if cached, only search steps need the model."""
-    return (
-        None
-        if loaded.next_token_cache is None
-        else loaded.next_token_cache.find(split_prefix(loaded.tokenizer, command.text).context)
-    )
+    cache = loaded.next_token_cache
+    return None if cache is None else cache.find(split_prefix(loaded.tokenizer, request.text).context)
 
 
 def autocomplete(
     loaded: LoadedModel,
-    command: AutocompleteCommand,
+    request: AutocompleteRequest,
     limits: Limits,
     *,
     user: UserModel | None = None,
     cached: NextTokenEntry | None = None,
-) -> Work[Any, AutocompleteResult]:
+) -> Work[Any, AutocompleteReply]:
     """Complete a text; a use case.
 
     Args:
         loaded: the model.
-        command: the request.
+        request: the request.
         limits: of one request.
         user: model of the user's accepted words, if a user is named.
         cached: the state and distribution after the context, if cached.
@@ -368,49 +406,71 @@ def autocomplete(
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
-    limits.check_characters(command.text, parameter="text")
-    typed = split_prefix(loaded.tokenizer, command.text)
+    limits.check_characters(request.text, parameter="text")
+    typed = split_prefix(loaded.tokenizer, request.text)
     if cached is None:
         cached = yield from predict_next(loaded, typed.context, limits, parameter="text")
     limits.check_length(cached.num_tokens, parameter="text")
-    models = yield from _personal_models(command, user)
-    limit = _search_limit(command, typed)
-    command = replace(
-        command,
-        ignore_case=command.ignore_case or getattr(loaded.tokenizer, "lowercase", False),
-        edits=min(command.edits, len(typed.prefix) // LETTERS_PER_EDIT),
+    models = yield from _personal_models(request, user)
+    limit = _search_limit(request, typed)
+    any_case = request.ignore_case or getattr(loaded.tokenizer, "lowercase", False)
+    request = request.model_copy(
+        update={
+            "casing": "ignore" if any_case else "exact",
+            "fuzzy": min(request.fuzzy, len(typed.prefix) // LETTERS_PER_EDIT),
+        }
     )
-    searches = _searches(loaded, command, typed, cached, limit)
+    searches = _searches(loaded, request, typed, cached, limit)
     yield from run_searches(loaded.model, [search for _, search in searches])
-    found, of_model, unexplored = _model_completions(searches, command)
-    of_user = _add_user_completions(found, searches, command, typed, models, limit)
-    weight = command.user_weight if of_user else 0.0
+    found, of_model, unexplored = _model_completions(searches, request)
+    of_user = _add_user_completions(found, searches, request, typed, models, limit)
+    weight = request.user_weight if of_user else 0.0
     live = (1 - weight) * of_model + weight * of_user
     if not live:
-        return AutocompleteResult(typed, [], 0.0)
-    completions = _in_typed_case(found, command, typed)
+        return AutocompleteReply(loaded.address, typed.prefix, typed.start, [], 0.0)
+    completions = _in_typed_case(found, request, typed)
     for completion in completions:
         completion.of_model = (1 - weight) * completion.of_model / live
         completion.of_user = weight * completion.of_user / live
-    best = _best_completions(completions, command, typed)
-    return AutocompleteResult(typed, best, (1 - weight) * unexplored / live)
+    candidates = [
+        CompletionCandidate(
+            completion.text,
+            _suffix(completion.text, typed),
+            typed.start,
+            completion.probability,
+            completion.num_words,
+            completion.is_complete,
+            completion.edits,
+            "user" if completion.of_user > completion.of_model else "model",
+        )
+        for completion in _best_completions(completions, request, typed)
+    ]
+    unexplored = (1 - weight) * unexplored / live
+    return AutocompleteReply(loaded.address, typed.prefix, typed.start, candidates, unexplored)
+
+
+def _suffix(text: str, typed: PrefixSplit) -> str | None:
+    """Text to append to the typed one; None if that changes."""
+    if not text.startswith(typed.prefix):
+        return None
+    return (" " if typed.space else "") + text[len(typed.prefix) :]
 
 
 def _searches(
-    loaded: LoadedModel, command: AutocompleteCommand, typed: PrefixSplit, entry: NextTokenEntry, limit: int
+    loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry, limit: int
 ) -> list[_PrefixSearch]:
     """Create a search for the typed prefix, then one for each corrected prefix, the most probable edits first."""
-    variants = _prefix_variants(loaded, command, typed, entry)
+    variants = _prefix_variants(loaded, request, typed, entry)
     # half of the steps are for the typed prefix, the rest for the corrected prefixes in proportion to their weights
-    spare, weights = command.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
-    shares = [command.max_steps - spare if variants else command.max_steps]
+    spare, weights = request.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
+    shares = [request.max_steps - spare if variants else request.max_steps]
     shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
     searches = []
     for prefix, max_steps in zip(
         (CorrectedPrefix(typed.spelled, 0, 1.0, 0.0), *variants), shares, strict=True
     ):
         settings = CompletionSettings(
-            limit=limit, max_words=command.max_words, max_steps=max_steps, ignore_case=command.ignore_case
+            limit=limit, max_words=request.max_words, max_steps=max_steps, ignore_case=request.ignore_case
         )
         search = CompletionSearch(loaded.token_trie, prefix.spelled, settings)
         search.update(view(entry.state), entry.log_probs)
@@ -419,18 +479,18 @@ def _searches(
 
 
 def _prefix_variants(
-    loaded: LoadedModel, command: AutocompleteCommand, typed: PrefixSplit, entry: NextTokenEntry
+    loaded: LoadedModel, request: AutocompleteRequest, typed: PrefixSplit, entry: NextTokenEntry
 ) -> list[CorrectedPrefix]:
     """Find corrected prefixes, the most probable edits first; none starts with the typed or an earlier one."""
-    if not command.edits:
+    if not request.fuzzy:
         return []
     found = corrected_prefixes(
         loaded.token_trie,
         typed.spelled,
         entry.log_probs[0],
-        command.edits,
+        request.fuzzy,
         limit=_MAX_CORRECTIONS - 1,
-        ignore_case=command.ignore_case,
+        ignore_case=request.ignore_case,
     )
     variants: list[CorrectedPrefix] = []
     for variant in sorted(found, key=lambda variant: (-variant.penalty, len(variant.spelled))):
@@ -439,22 +499,23 @@ def _prefix_variants(
     return variants
 
 
-def _search_limit(command: AutocompleteCommand, typed: PrefixSplit) -> int:
+def _search_limit(request: AutocompleteRequest, typed: PrefixSplit) -> int:
     """Return the number of completions to search for: some may be blocked, and some merge after recasing."""
     prefix = typed.prefix.casefold()
-    blocked = sum(entry.startswith(prefix) for entry in command.blocklist)
-    return command.limit * (2 if command.ignore_case else 1) + 1 + min(blocked, _MAX_SPARE_COMPLETIONS)
+    blocked = sum(entry.startswith(prefix) for entry in request.blocked)
+    return request.limit * (2 if request.ignore_case else 1) + 1 + min(blocked, _MAX_SPARE_COMPLETIONS)
 
 
-def _personal_models(command: AutocompleteCommand, user: UserModel | None) -> Work[Any, list[UserModel]]:
+def _personal_models(request: AutocompleteRequest, user: UserModel | None) -> Work[Any, list[UserModel]]:
     """Collect the user's model and one of the dictionary, with bigrams from its phrases."""
     models = [] if user is None else [user]
-    if command.dictionary:
+    if request.dictionary:
         words: dict[str, float] = {}
         pairs: dict[tuple[str, str], float] = {}
         num_words = 0
-        for number, (entry, weight) in enumerate(command.dictionary, start=1):
-            entry_words = entry.split()
+        for number, entry in enumerate(request.dictionary, start=1):
+            text, weight = (entry, 1.0) if isinstance(entry, str) else (entry.text, entry.weight)
+            entry_words = text.split()
             num_words += len(entry_words)
             for word in entry_words:
                 words[word] = words.get(word, 0.0) + weight

@@ -7,6 +7,7 @@ direction. Each further model has its own features, such as `lm:old`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,6 +62,16 @@ class ScoringModels:
     def all(self) -> tuple[LoadedModel, ...]:
         """Every model, the parts first."""
         return (*self.parts, *self.extra.values())
+
+    @property
+    def main_address(self) -> str | None:
+        """The main model's address; for a mixture those of its parts with their weights, or None without one."""
+        if not self.parts:
+            return None
+        if len(self.parts) == 1:
+            return self.parts[0].address
+        weighted = zip(self.mixture_weights, self.parts, strict=True)
+        return " + ".join(f"{weight:g} {part.address}" for weight, part in weighted)
 
 
 def scoring_models(
@@ -122,21 +133,6 @@ ScoreMode = Literal["normalised", "unnormalised"]
 LogProbs: TypeAlias = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringOptions:
-    """Options of scoring candidates.
-
-    Attributes:
-        bos: whether `<s>` precedes each, or its context.
-        eos: whether to score `</s>` after each too.
-        score_mode: the token scores summed in `lm`.
-    """
-
-    bos: bool = True
-    eos: bool = True
-    score_mode: ScoreMode = "normalised"
-
-
 class StartStates(NamedTuple):
     """States before candidates.
 
@@ -178,15 +174,16 @@ class _TextScores(NamedTuple):
 
 
 NO_START_STATES = StartStates()
-_DEFAULT_OPTIONS = ScoringOptions()
 
 
 def score_candidates(
     models: ScoringModels,
     lists: Sequence[CandidateList],
     limits: Limits,
-    options: ScoringOptions = _DEFAULT_OPTIONS,
     *,
+    bos: bool = True,
+    eos: bool = True,
+    score_mode: ScoreMode = "normalised",
     starts: StartStates = NO_START_STATES,
     prefix: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, CandidateScores]:
@@ -196,7 +193,9 @@ def score_candidates(
         models: the scoring models.
         lists: at least one.
         limits: of one text with its context.
-        options: of scoring.
+        bos: whether `<s>` precedes each, or its context.
+        eos: whether to score `</s>` after each too.
+        score_mode: the token scores summed in `lm`.
         starts: states before some lists, instead of a context.
         prefix: prefix of `candidates` in a message about list i.
 
@@ -205,19 +204,19 @@ def score_candidates(
         UnsupportedParameterError: there is a context, and a model reads from right to left; or unnormalised scores
             are requested of a model not trained for them.
     """
-    _check_score_mode(models, options.score_mode)
+    _check_score_mode(models, score_mode)
     distinct = yield from find_distinct_texts(lists, starts.of_lists, prefix)
     stored = starts.of_models or [()] * len(models.all)
+    score_texts = partial(
+        _score_texts, distinct, limits, bos=bos, eos=eos, normalised=score_mode == "normalised"
+    )
     main = None
     columns: dict[str, npt.NDArray[np.float64]] = {}
     if models.parts:
-        of_parts = stored[: len(models.parts)]
-        main = yield from _score_texts(
-            models.parts, models.mixture_weights, distinct, limits, options, of_parts
-        )
+        main = yield from score_texts(models.parts, models.mixture_weights, stored[: len(models.parts)])
         columns |= _feature_columns(main, "")
     for number, (name, loaded) in enumerate(models.extra.items(), start=len(models.parts)):
-        scores = yield from _score_texts([loaded], [1.0], distinct, limits, options, [stored[number]])
+        scores = yield from score_texts([loaded], [1.0], [stored[number]])
         columns |= _feature_columns(scores, name)
     words = None if main is None else main.texts.words
     if words is None:
@@ -229,25 +228,27 @@ def score_candidates(
         return CandidateScores(features, None)
     main_scores, first = main, models.parts[0]
     return CandidateScores(
-        features, lambda row: _token_scores(main_scores, first, int(distinct.text_of[row]), ends=options.eos)
+        features, lambda row: _token_scores(main_scores, first, int(distinct.text_of[row]), ends=eos)
     )
 
 
 def _score_texts(
-    parts: Sequence[LoadedModel],
-    weights: Sequence[float],
     distinct: DistinctTexts,
     limits: Limits,
-    options: ScoringOptions,
+    parts: Sequence[LoadedModel],
+    weights: Sequence[float],
     stored: Sequence[Sequence[StoredState]],
+    *,
+    bos: bool,
+    eos: bool,
+    normalised: bool,
 ) -> Work[Any, _TextScores]:
     """Score texts by a model, or by the parts of a mixture, which read the same tokens."""
-    texts = yield from tokenise_texts(parts[0], distinct, limits, eos=options.eos, starts=stored[0])
-    normalised = options.score_mode == "normalised"
+    texts = yield from tokenise_texts(parts[0], distinct, limits, eos=eos, starts=stored[0])
     total = None
     for part, weight, starts in zip(parts, weights, stored, strict=True):
         scores = yield from score_ragged_texts(
-            part, texts, distinct.list_of, bos=options.bos, starts=starts, normalised=normalised
+            part, texts, distinct.list_of, bos=bos, starts=starts, normalised=normalised
         )
         log_probs = scores.astype(np.float64)
         if len(parts) > 1:

@@ -4,7 +4,7 @@ Equal candidates in equal surroundings are scored once.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from service.use_cases.inputs import (
     no_context_error,
     share_context,
 )
+from service.use_cases.prefill import context_groups
 from service.use_cases.states import ids_after
 
 Indices = npt.NDArray[np.int64]
@@ -167,7 +168,11 @@ def tokenise_texts(
         ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
         ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
         texts = texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
-    _check_lengths(texts, distinct, limits, starts)
+    before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
+    lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
+    longest = int(np.argmax(lengths))
+    if lengths[longest] > limits.max_tokens_per_sequence:
+        limits.check_length(int(lengths[longest]), parameter=distinct.names(longest))
     return texts
 
 
@@ -185,8 +190,9 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
     context_texts = [s.context for s in settings if s.start is None]
     contexts = yield from map_in_steps(context_texts, partial(encode, loaded, parameter="context"), size=len)
     parts = []
-    for piece in _character_runs(distinct.texts, CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]):
-        parts.append(tokenizer.encode_ragged(piece))
+    most = CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]
+    for run in context_groups([len(text) for text in distinct.texts], most):
+        parts.append(tokenizer.encode_ragged(distinct.texts[run]))
         yield None
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     ids = np.concatenate([part.ids for part in parts]).astype(np.int64)
@@ -195,17 +201,6 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
     context_of = np.array(before, dtype=np.int64)[distinct.setting_of]
     words = lengths if isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None else None
     return RaggedTexts(contexts, context_of, ids, _offsets(lengths), words)
-
-
-def _character_runs(texts: list[str], most: int) -> Iterator[list[str]]:
-    """Split texts into runs of about `most` characters."""
-    first = size = 0
-    for last, text in enumerate(texts):
-        if size > most:
-            yield texts[first:last]
-            first, size = last, 0
-        size += len(text)
-    yield texts[first:]
 
 
 def _encode_each(
@@ -271,13 +266,3 @@ def _check_characters(distinct: DistinctTexts, limits: Limits) -> None:
         setting.continuation or "",
         parameter=distinct.names(longest),
     )
-
-
-def _check_lengths(
-    texts: RaggedTexts, distinct: DistinctTexts, limits: Limits, starts: Sequence[StoredState]
-) -> None:
-    before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
-    lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
-    longest = int(np.argmax(lengths))
-    if lengths[longest] > limits.max_tokens_per_sequence:
-        limits.check_length(int(lengths[longest]), parameter=distinct.names(longest))

@@ -4,23 +4,28 @@ A checker is built once per loaded model and kept as long as the model.
 """
 
 import threading
-from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 from math import log
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Self
 from weakref import WeakKeyDictionary
 
+from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
 from models.calls import CallGenerator, Read, run_call
-from models.checking.checker import Checker, Issue, find_issues
-from models.checking.error_model import CheckSettings
+from models.checking.calibration import Calibration
+from models.checking.checker import Checker, find_issues
+from models.checking.error_model import CheckSettings, GivenSpan
 from models.checking.rescoring import RescoredBatch
-from models.checking.sentences import Sentence, Word
-from models.errors import ContextLengthError, InvalidInputError
-from models.language_model import LanguageModel, count_words, is_lookup
+from models.checking.sentences import Sentence
+from models.errors import ContextLengthError, InvalidInputError, UnsupportedParameterError
+from models.language_model import LOG_ZERO, LanguageModel, count_words, is_lookup
 from models.reranking.candidates import map_in_steps
 from service.engine.batching import view
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
+from service.schemas.replies import CheckReply, SuggestedText, TextIssue, WordSurprisal
+from service.schemas.wire import TimedRequest, WireModel, text_or_object_tag
 from service.use_cases.inputs import Limits, check_reads_forward
 
 _lock = threading.Lock()
@@ -44,58 +49,185 @@ def has_checker(loaded: LoadedModel) -> bool:
     return loaded.model in _checkers
 
 
-@dataclass(frozen=True, slots=True)
-class CheckCommand:
-    """A valid request for a check.
+DEFAULT_THRESHOLD = 0.5
+MAX_DICTIONARY = 10_000
+_MAX_SUGGESTIONS = 20
+_MAX_SPANS = 1_000
+_MAX_CHARACTERS = 200
 
-    Attributes:
-        text: one sentence per line.
-        threshold: the least probability of an error for a word to be reported.
-        max_suggestions: suggestions per issue at most.
-        options: settings of the search for errors.
-    """
+OneLine = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS, pattern=r"^[^\n]*$")]
+"""A text without line breaks, as each line is a sentence."""
+
+DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_CHARACTERS)]
+
+
+class WeightedSuggestion(WireModel):
+    """A suggestion with the caller's own error model."""
+
+    text: OneLine
+    """What may have been meant. If it is what stands there, `logprob` is that of typing it rightly."""
+    logprob: float = Field(le=0)
+    """Natural logarithm of the probability to type what stands there when this is meant."""
+
+
+Suggested = Annotated[
+    Annotated[OneLine, Tag("<text>")] | Annotated[WeightedSuggestion, Tag("<object>")],
+    Discriminator(
+        text_or_object_tag,
+        custom_error_type="suggestion",
+        custom_error_message="input should be a text, or an object with text and logprob",
+    ),
+]
+
+
+class CandidateSpan(WireModel):
+    """Suggestions of the caller for a span of the text."""
+
+    start: int = Field(ge=0)
+    """Where the span begins, in code points of the text."""
+    end: int = Field(ge=1)
+    """Where it ends; in the same line."""
+    suggestions: list[Suggested] = Field(min_length=1, max_length=100)
+    """Texts to stand there instead; empty to leave it out."""
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if self.end <= self.start:
+            raise PydanticCustomError("empty_span", "end must be greater than start")
+        return self
+
+
+class CheckRequest(TimedRequest):
+    """Find words that are probably wrong, whether they are words or not."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"text": "Return the lenght of the string."},
+                {
+                    "text": "If the key is not fund, raise a KeyEror.",
+                    "threshold": 0.3,
+                    "dictionary": ["KeyError"],
+                    "candidates": [{"start": 18, "end": 22, "suggestions": ["found", "fond"]}],
+                },
+            ]
+        }
+    )
 
     text: str
-    threshold: float
-    max_suggestions: int
-    options: CheckSettings
+    """What to check; each line is a sentence."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    """How probable it must be that a word is wrong for it to be told; 0.5 unless `precision` is given."""
+    precision: float | None = Field(default=None, ge=0, le=1)
+    """Or else: how many of the words told are to be wrong, by what was measured for the model."""
+    max_suggestions: int = Field(default=5, ge=0, le=_MAX_SUGGESTIONS)
+    """How many suggestions to tell for each."""
+    candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)
+    """What the caller thinks may have been meant, by the place in the text; spans must not overlap."""
+    dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
+    """Words that are right, whatever their case; they are suggested too."""
+    error_rate: float = Field(default=0.01, gt=0, lt=1)
+    """The share of words that are believed to be wrong before they are looked at."""
+    max_edits: int = Field(default=2, ge=1, le=2)
+    """How many letters of a word may be wrong; short words are looked for within one."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.threshold is not None and self.precision is not None:
+            raise PydanticCustomError("one_of", "give either threshold or precision")
+        return self
+
+    def threshold_for(self, loaded: LoadedModel, calibration: Calibration | None) -> float:
+        """Return the probability of an error from which words are told.
+
+        Args:
+            loaded: model that checks the text.
+            calibration: precision by threshold, if it was measured for the model.
+
+        Raises:
+            InvalidInputError: no threshold reaches the precision.
+            UnsupportedParameterError: a precision is given, but the model was not calibrated.
+        """
+        if self.precision is None:
+            return DEFAULT_THRESHOLD if self.threshold is None else self.threshold
+        if calibration is None:
+            raise UnsupportedParameterError(
+                f"precision is {self.precision:g}, but model {loaded.address} was not calibrated: give a threshold, or "
+                "run `gramophone evaluate MODEL --task check --save-calibration`",
+                parameter="precision",
+            )
+        return calibration.threshold_for(self.precision)
+
+    def settings(self, limits: Limits) -> CheckSettings:
+        """Return the settings of the search for errors.
+
+        Raises:
+            InvalidInputError: there are too many suggestions, or spans overlap or end after the text.
+        """
+        limits.check_count(
+            sum(len(c.suggestions) for c in self.candidates), parameter="candidates[].suggestions"
+        )
+        _check_spans(self.candidates, len(self.text))
+        return CheckSettings(
+            error_rate=self.error_rate,
+            max_edits=self.max_edits,
+            dictionary={word.lower(): word for word in self.dictionary},
+            given=tuple(_given_span(index, span) for index, span in enumerate(self.candidates)),
+        )
 
 
-class CheckResult(NamedTuple):
-    """Result of a check.
-
-    Attributes:
-        words: in order, each with its surprisal in bits given the text before it.
-        issues: in order, without overlaps.
-        surprisal_bits: of all tokens, `</s>` after each line included.
-        bits_per_word: mean per white-space word; an end of line counts as a word. None without any end of line.
-        num_tokens: scored tokens.
-    """
-
-    words: list[tuple[Word, float]]
-    issues: list[Issue]
-    surprisal_bits: float
-    bits_per_word: float | None
-    num_tokens: int
+def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
+    suggestions = tuple(
+        (given, None)
+        if isinstance(given, str)
+        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would cost sums their digits
+        for given in span.suggestions
+    )
+    return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
 
 
-def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[Any, CheckResult]:
-    """Check a text; a use case.
-
-    Raises:
-        InvalidInputError: a line is too long, or a suggestion of the caller lies outside the text.
-        UnsupportedParameterError: the model reads backward.
-    """
-    check_reads_forward(loaded)
-    size = len(command.text)
-    for span in command.options.given:
+def _check_spans(spans: list[CandidateSpan], size: int) -> None:
+    order = sorted(range(len(spans)), key=lambda index: spans[index].start)
+    for first, second in pairwise(order):
+        if spans[second].start < spans[first].end:
+            raise InvalidInputError(
+                f"candidates[{second}] begins at {spans[second].start}, before candidates[{first}] ends at "
+                f"{spans[first].end}; spans must not overlap",
+                parameter=f"candidates[{second}].start",
+            )
+    for index, span in enumerate(spans):
         if span.end > size:
             raise InvalidInputError(
-                f"{span.parameter}.end is {span.end}; the text has {size} characters",
-                parameter=f"{span.parameter}.end",
+                f"candidates[{index}].end is {span.end}; the text has {size} characters",
+                parameter=f"candidates[{index}].end",
             )
+
+
+def check(
+    loaded: LoadedModel, request: CheckRequest, calibration: Calibration | None, limits: Limits
+) -> Work[Any, tuple[CheckReply, int]]:
+    """Check a text; a use case.
+
+    Args:
+        loaded: the model.
+        request: the request.
+        calibration: precision by threshold, if it was measured for the model.
+        limits: of one request.
+
+    Returns:
+        The reply, and the number of scored tokens.
+
+    Raises:
+        InvalidInputError: a line is too long, spans overlap or lie outside the text, or no threshold reaches
+            the precision.
+        UnsupportedParameterError: the model reads backward, or a precision is given and it was not calibrated.
+    """
+    settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
+    check_reads_forward(loaded)
     checker = checker_of(loaded)
-    sentences = yield from _sentences(loaded, command.text, limits)
+    sentences = yield from _sentences(loaded, request.text, limits)
     limits.check_entries(
         sum(len(sentence.words) for sentence in sentences),
         parameter="text",
@@ -103,23 +235,37 @@ def check(loaded: LoadedModel, command: CheckCommand, limits: Limits) -> Work[An
         instead="send it in parts",
     )
     tokens = loaded.tokenizer.vocabulary.tokens
-    words: list[tuple[Word, float]] = []
-    issues: list[Issue] = []
+    words: list[WordSurprisal] = []
+    issues: list[TextIssue] = []
     log_prob, num_ends = 0.0, 0
     direct = is_lookup(loaded.model)
     begin = None if direct else lambda rows: view(loaded.model.initial_state(rows))
-    for work in checker.rescore_all(loaded.model, sentences, command.options, begin=begin):
+    for work in checker.rescore_all(loaded.model, sentences, settings, begin=begin):
         rescored = yield from _answer_directly(work) if direct else work
-        words += zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True)
-        issues += find_issues(
-            rescored, tokens, threshold=command.threshold, max_suggestions=command.max_suggestions
-        )
+        for word, bits in zip(rescored.words, (-rescored.word_log_probs / log(2)).tolist(), strict=True):
+            known = word.known or word.text.lower() in settings.dictionary
+            words.append(WordSurprisal(word.start, word.end, word.text, bits, known=known))
+        issues += [
+            TextIssue(
+                issue.start,
+                issue.end,
+                request.text[issue.start : issue.end],
+                "real_word" if issue.known else "unknown_word",
+                issue.probability,
+                [SuggestedText(*suggestion) for suggestion in issue.suggestions],
+            )
+            for issue in find_issues(
+                rescored, tokens, threshold=threshold, max_suggestions=request.max_suggestions
+            )
+        ]
         log_prob, num_ends = log_prob + rescored.log_prob, num_ends + rescored.num_ends
         yield None
     bits = -log_prob / log(2)
-    num_words = count_words(command.text) + num_ends
+    num_words = count_words(request.text) + num_ends
     num_tokens = sum(len(sentence.ids) for sentence in sentences) + num_ends
-    return CheckResult(words, issues, bits, bits / num_words if num_ends else None, num_tokens)
+    precision = None if calibration is None else calibration.precision_at(threshold)
+    per_word = bits / num_words if num_ends else None
+    return CheckReply(loaded.address, threshold, precision, words, issues, bits, per_word), num_tokens
 
 
 def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
@@ -131,29 +277,24 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
             parameter="text",
         )
 
-    texts = text.split("\n")
+    checker, texts = checker_of(loaded), text.split("\n")
     offsets = accumulate((len(line) + 1 for line in texts), initial=0)
     lines = [line for line in zip(count(1), offsets, texts, strict=False) if line[2]]
 
     def read(line: tuple[int, int, str]) -> list[Sentence]:
         number, offset, line_text = line
         try:
-            return _line_sentences(loaded, line_text, offset, limits)
+            limits.check_characters(line_text, parameter="text")
+            if len(line_text) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
+                limits.check_length(len(loaded.tokenizer.encode(line_text)), parameter="text")
+            sentences = list(checker.sentences(line_text, offset))
+            limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
         except ContextLengthError as error:
             raise ContextLengthError(f"line {number} of {error}", parameter="text") from None
+        return sentences
 
     by_line = yield from map_in_steps(lines, read, size=lambda line: len(line[2]))
     return [sentence for sentences in by_line for sentence in sentences]
-
-
-def _line_sentences(loaded: LoadedModel, line: str, offset: int, limits: Limits) -> list[Sentence]:
-    """Split a line into sentences; refuse it if it is too long."""
-    limits.check_characters(line, parameter="text")
-    if len(line) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
-        limits.check_length(len(loaded.tokenizer.encode(line)), parameter="text")
-    sentences = list(checker_of(loaded).sentences(line, offset))
-    limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
-    return sentences
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:

@@ -9,9 +9,10 @@ from the space that a tokenizer puts before the first word. A byte of a characte
 names are unique within a vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
@@ -343,55 +344,44 @@ class ChunkBuilder:
         entries = None if self._request.logprobs is None else prompt.entries
         return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
-    def token(self, event: TokenEvent) -> ChoiceChunk:
-        """Build the part of one token."""
-        return CompletionChoice(event.choice, event.text, None, self._event_entries(event)), 1
+    def part(
+        self,
+        choice: int,
+        text: str,
+        tokens: Iterable[tuple[int, float, TopTokens | None]],
+        done: Continuation | None = None,
+    ) -> ChoiceChunk:
+        """Build the part with these tokens of a choice.
 
-    def last(self, event: TokenEvent | None, done: Continuation) -> ChoiceChunk:
-        """Build the last part of a choice: its last token, if not sent yet, and its end."""
-        if event is None:
-            entries, text = self._entries(done.choice, [], [], [], done), done.rest
-        else:
-            entries, text = self._event_entries(event, done), event.text + done.rest
-        count = (event is not None) + done.ended_by_eos
-        return CompletionChoice(done.choice, text, done.finish_reason, entries), count
+        Args:
+            choice: its number.
+            text: what the part adds to its text.
+            tokens: of each its id, its log-probability and the most probable tokens at its position.
+            done: the continuation if the part is its last; a final `</s>` was predicted like any other token.
+        """
+        predicted = list(tokens)
+        if done is not None and done.eos_logprob is not None:
+            predicted.append((EOS, done.eos_logprob, done.eos_top))
+        entries = None
+        if self._request.logprobs is not None:
+            builder, entries = self._builder_of(choice), no_entries()
+            for token, logprob, top in predicted:
+                builder.add(entries, token, logprob, top)
+        reason = None if done is None else done.finish_reason
+        return CompletionChoice(choice, text, reason, entries), len(predicted)
 
     def complete_choice(self, done: Continuation) -> CompletionChoice:
         """Build a complete choice, with its prompt if requested."""
-        text = done.text
-        entries = self._entries(done.choice, done.token_ids, done.logprobs, done.tops, done)
-        if self._request.echo:
-            prompt = self._prompt_of(done.choice)
-            text = prompt.text + text
-            entries = None if entries is None else prompt.entries + entries
-        return CompletionChoice(done.choice, text, done.finish_reason, entries)
+        tokens = zip(done.token_ids, done.logprobs, done.tops or repeat(None), strict=False)
+        choice = self.part(done.choice, done.text, tokens, done)[0]
+        if not self._request.echo:
+            return choice
+        prompt = self._prompt_of(done.choice)
+        entries = None if choice.logprobs is None else prompt.entries + choice.logprobs
+        return replace(choice, text=prompt.text + choice.text, logprobs=entries)
 
     def _prompt_of(self, choice: int) -> EncodedPrompt:
         return self._prompts[choice // self._request.num_choices]
-
-    def _event_entries(
-        self, event: TokenEvent, done: Continuation | None = None
-    ) -> CompletionLogprobs | None:
-        tops = [] if event.top is None else [event.top]
-        return self._entries(event.choice, [event.token_id], [event.logprob], tops, done)
-
-    def _entries(
-        self,
-        choice: int,
-        token_ids: Sequence[int],
-        logprobs: Sequence[float],
-        tops: Sequence[TopTokens],
-        done: Continuation | None,
-    ) -> CompletionLogprobs | None:
-        """Build the entries of tokens, and of a final `</s>`, which was predicted like any other token."""
-        if self._request.logprobs is None:
-            return None
-        builder, entries = self._builder_of(choice), no_entries()
-        for index, (token, logprob) in enumerate(zip(token_ids, logprobs, strict=True)):
-            builder.add(entries, token, logprob, tops[index] if tops else None)
-        if done is not None and done.eos_logprob is not None:
-            builder.add(entries, EOS, done.eos_logprob, done.eos_top)
-        return entries
 
     def _builder_of(self, choice: int) -> EntryBuilder:
         builder = self._builders.get(choice)
@@ -554,10 +544,15 @@ def _stream_chunks(
     """
     held: dict[int, TokenEvent] = {}
 
+    def next_part(choice: int, done: Continuation | None = None) -> ChoiceChunk:
+        event = held.pop(choice, None)
+        text = ("" if event is None else event.text) + ("" if done is None else done.rest)
+        tokens = [] if event is None else [(event.token_id, event.logprob, event.top)]
+        return choices.part(choice, text, tokens, done)
+
     def release() -> Iterator[ChoiceChunk]:
-        for event in held.values():
-            yield choices.token(event)
-        held.clear()
+        for choice in list(held):
+            yield next_part(choice)
 
     answer: Any = None
     try:
@@ -571,10 +566,10 @@ def _stream_chunks(
             answer = None
             if isinstance(item, TokenEvent):
                 if item.choice in held:
-                    yield choices.token(held.pop(item.choice))
+                    yield next_part(item.choice)
                 held[item.choice] = item
             elif isinstance(item, Continuation):
-                yield choices.last(held.pop(item.choice, None), item)
+                yield next_part(item.choice, item)
             else:
                 yield from release()
                 answer = yield item

@@ -101,11 +101,12 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
     return concatenate_states(states).select(np.argsort(np.concatenate(orders)))
 
 
-def context_groups(lengths: Sequence[int]) -> Iterator[slice]:
-    """Group contexts of these lengths into runs of at most `MAX_GROUP_TOKENS` tokens, or one context."""
+def context_groups(lengths: Sequence[int], most: int | None = None) -> Iterator[slice]:
+    """Group contexts of these lengths into runs of at most `most` or `MAX_GROUP_TOKENS`, or one context."""
+    most = MAX_GROUP_TOKENS if most is None else most
     first = total = 0
     for last, length in enumerate(lengths):
-        if total + length > MAX_GROUP_TOKENS and last > first:
+        if total + length > most and last > first:
             yield slice(first, last)
             first, total = last, 0
         total += length

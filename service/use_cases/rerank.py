@@ -7,11 +7,12 @@ commit or another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import to_json
 
 from models.arrays import TokenIds
 from models.calls import Read
@@ -19,7 +20,7 @@ from models.errors import InvalidInputError, LanguageModelError, StatesFullError
 from models.language_model import STATE, pad_sequences
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
-    CONSENSUS,
+    NUM_TOKENS,
     ListFeatures,
     check_given,
     given_column,
@@ -28,12 +29,11 @@ from models.reranking.features import (
     with_derived,
 )
 from models.reranking.mbr import (
-    Utility,
     WordPosterior,
     expected_utilities,
     word_confidences,
 )
-from models.reranking.ranking import LogLinearModel, Ranking, rank_by, scaled_posteriors
+from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
 from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
@@ -42,8 +42,6 @@ from service.engine.state_store import StoredState
 from service.use_cases.candidate_features import (
     NO_START_STATES,
     CandidateScores,
-    ScoringModels,
-    ScoringOptions,
     StartStates,
     TokenScores,
     score_candidates,
@@ -56,22 +54,11 @@ from service.use_cases.constants import (
 )
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.prefill import chunks_by_length
-from service.use_cases.score import Detail
+from service.use_cases.rerank_request import RerankItem, RerankJob, Turn
+from service.use_cases.score import Detail, token_scores, word_scores
 from service.use_cases.states import OwnedStateStore, ids_after
 
 _HANDLE_SEPARATOR = ","
-
-
-class Turn(NamedTuple):
-    """Session parameters of a list.
-
-    Attributes:
-        session: handle from the reply to the previous list; None begins a session.
-        commit: text chosen by the client from the previous list, to read first; None to read nothing.
-    """
-
-    session: str | None
-    commit: str | None
 
 
 def store_sessions(
@@ -96,24 +83,19 @@ def store_sessions(
 
 
 def resume_sessions(
-    models: ScoringModels,
+    job: RerankJob,
     turns: Sequence[Turn | None],
     state_store: OwnedStateStore,
     limits: Limits,
-    *,
-    bos: bool,
-    eos: bool,
     name: Callable[[int], str],
 ) -> Work[Any, StartStates]:
     """Find the states of sessions and read the committed texts; a use case.
 
     Args:
-        models: the scoring models.
+        job: models and settings.
         turns: session parameters of each list; None for a list without a session.
         state_store: store of the states.
         limits: of the text read by a state.
-        bos: whether a session begins with `<s>`.
-        eos: whether to read `</s>` after a commit.
         name: prefix of `session` in a message about list i.
 
     Raises:
@@ -124,13 +106,14 @@ def resume_sessions(
         UnsupportedParameterError: a model reads from right to left.
         StatesFullError: the store has no capacity for the new states.
     """
+    models, eos = job.models.all, job.settings.commit_eos
     numbers: dict[Turn, int] = {}
     of_lists = [None if turn is None else numbers.setdefault(turn, len(numbers)) for turn in turns]
     names = {of_lists[i]: name(i) for i in reversed(range(len(turns)))}
-    state_store.store.check_capacity(len(models.all) * sum(turn.commit is not None for turn in numbers))
-    found = [_session_states(models, turn, state_store, names[n], bos=bos) for turn, n in numbers.items()]
+    state_store.store.check_capacity(len(models) * sum(turn.commit is not None for turn in numbers))
+    found = [_session_states(job, turn, state_store, names[n]) for turn, n in numbers.items()]
     of_models = []
-    for number, loaded in enumerate(models.all):
+    for number, loaded in enumerate(models):
         check_reads_forward(loaded)
         previous = [states[number] for states in found]
         texts = [_commit_ids(previous[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
@@ -138,23 +121,22 @@ def resume_sessions(
     return StartStates(of_lists, of_models)
 
 
-def _session_states(
-    models: ScoringModels, turn: Turn, state_store: OwnedStateStore, name: str, *, bos: bool
-) -> list[StoredState]:
+def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, name: str) -> list[StoredState]:
     """Find each model's state of a session, or the start state of a new one."""
+    models, bos = job.models.all, job.settings.bos
     if turn.session is None:
         return [
             StoredState(loaded, loaded.model.initial_state(1) if bos else loaded.model.empty_state(1))
-            for loaded in models.all
+            for loaded in models
         ]
     states = state_store.store.find(
         state_store.owner, turn.session.split(_HANDLE_SEPARATOR), parameter=f"{name}session"
     )
     found = [state.loaded for state in states]
-    if len(found) != len(models.all) or any(a is not b for a, b in zip(found, models.all, strict=True)):
+    if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
         raise InvalidInputError(
             f"{name}session is of {', '.join(m.address for m in found)} as loaded then, and this request asks "
-            f"{', '.join(m.address for m in models.all)}: begin another session, with what was committed as its "
+            f"{', '.join(m.address for m in models)}: begin another session, with what was committed as its "
             "first commit",
             parameter=f"{name}session",
         )
@@ -201,51 +183,6 @@ MAX_COMPARED = 1000
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerankOptions:
-    """Options of reranking.
-
-    Attributes:
-        weighting: weights of features.
-        scoring: options of the scoring models.
-        posterior_scale: factor of the totals in the posteriors.
-        mbr: utility to maximise in expectation under the posteriors; None ranks by the total.
-        confidences: whether to report the confidence of each word of the best candidate.
-        detail: level of detail of reported scores.
-        drop_duplicates: whether to drop a candidate with the text of an earlier one.
-        top: number of candidates of each list to report; None for all.
-        commit_eos: whether to read `</s>` after a commit.
-    """
-
-    weighting: LogLinearModel = field(default_factory=LogLinearModel)
-    scoring: ScoringOptions = field(default_factory=ScoringOptions)
-    posterior_scale: float = 1.0
-    mbr: Utility | None = None
-    confidences: bool = False
-    detail: Detail = Detail.NONE
-    drop_duplicates: bool = False
-    top: int | None = None
-    commit_eos: bool = False
-
-    @property
-    def is_pairwise(self) -> bool:
-        """Return whether all pairs of candidates of a list are compared."""
-        consensus = (name for name in self.weighting.weights if name.startswith(CONSENSUS))
-        return self.mbr is not None or self.confidences or any(consensus)
-
-
-class RerankItem(NamedTuple):
-    """A list to re-rank.
-
-    Attributes:
-        given: the list; its context is empty in a session.
-        turn: its session parameters; None without a session.
-    """
-
-    given: CandidateList
-    turn: Turn | None = None
-
-
 _FilteredList: TypeAlias = tuple[CandidateList, npt.NDArray[np.int64]]
 """A list, possibly without duplicates, and the original indices of its candidates."""
 
@@ -256,7 +193,8 @@ class RankedList(NamedTuple):
     Attributes:
         given: the list, without dropped duplicates.
         indices: original indices of its candidates [C].
-        ranking: its order and posteriors.
+        order: places of its candidates in the order given, the best first [C].
+        posteriors: of the candidates in the order given [C].
         totals: of the candidates in the order given [C].
         feature_names: names of the computed features.
         feature_values: of the candidates in the order given [C, F].
@@ -268,7 +206,8 @@ class RankedList(NamedTuple):
 
     given: CandidateList
     indices: npt.NDArray[np.int64]
-    ranking: Ranking
+    order: npt.NDArray[np.int64]
+    posteriors: Floats
     totals: Floats
     feature_names: tuple[str, ...]
     feature_values: Floats
@@ -284,9 +223,8 @@ class RankedList(NamedTuple):
 
 
 def rerank(
-    models: ScoringModels,
+    job: RerankJob,
     items: Sequence[RerankItem],
-    options: RerankOptions,
     limits: Limits,
     *,
     states: OwnedStateStore | None = None,
@@ -295,9 +233,8 @@ def rerank(
     """Score every candidate as a whole sentence after its context, and re-rank each list. A use case.
 
     Args:
-        models: the scoring models.
+        job: models and settings.
         items: lists, at least one.
-        options: of reranking.
         limits: of one text with its context.
         states: store of sessions; None without sessions.
         name: prefix of `candidates` in a message about list i.
@@ -310,25 +247,35 @@ def rerank(
             unnormalised scores are requested of a model not trained for them.
         StatesFullError: the store has no capacity for another session.
     """
-    given = _checked_columns(models, [item.given for item in items], options, name)
+    models, settings = job.models, job.settings
+    given = _checked_columns(job, [item.given for item in items], name)
     yield None
     starts, turns = NO_START_STATES, [item.turn for item in items]
     if states is not None and any(turns):
-        bos, eos = options.scoring.bos, options.commit_eos
-        starts = yield from resume_sessions(models, turns, states, limits, bos=bos, eos=eos, name=name)
-    filtered = [_filter_candidates(item.given, drop_duplicates=options.drop_duplicates) for item in items]
-    if options.drop_duplicates:
+        starts = yield from resume_sessions(job, turns, states, limits, name)
+    filtered = [_filter_candidates(item.given, drop_duplicates=settings.drop_duplicates) for item in items]
+    if settings.drop_duplicates:
         offsets = offsets_of([item.given for item in items])
         rows = np.concatenate(
             [first + indices for first, (_, indices) in zip(offsets, filtered, strict=False)]
         )
         given = {name: column[rows] for name, column in given.items()}
     lists = [kept for kept, _ in filtered]
-    scores = yield from score_candidates(models, lists, limits, options.scoring, starts=starts, prefix=name)
-    features = scores.features.normalised(options.weighting.length_exponent)
-    features = yield from with_derived(lists, features, options.weighting.weights, place=name)
-    totals = options.weighting.totals(features.matrix(list(options.weighting.weights), given))
-    ranked = yield from _rank_lists(filtered, features, totals, scores, options)
+    scores = yield from score_candidates(
+        models,
+        lists,
+        limits,
+        bos=settings.bos,
+        eos=settings.eos,
+        score_mode=settings.score_mode,
+        starts=starts,
+        prefix=name,
+    )
+    weighting = job.weighting
+    features = scores.features.normalised(weighting.length_exponent)
+    features = yield from with_derived(lists, features, weighting.weights, place=name)
+    totals = weighting.totals(features.matrix(list(weighting.weights), given))
+    ranked = yield from _rank_lists(filtered, features, totals, scores, job)
     if states is None or not any(turns):
         return ranked
     sessions = store_sessions(starts, turns, states)
@@ -348,14 +295,12 @@ def _filter_candidates(given: CandidateList, *, drop_duplicates: bool) -> _Filte
 
 
 def _checked_columns(
-    models: ScoringModels,
-    lists: Sequence[CandidateList],
-    options: RerankOptions,
-    name: Callable[[int], str],
+    job: RerankJob, lists: Sequence[CandidateList], name: Callable[[int], str]
 ) -> dict[str, Floats]:
     """Check weights and given features before scoring; return the columns of given features with weights."""
-    options.weighting.check(models.extra)
-    for feature in options.weighting.weights if not models.parts else ():
+    models = job.models
+    job.weighting.check(models.extra)
+    for feature in job.weighting.weights if not models.parts else ():
         if needs_main_model(feature):  # a profile can name no model and have such weights
             raise InvalidInputError(
                 f"weights.{feature} is given, but no model scores the candidates; name one in `model`",
@@ -364,13 +309,13 @@ def _checked_columns(
     check_given(lists, models=models.extra, place=name)
     longest = max(range(len(lists)), key=lambda i: len(lists[i].candidates))
     count = len(lists[longest].candidates)
-    if options.is_pairwise and count > MAX_COMPARED:
+    if job.is_pairwise and count > MAX_COMPARED:
         raise InvalidInputError(
             f"{name(longest)}candidates has {count} entries; where each is compared with each (mbr, confidences, "
             f"consensus), at most {MAX_COMPARED} are accepted in a list",
             parameter=f"{name(longest)}candidates",
         )
-    return {feature: given_column(lists, feature, place=name) for feature in options.weighting.given}
+    return {feature: given_column(lists, feature, place=name) for feature in job.weighting.given}
 
 
 def _rank_lists(
@@ -378,26 +323,27 @@ def _rank_lists(
     features: ListFeatures,
     totals: Floats,
     scores: CandidateScores,
-    options: RerankOptions,
+    job: RerankJob,
 ) -> Work[Any, list[RankedList]]:
     ranked = []
     done = 0
     for number, (given, indices) in enumerate(filtered):
         first, end = features.offsets[number : number + 2].tolist()
-        texts = [candidate.text for candidate in given.candidates] if options.is_pairwise else []
-        posteriors = scaled_posteriors(totals[first:end], options.posterior_scale)
+        texts = [candidate.text for candidate in given.candidates] if job.is_pairwise else []
+        posteriors = scaled_posteriors(totals[first:end], job.posterior_scale)
         values, utilities = totals[first:end], None
-        if options.mbr is not None:
-            values = utilities = yield from expected_utilities(texts, posteriors, options.mbr)
-        ranking = rank_by(values, posteriors)
+        if job.settings.mbr is not None:
+            values = utilities = yield from expected_utilities(texts, posteriors, job.settings.mbr)
+        order = rank_by(values)
         confidences: list[WordPosterior] = []
-        if options.confidences:
-            confidences = yield from word_confidences(texts, posteriors, int(ranking.order[0]))
+        if job.settings.confidences:
+            confidences = yield from word_confidences(texts, posteriors, int(order[0]))
         ranked.append(
             RankedList(
                 given,
                 indices,
-                ranking,
+                order,
+                posteriors,
                 totals[first:end],
                 features.names,
                 features.values[first:end],
@@ -408,7 +354,7 @@ def _rank_lists(
             )
         )
         done += len(indices)
-        if options.is_pairwise or done > CANDIDATES_PER_STEP:
+        if job.is_pairwise or done > CANDIDATES_PER_STEP:
             done = 0
             yield None
     return ranked
@@ -422,9 +368,8 @@ RerankLine: TypeAlias = RerankItem | InvalidInputError
 
 
 def rerank_lines(
-    models: ScoringModels,
+    job: RerankJob,
     lines: Iterator[RerankLine],
-    options: RerankOptions,
     limits: Limits,
     *,
     write: Callable[[RerankOutcome], Iterator[bytes]],
@@ -433,9 +378,8 @@ def rerank_lines(
     """Re-rank a stream of lists; an invalid one does not stop the rest. A use case.
 
     Args:
-        models: the scoring models.
+        job: models and settings.
         lines: lists, or the errors of their lines.
-        options: of reranking.
         limits: of one text with its context.
         write: serialises an outcome in pieces, each in a bounded time.
         states: store of sessions.
@@ -445,7 +389,7 @@ def rerank_lines(
     """
     while batch := (yield from read_batch(lines)):
         written = bytearray()
-        for outcome in (yield from rerank_batch(models, batch, options, limits, states=states)):
+        for outcome in (yield from rerank_batch(job, batch, limits, states=states)):
             for piece in write(outcome):
                 written += piece
                 if len(written) >= BYTES_PER_PIECE:
@@ -471,9 +415,8 @@ def read_batch(lines: Iterator[RerankLine]) -> Work[Any, list[RerankLine]]:
 
 
 def rerank_batch(
-    models: ScoringModels,
+    job: RerankJob,
     lines: Sequence[RerankLine],
-    options: RerankOptions,
     limits: Limits,
     *,
     states: OwnedStateStore | None = None,
@@ -486,12 +429,94 @@ def rerank_batch(
     outcomes: list[RerankOutcome] = []
     if items:
         try:
-            outcomes += yield from rerank(models, items, options, limits, states=states, name=lambda _: "")
+            outcomes += yield from rerank(job, items, limits, states=states, name=lambda _: "")
         except (InvalidInputError, StatesFullError) as error:
             if len(items) == 1:
                 outcomes = [error]
     if len(outcomes) < len(items):
         for item in items:
-            outcomes += yield from rerank_batch(models, [item], options, limits, states=states)
+            outcomes += yield from rerank_batch(job, [item], limits, states=states)
     reranked = iter(outcomes)
     return [next(reranked) if isinstance(line, RerankItem) else line for line in lines]
+
+
+_BATCH_CANDIDATES = 128
+"""Candidates in one chunk; other requests run between chunks."""
+
+
+def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Limits) -> Iterator[bytes]:
+    """Yield the JSON of a reply.
+
+    Dictionaries are written instead of the objects of `RerankReply`, which takes a third of the time per candidate.
+
+    Raises:
+        InvalidInputError: the reply would list too many tokens.
+    """
+    detail = job.settings.detail
+    if detail is not Detail.NONE and job.models.parts:
+        limits.check_entries(
+            int(sum(r.feature_values[:, r.feature_names.index(NUM_TOKENS)].sum() for r in lists)),
+            parameter="detail",
+            description=f"detail is {detail.value!r} for all candidates of {len(lists)} lists",
+            instead="send lines, application/x-ndjson, for more",
+        )
+    head = {
+        "model": job.models.main_address,
+        "models": {name: loaded.address for name, loaded in job.models.extra.items()},
+        "weights": dict(job.weighting.weights),
+        "length_exponent": job.weighting.length_exponent,
+        "posterior_scale": job.posterior_scale,
+    }
+    yield to_json(head)[:-1] + b',"lists":['
+    for number, ranked in enumerate(lists):
+        if number:
+            yield b","
+        yield from list_chunks(ranked, job)
+    yield b"]}"
+
+
+def list_chunks(ranked: RankedList, job: RerankJob) -> Iterator[bytes]:
+    """Yield the JSON of one list, best candidate first."""
+    head: dict[str, Any] = {"id": ranked.given.name, "unchanged": int(ranked.order[0]) == 0}
+    if ranked.session is not None:
+        head["session"] = ranked.session
+    if job.settings.confidences:
+        head["confidences"] = [word._asdict() for word in ranked.confidences]
+    yield to_json(head)[:-1] + b',"ranking":['
+    count = len(ranked.order[: job.settings.top])
+    for first in range(0, count, _BATCH_CANDIDATES):
+        part = slice(first, min(first + _BATCH_CANDIDATES, count))
+        yield (b"," if first else b"") + to_json(_candidates(ranked, part, job))[1:-1]
+    yield b"]}"
+
+
+def _candidates(ranked: RankedList, part: slice, job: RerankJob) -> list[dict[str, Any]]:
+    order = ranked.order[part]
+    positions = order.tolist()
+    candidates, names = ranked.given.candidates, ranked.feature_names
+    written: list[dict[str, Any]] = [
+        {
+            "index": index,
+            "text": candidates[position].text,
+            "total": total,
+            "posterior": posterior,
+            "features": {**candidates[position].features, **dict(zip(names, values, strict=True))},
+        }
+        for position, index, total, posterior, values in zip(
+            positions,
+            ranked.indices[order].tolist(),
+            ranked.totals[order].tolist(),
+            ranked.posteriors[order].tolist(),
+            ranked.feature_values[order].tolist(),
+            strict=True,
+        )
+    ]
+    if ranked.utilities is not None:
+        for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
+            fields["expected_utility"] = utility
+    detail = job.settings.detail
+    if detail is not Detail.NONE and ranked.tokens is not None:
+        scores_of = token_scores if detail is Detail.TOKEN else word_scores
+        for fields, position in zip(written, positions, strict=True):
+            fields[f"{detail.value}s"] = scores_of(job.models.parts[0], *ranked.tokens(position))
+    return written

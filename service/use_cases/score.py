@@ -243,17 +243,19 @@ def score(
             instead="send lines, application/x-ndjson, for more",
         )
     scored = iter((yield from score_sequence_list(loaded, sequences, bos=settings.bos)))
-    scores: list[ScoreOutcome] = []
-    for item, outcome in zip(items, outcomes, strict=True):
+
+    def finish(pair: tuple[ScoreItem | InvalidInputError, EncodedText | InvalidInputError]) -> ScoreOutcome:
+        item, outcome = pair
         if isinstance(item, InvalidInputError):
-            scores.append(item)
-        elif isinstance(outcome, InvalidInputError):
-            scores.append(outcome)
-        else:
-            ids = to_text_order(loaded, outcome.text, ends=settings.eos)
-            log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
-            scores.append(SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, outcome.text)))
-    return scores
+            return item
+        if isinstance(outcome, InvalidInputError):
+            return outcome
+        ids = to_text_order(loaded, outcome.text, ends=settings.eos)
+        log_probs = to_text_order(loaded, next(scored), ends=settings.eos)
+        return SequenceScore(item, ids, log_probs, _num_bytes(loaded, item, outcome.text))
+
+    pairs = list(zip(items, outcomes, strict=True))
+    return (yield from map_in_steps(pairs, finish, size=lambda pair: _size(pair[0])))
 
 
 def _size(item: ScoreItem | InvalidInputError) -> int:

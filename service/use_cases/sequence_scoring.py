@@ -112,9 +112,16 @@ def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[A
         lengths: of the texts [N].
     """
     levels: list[TreeLevel] = []
-    nodes = contexts
+    nodes = contexts  # prefix of each text; arbitrary for finished texts
     for depth in range(int(lengths.max(initial=0))):
-        level = _next_tree_level(nodes, tokens[:, depth], lengths - depth)
+        unfinished, next_tokens = np.flatnonzero(lengths > depth), tokens[:, depth]
+        width = int(next_tokens.max()) + 1
+        pairs, choice_of_row = np.unique(
+            nodes[unfinished] * width + next_tokens[unfinished], return_inverse=True
+        )
+        choices = np.full(len(nodes), -1, dtype=np.int64)
+        choices[unfinished] = choice_of_row
+        level = TreeLevel(pairs // width, pairs % width, choices, np.unique(choices[lengths > depth + 1]))
         levels.append(level)
         after = np.full(len(level.tokens), -1, dtype=np.int64)
         after[level.continued] = np.arange(len(level.continued))
@@ -209,22 +216,6 @@ class _PendingChoices(NamedTuple):
         return first, rest
 
 
-def _next_tree_level(nodes: Indices, tokens: TokenIds, left: TokenIds) -> TreeLevel:
-    """Build the level of choices after the prefixes of texts [N].
-
-    Args:
-        nodes: prefix of each text; arbitrary for finished texts.
-        tokens: next token of each text [N].
-        left: tokens left in each text, the next included.
-    """
-    unfinished = np.flatnonzero(left > 0)
-    width = int(tokens.max()) + 1
-    pairs, choice_of_row = np.unique(nodes[unfinished] * width + tokens[unfinished], return_inverse=True)
-    choices = np.full(len(nodes), -1, dtype=np.int64)
-    choices[unfinished] = choice_of_row
-    return TreeLevel(pairs // width, pairs % width, choices, np.unique(choices[left > 1]))
-
-
 def _advance_rows(model: LanguageModel[Any], state: Any, rows: Indices, tokens: TokenIds) -> Work[Any, Any]:
     """Advance rows by one token each, a bounded number of rows per call."""
     parts = []
@@ -299,7 +290,16 @@ def score_ragged_texts(
         if ragged:
             yield from _score_by_lookup(loaded, texts, rows, states, numbers, out)
         else:
-            yield from _score_by_reading(loaded, texts, rows, states, numbers, out, normalised=normalised)
+            for chunk in padded_runs(lengths[rows], MAX_TREE_TOKENS):
+                tokens, widths, positions = _pad_rows(texts, rows[chunk])
+                if not positions.size:  # empty texts without an end
+                    continue
+                shared, contexts = _distinct(numbers[chunk])
+                scored = yield from _score_padded(
+                    loaded.model, states.select(shared), contexts, tokens, widths, normalised=normalised
+                )
+                within = positions >= 0
+                out[positions[within]] = scored[within]
     return out
 
 
@@ -360,29 +360,6 @@ def _score_by_lookup(
         state = states.select(numbers[begin - first : end - first])
         out[cut] = yield from ScoreRagged(loaded.model, state, texts.ids[cut], offsets - offsets[0])
         begin = end
-
-
-def _score_by_reading(
-    loaded: LoadedModel,
-    texts: RaggedTexts,
-    rows: Indices,
-    states: Any,
-    numbers: Indices,
-    out: FloatArray,
-    *,
-    normalised: bool,
-) -> Work[Any, None]:
-    """Score texts side by side, in chunks of bounded size."""
-    for chunk in padded_runs((texts.offsets[1:] - texts.offsets[:-1])[rows], MAX_TREE_TOKENS):
-        tokens, lengths, positions = _pad_rows(texts, rows[chunk])
-        if not positions.size:  # empty texts without an end
-            continue
-        used, contexts = _distinct(numbers[chunk])
-        scored = yield from _score_padded(
-            loaded.model, states.select(used), contexts, tokens, lengths, normalised=normalised
-        )
-        within = positions >= 0
-        out[positions[within]] = scored[within]
 
 
 def _score_padded(

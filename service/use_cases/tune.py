@@ -1,28 +1,67 @@
-"""Tuning of reranking weights on lists with references."""
+"""Tuning of reranking weights on lists with references, for POST /v1/rerank/tune and `gramophone tune`."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
-from models.reranking.candidates import CandidateList
-from models.reranking.features import CONSENSUS, ListFeatures, check_given, is_derived
-from models.reranking.metrics.metric import Metric
+from models.reranking.candidates import CandidateList, Steps, map_in_steps
+from models.reranking.features import (
+    CONSENSUS,
+    ListFeatures,
+    check_given,
+    feature_model,
+    is_derived,
+    needs_main_model,
+)
+from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import NORMALISERS, UNCHANGED, Metric
+from models.reranking.metrics.significance import MAX_SAMPLES
 from models.reranking.tuning.cross_fitting import (
+    MAX_FEATURES,
+    TuningFigures,
     TuningOutcome,
     cross_fit,
     list_prefix,
     select_with_references,
     tuning_data,
 )
-from models.reranking.tuning.fitting import TuningSettings, assign_folds
+from models.reranking.tuning.fitting import (
+    MAX_EXPONENTS,
+    MAX_FOLDS,
+    MAX_RESAMPLES,
+    MAX_RESTARTS,
+    MAX_SEED,
+    MIN_SAMPLES,
+    TuningSettings,
+    assign_folds,
+)
 from models.reranking.tuning.problem import Ints
 from service.engine.job import Work
-from service.use_cases.candidate_features import ScoringModels, score_candidates
+from service.engine.loaded_model import LoadedModel
+from service.schemas.wire import (
+    LengthExponent,
+    Probability,
+    TimedRequest,
+    WireModel,
+    schema_only,
+    shared_fields,
+)
+from service.use_cases.candidate_features import (
+    MAX_MODELS,
+    ScoringModels,
+    score_candidates,
+    scoring_models,
+)
 from service.use_cases.constants import LISTS_AT_ONCE
 from service.use_cases.inputs import Limits
 from service.use_cases.rerank import MAX_COMPARED
+from service.use_cases.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 
 MAX_CANDIDATES = 65_536
 """Candidates of all lists of one request at most; the command line takes any number."""
@@ -30,71 +69,291 @@ MAX_CANDIDATES = 65_536
 MAX_SEARCHES = 4096
 """Searches of one request at most: (folds + 1) times exponents, times restarts and resamples."""
 
+_DEFAULTS = TuningSettings()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneCommand:
-    """A valid request to tune.
 
-    Attributes:
-        lists: candidate lists; those without references are left out.
-        metric: the objective.
-        features: features that may have weights; None for all those of lists and models.
-        settings: of the search.
+class ReferredListIn(WireModel):
+    """The hypotheses for one input, in first-pass order, and what is right."""
+
+    candidates: list[CandidateIn] = Field(min_length=1)
+    """Whole sentences, as in /v1/rerank."""
+    reference: str | None = None
+    """What is right. A list without it is left out."""
+    references: list[str] | None = Field(default=None, min_length=1)
+    """Instead, where there are several ways to say it."""
+    context: str = ""
+    """What stands before each candidate; not scored."""
+    continuation: str | None = None
+    """If given, each candidate is itself a context, and what is scored is this text after it."""
+    id: str | None = None
+    """For your own use."""
+
+    @model_validator(mode="after")
+    def _either(self) -> Self:
+        if self.reference is not None and self.references is not None:
+            raise PydanticCustomError("either", "give either reference or references")
+        return self
+
+    def given(self) -> CandidateList:
+        """Convert the list to one of the use case."""
+        references = tuple(self.references or ()) if self.reference is None else (self.reference,)
+        return CandidateList(self.id, self.context, tuple(self.candidates), references, self.continuation)
+
+
+class TuneSettings(TimedRequest):
+    """Settings of tuning and of its evaluation."""
+
+    metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
+    """What to tune for."""
+    normaliser: Annotated[str, schema_only(enum=list(NORMALISERS))] = UNCHANGED
+    """What is done to texts before words or characters are compared, of `wer` and `cer`: `none`, `lower` or
+    `lower-unpunctuated`."""
+    model: str | None = None
+    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    mixture: Mixture | None = None
+    """Instead of `model`: models whose probabilities are mixed at every token."""
+    models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
+    """Further models, each with features of its own."""
+    given_only: bool = False
+    """Whether no model scores: only what is given with the candidates, and what is derived of it, gets weights."""
+    features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
+    """What may have a weight. If left out: `rank` and `rank:log`; what is given with every candidate, and, if it looks
+    like a mean over the text, also times its words and characters; `lm` and `unk` of each model; `words`."""
+    length_exponents: Annotated[list[LengthExponent], schema_only(minItems=1, maxItems=MAX_EXPONENTS)] = (
+        Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
+    )
+    """Of `lm`, to choose from, the simplest first."""
+    folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
+    """Parts of the lists, each of which is held out once."""
+    seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
+    """Of folds and random starts: equal seeds give equal replies."""
+    restarts: Annotated[int, schema_only(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
+    """Random starts of a search, beside those from each feature alone."""
+    resamples: Annotated[int, schema_only(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
+    """Resamples of the lists; the weights are the mean of what is best for each."""
+    max_p_value: Probability = _DEFAULTS.max_p_value
+    """How probable by chance a gain may be at most for the weights to be used; 1 takes what is better at all."""
+    bootstrap_samples: Annotated[int, schema_only(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
+        _DEFAULTS.bootstrap_samples
+    )
+    """That this probability is told from."""
+
+    @cached_property
+    def search(self) -> TuningSettings:
+        """Settings of the search.
+
+        Raises:
+            InvalidInputError: a value is outside its limits.
+        """
+        return TuningSettings(**shared_fields(self, TuningSettings))
+
+    def metric_of(self, lists: Sequence[CandidateList]) -> Metric:
+        """Return the objective, for lists of which some may have no references.
+
+        Raises:
+            InvalidInputError: the metric takes no such normaliser.
+        """
+        counts = {len(given.references) for given in lists if given.references}
+        return make_metric(
+            self.metric,
+            num_references=counts.pop() if len(counts) == 1 else None,
+            normaliser=self.normaliser,
+        )
+
+    def resolve_models(self, resolve: Callable[[str | None], LoadedModel]) -> ScoringModels:
+        """Find the scoring models.
+
+        Args:
+            resolve: finds a model by its address.
+
+        Raises:
+            InvalidInputError: a mixture is given beside a model, or is invalid; or a model beside `given_only`.
+        """
+        if self.given_only and (self.model is not None or self.mixture is not None or self.models):
+            raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
+        main = [] if self.given_only else main_models(self.model, self.mixture)
+        return scoring_models(main, [(model.name, model.model) for model in self.models], resolve)
+
+
+_EXAMPLE_LISTS: JsonValue = [
+    {
+        "candidates": [
+            {"text": first, "features": {"am": am}},
+            {"text": second, "features": {"am": am - 0.4}},
+        ],
+        "reference": right,
+    }
+    for first, second, right, am in (
+        ("return a knew list", "return a new list", "return a new list", -12.1),
+        ("the name of a file", "the naim of a file", "the name of a file", -13.0),
+        ("raise an hour", "raise an error", "raise an error", -8.3),
+        ("call this function", "call this funk shun", "call this function", -10.2),
+    )
+]
+
+
+class TuneRequest(TuneSettings):
+    """Find weights to re-rank with, and tell what they are worth."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"lists": _EXAMPLE_LISTS, "features": ["am", "lm"], "max_p_value": 1}]
+        }
+    )
+
+    lists: list[ReferredListIn] = Field(min_length=1)
+    """As for /v1/rerank, with references."""
+
+    def given_lists(self) -> Steps[list[CandidateList]]:
+        """Convert the lists to those of the use case, in steps between which other requests run.
+
+        Raises:
+            InvalidInputError: there are more candidates than one request may have.
+        """
+        count = sum(len(wire.candidates) for wire in self.lists)
+        if count > MAX_CANDIDATES:
+            raise InvalidInputError(
+                f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are tuned on in one request: "
+                "use `gramophone tune` for more",
+                parameter="lists",
+            )
+        return (
+            yield from map_in_steps(self.lists, ReferredListIn.given, size=lambda wire: len(wire.candidates))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReply(TuningFigures):
+    """Weights, and what they are worth.
+
+    `decision` is `tuned` or `first_pass`, `reason` a sentence why. Scores are percent: `baseline` of the first
+    candidates, `tried` of those chosen by weights that had not seen their list, `tuned` of what is answered, which
+    is `tried`, or `baseline` where the first pass is kept; `oracle` of the best, `worst` of the worst.
+    `significance` and `folds` are of the weights that were tried. `weights` were found on all lists; where the
+    first pass is kept they are `{"rank": 1}`, which keep its order.
+    `features` are all that might have had a weight, `ignored_features` those given with some candidates only.
+    `profile` is what /admin/profiles stores.
     """
 
-    lists: tuple[CandidateList, ...]
-    metric: Metric
-    features: tuple[str, ...] | None = None
-    settings: TuningSettings = field(default_factory=TuningSettings)
+    model: str | None
+    models: dict[str, str]
+    features: list[str]
+    ignored_features: list[str]
+    profile: dict[str, Any]
 
 
-def tune(models: ScoringModels, command: TuneCommand, limits: Limits) -> Work[Any, TuningOutcome]:
+_PROFILE_FIELDS = (
+    "weights",
+    "length_exponent",
+    "posterior_scale",
+    "metric",
+    "signature",
+    "models",
+    "decision",
+)
+"""Fields of the reply that a profile has of its own, and not in its figures; its models are described otherwise."""
+
+
+def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
+    """Return the result of tuning in wire format, with a profile created now."""
+    reply = TuneReply(
+        **{field.name: getattr(tuned.figures, field.name) for field in fields(tuned.figures)},
+        model=models.main_address,
+        models={name: loaded.address for name, loaded in models.extra.items()},
+        features=list(tuned.data.problem.names),
+        ignored_features=list(tuned.data.ignored),
+        profile={},
+    )
+    values = asdict(reply)
+    del values["profile"]
+    reply.profile.update({name: values[name] for name in _PROFILE_FIELDS})
+    reply.profile["models"] = _models(reply.weights, models)
+    reply.profile["figures"] = {
+        name: value for name, value in values.items() if name == "models" or name not in _PROFILE_FIELDS
+    }
+    reply.profile["created"] = datetime.now(UTC).isoformat(timespec="seconds")
+    return reply
+
+
+def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[str, Any]]:
+    """Return the models that the weights need."""
+    needed = {
+        feature_model(name) or ""
+        for name in weights
+        if feature_model(name) is not None or needs_main_model(name)
+    }
+    main = [
+        {"address": part.address, "weight": weight}
+        for part, weight in zip(models.parts, models.mixture_weights, strict=True)
+        if "" in needed
+    ]
+    further = [
+        {"name": name, "address": loaded.address} for name, loaded in models.extra.items() if name in needed
+    ]
+    return [*main, *further]
+
+
+def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[Any, TuneReply]:
     """Score the candidates, search for weights, and evaluate them; a use case.
 
     Raises:
-        InvalidInputError: no list has references, a feature is missing, or there are too few lists.
+        InvalidInputError: there are more candidates or searches than one request may have, no list has references,
+            a feature is missing, or there are too few lists.
         ContextLengthError: a candidate with its context has too many tokens.
     """
-    numbers, lists = select_with_references(command.lists)
-    yield from _check(command, lists, numbers, models)
-    scores = yield from score_candidates(models, lists, limits)
-    return (yield from tune_and_evaluate(command, scores.features))
+    lists = yield from request.given_lists()
+    metric, search = request.metric_of(lists), request.search
+    searches = (search.folds + 1) * len(search.length_exponents) * (search.restarts + search.resamples)
+    if searches > MAX_SEARCHES:
+        raise InvalidInputError(
+            f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
+            "searches are made in one request",
+            parameter="restarts",
+        )
+    numbers, referenced = select_with_references(lists)
+    yield from _check(request.features or (), referenced, numbers, models)
+    scores = yield from score_candidates(models, referenced, limits)
+    return tune_reply((yield from tune_and_evaluate(request, metric, lists, scores.features)), models)
 
 
 def tune_and_evaluate(
-    command: TuneCommand, computed: ListFeatures, *, searched: Callable[[], None] = lambda: None
+    settings: TuneSettings,
+    metric: Metric,
+    lists: Sequence[CandidateList],
+    computed: ListFeatures,
+    *,
+    searched: Callable[[], None] = lambda: None,
 ) -> Work[Any, TuningOutcome]:
     """Search for weights and evaluate them; a use case.
 
     Args:
-        command: the request.
+        settings: of tuning.
+        metric: the objective.
+        lists: candidate lists; those without references are left out.
         computed: features of the candidates of all lists with references.
-        searched: called after each resample, at most `settings.num_resamples` times.
+        searched: called after each resample, at most `settings.search.num_resamples` times.
 
     Raises:
         InvalidInputError: a feature is missing, or there are too few lists.
     """
+    search = settings.search
     data = yield from tuning_data(
-        command.lists,
-        computed,
-        command.metric,
-        features=command.features,
-        length_exponents=command.settings.length_exponents,
+        lists, computed, metric, features=settings.features, length_exponents=search.length_exponents
     )
-    folds = assign_folds(data.lists, folds=command.settings.folds, seed=command.settings.seed)
+    folds = assign_folds(data.lists, folds=search.folds, seed=search.seed)
     yield None
-    return (yield from cross_fit(data, folds, command.settings, searched=searched))
+    return (yield from cross_fit(data, folds, search, searched=searched))
 
 
 def _check(
-    command: TuneCommand, lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
+    features: Sequence[str], lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
 ) -> Work[Any, None]:
     """Refuse lists unfit for tuning; `numbers` are their indices in the request, for messages."""
     for begin in range(0, len(lists), LISTS_AT_ONCE):
         batch, batch_numbers = lists[begin : begin + LISTS_AT_ONCE], numbers[begin : begin + LISTS_AT_ONCE]
         check_given(batch, models=models.extra, place=partial(list_prefix, batch_numbers))
         yield None
-    compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in command.features or ())
+    compares = any(name.startswith(CONSENSUS) and is_derived(name) for name in features)
     longest = max(len(item.candidates) for item in lists)
     if compares and longest > MAX_COMPARED:
         raise InvalidInputError(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from service.schemas.autocomplete import AutocompleteRequest
-from service.schemas.check import CheckRequest
-from service.schemas.rerank import RerankRequest
-from service.settings import settings_table
+from service.settings import described_settings
+from service.use_cases.autocomplete import AutocompleteRequest
+from service.use_cases.check import CheckRequest
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.next_token import NextTokenRequest
+from service.use_cases.rerank_request import RerankRequest
 from service.use_cases.score import QualityRequest, ScoreRequest
 
 ROOT = Path(__file__).parents[2]
@@ -174,4 +174,9 @@ START, END = "<!-- settings -->\n", "<!-- /settings -->"
 
 def test_the_readme_documents_every_setting():
     text = README.read_text(encoding="utf-8")
-    assert text[text.index(START) + len(START) : text.index(END)].strip() == settings_table().strip()
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for variable, default, meaning in described_settings():
+        shown = "" if default == "" else f"`{default}`"
+        rows.append(f"| `{variable}` | {shown} | {meaning} |")
+        assert meaning
+    assert text[text.index(START) + len(START) : text.index(END)].split("\n") == [*rows, ""]

@@ -172,10 +172,10 @@ def http_workloads(data):
         return summary.tokens_per_s
 
     def p50_ms(summary):
-        return 1e3 * summary.latency.p50_s
+        return summary.latency_ms.p50
 
     def p99_ms(summary):
-        return 1e3 * summary.latency.highest_s
+        return summary.latency_ms.highest
 
     def lists(model, count):
         choice = python_random.Random(0)

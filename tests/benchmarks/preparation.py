@@ -70,7 +70,8 @@ def typed_texts(data, longer_than=8):
 def novels_or_documentation(data, sentences=None):
     """Sentences of the novels, else of Python's documentation, by split; so many to train with."""
     if data is None:
-        splits = {split: one.sentences for split, one in read_default_corpus(Silent())._asdict().items()}
+        parts = zip(("train", "valid", "test"), read_default_corpus(Silent()), strict=True)
+        splits = {split: one.sentences for split, one in parts}
     else:
         splits = {
             split: read_lines(data / "novels" / f"novels.{split}.txt.xz")

@@ -12,6 +12,7 @@ from models.tokenizers import WordTokenizer
 from service.api_keys import create_key
 from tests.contract.conftest import publish
 from tests.support.fake_models import FakeModel, fake_vocabulary
+from tests.support.http import asked
 from tests.support.services import running_workers, wait_for
 
 USERS = ["ann", "bob", "cid", "dan"]
@@ -205,6 +206,8 @@ def admin_workers(admin_registry, tmp_path_factory, admin_key):
         "GRAMOPHONE_MODELS": "main,twin",
         "GRAMOPHONE_WATCH_INTERVAL_S": "0",
         "GRAMOPHONE_API_KEYS": admin_key.key.line,
+        "GRAMOPHONE_BODY_TIMEOUT_S": "2",
+        "GRAMOPHONE_MAX_BODY_BYTES": "100000",
     }
     headers = {"authorization": f"Bearer {admin_key.secret}"}
     with running_workers(admin_registry, tmp_path_factory.mktemp("admin"), headers, **settings) as two:
@@ -259,6 +262,27 @@ def test_what_is_wrong_is_refused_as_by_a_lone_process(admin_clients):
     answer = admin_clients[0].post("/admin/models/load", json={"model": "nothing"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
     assert "worker" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "status", "code"),
+    [
+        pytest.param(b"content-encoding: gzip\r\ncontent-length: 2", b"{}", 415, "", id="compressed"),
+        pytest.param(b"content-length: 100", b"{", 408, "body_too_slow", id="slow"),
+        pytest.param(
+            b"transfer-encoding: chunked", b"20000\r\n" + 0x20000 * b" " + b"\r\n", 413, "", id="oversized"
+        ),
+    ],
+)
+@pytest.mark.parametrize("line", [b"POST /admin/models/load", b"PUT /admin/models/main/aliases/new"])
+def test_a_body_of_a_change_that_is_not_taken_is_refused_as_by_a_lone_process(
+    admin_workers, admin_key, line, header, body, status, code
+):
+    key = f"authorization: Bearer {admin_key.secret}".encode()
+    head = b"\r\n".join([line + b" HTTP/1.1", b"host: a", key, header, b"", b""])
+    told = asked(admin_workers.url, head + body)
+    assert (told.status, told.headers["connection"]) == (status, "close")
+    assert code in told.error["code"]
 
 
 def test_nobody_without_the_key_changes_anything_anywhere(admin_workers):

@@ -1,14 +1,14 @@
 """What holds of checking, whatever the text."""
 
 import itertools
+from dataclasses import astuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.checking.checker import Checker
-from models.checking.error_model import CheckSettings
-from service.use_cases.check import CheckCommand, check
+from service.use_cases.check import CheckRequest, check
 from service.use_cases.inputs import Limits
 from tests.support.text_models import check as check_directly
 from tests.support.text_models import trigram, weigh
@@ -97,5 +97,12 @@ def test_the_engine_is_told_what_is_told_without_it(kind, text):
     model, tokenizer = trigram(kind)
     one = loaded(tokenizer)
     one.checkpoint.model = model
-    checked = run_to_completion(check(one, CheckCommand(text, 0.1, 5, CheckSettings()), LIMITS))
-    assert checked.issues == check_directly(model, tokenizer, text, threshold=0.1)
+    checked, _ = run_to_completion(check(one, CheckRequest(text=text, threshold=0.1), None, LIMITS))
+    told = [
+        (i.start, i.end, i.type == "real_word", i.probability, [astuple(s) for s in i.suggestions])
+        for i in checked.issues
+    ]
+    assert told == [
+        (i.start, i.end, i.known, i.probability, list(i.suggestions))
+        for i in check_directly(model, tokenizer, text, threshold=0.1)
+    ]

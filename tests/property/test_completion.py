@@ -18,8 +18,7 @@ from models.vocabulary import EOS, Vocabulary
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import NextTokenCache
-from service.schemas.autocomplete import AutocompleteRequest, autocomplete_reply
-from service.use_cases.autocomplete import autocomplete
+from service.use_cases.autocomplete import AutocompleteRequest, autocomplete
 from service.use_cases.inputs import Limits
 from tests.reference.decoding import WORD, Branching, Pieces, masses
 from tests.support.fake_models import FakeModel, fake_vocabulary
@@ -54,6 +53,11 @@ SPELLED = ["", " ", "a", " a", "ab", " ab", "b", " b", "é", "a'", " a-b", "a-"]
 EVERYTHING = {"floor": 0.0, "settled": 0.0, "max_steps": 10**6, "limit": 10**6}
 
 vocabularies = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6)
+
+
+def words_of(search):
+    """All words that a search has found, with their masses."""
+    return {word.decode(): mass for word, mass in search._findings.words.items()}
 
 
 def search_of(model, tokens, spelled, **options):
@@ -103,11 +107,11 @@ def test_a_cut_search_tells_lower_bounds_and_what_it_left_out(pieces, spelled, s
     search = search_of(model, tokens, spelled, **{**EVERYTHING, **options})
     [truth] = masses(model, tokens.token_bytes, spelled.encode())
     found = search.result()
-    shares = [mass / found.live_mass for mass in search.words.values()]
+    shares = [mass / found.live_mass for mass in words_of(search).values()]
     assert sum(shares) + found.unexplored_mass == pytest.approx(1 if found.live_mass else 0, abs=1e-9)
     assert found.live_mass >= sum(truth.values()) * (1 - 1e-5)
     assert 0 <= found.unexplored_mass <= 1
-    for word, mass in search.words.items():
+    for word, mass in words_of(search).items():
         assert mass <= truth[word] * (1 + 1e-5)
 
 
@@ -115,8 +119,8 @@ def test_a_cut_search_tells_lower_bounds_and_what_it_left_out(pieces, spelled, s
 @given(vocabularies, st.sampled_from(SPELLED), st.integers(0, 9))
 def test_steps_of_one_row_find_what_steps_of_many_do(pieces, spelled, seed):
     model, tokens = made(pieces, seed)
-    alone = search_of(model, tokens, spelled, rows_per_step=1, **EVERYTHING).words
-    together = search_of(model, tokens, spelled, rows_per_step=16, **EVERYTHING).words
+    alone = words_of(search_of(model, tokens, spelled, rows_per_step=1, **EVERYTHING))
+    together = words_of(search_of(model, tokens, spelled, rows_per_step=16, **EVERYTHING))
     assert alone == pytest.approx(together, rel=1e-12)
 
 
@@ -125,8 +129,8 @@ def test_steps_of_one_row_find_what_steps_of_many_do(pieces, spelled, seed):
 def test_a_letter_more_conditions_on_it(pieces, seed):
     """Words after "a" are those after nothing that begin so, no less and no more probable."""
     model, tokens = made([*pieces, b"a", b"b"], seed)
-    before = search_of(model, tokens, "", **EVERYTHING).words
-    after = search_of(model, tokens, "a", **EVERYTHING).words
+    before = words_of(search_of(model, tokens, "", **EVERYTHING))
+    after = words_of(search_of(model, tokens, "a", **EVERYTHING))
     assert after == pytest.approx({word: p for word, p in before.items() if word.startswith("a")}, rel=1e-9)
 
 
@@ -159,10 +163,10 @@ def test_words_are_as_probable_as_their_spellings(kind, text):
     """At least as what surely ends them, but for what was not looked into; at most as what may."""
     search = searched(kind, text, settled=0.0, floor=0.0, max_steps=400)
     typed = split_prefix(learnt_pieces(kind), text)
-    likeliest = sorted(search.words, key=search.words.get)[-3:]
+    likeliest = sorted(words_of(search), key=words_of(search).get)[-3:]
     for word in likeliest:
         sure, unsure, _ = spelled_masses(kind, typed, word)
-        assert 0.97 * sure <= search.words[word] <= (sure + unsure) * (1 + 1e-5)
+        assert 0.97 * sure <= words_of(search)[word] <= (sure + unsure) * (1 + 1e-5)
 
 
 def spelled_masses(kind, typed, word):
@@ -209,8 +213,8 @@ OF_CHARACTERS = loaded(CharacterTokenizer(Vocabulary("abden .")))
 
 
 def complete(model, text, user=None, limits=LIMITS, **options):
-    command = AutocompleteRequest(text=text, limit=100, **options).command()
-    return run_to_completion(autocomplete(model, command, limits, user=user))
+    request = AutocompleteRequest(text=text, limit=100, **options)
+    return run_to_completion(autocomplete(model, request, limits, user=user))
 
 
 def user_of(sentences):
@@ -246,10 +250,9 @@ def test_the_words_that_are_told_make_up_the_whole(text, sentences, dictionary, 
     total = math.fsum(one.probability for one in done.completions) + done.unexplored_mass
     assert total == pytest.approx(1 if done.completions else 0, abs=1e-6)
     assert len({one.text for one in done.completions}) == len(done.completions)
-    reply = autocomplete_reply(model, done)
-    for one in reply.completions:
-        assert one.suffix is None or one.text == reply.prefix + one.suffix.removeprefix(
-            " " * (not reply.prefix)
+    for one in done.completions:
+        assert one.suffix is None or one.text == done.prefix + one.suffix.removeprefix(
+            " " * (not done.prefix)
         )
 
 
@@ -258,7 +261,7 @@ def test_the_words_that_are_told_make_up_the_whole(text, sentences, dictionary, 
 def test_no_more_than_the_whole_is_told_where_the_search_was_cut(text, steps, fuzzy, max_words):
     done = complete(OF_CHARACTERS, text, max_steps=steps, fuzzy=fuzzy, max_words=max_words)
     for num_words in range(1, max_words + 1):
-        of_length = [one for one in done.completions if one.num_words == num_words and one.is_complete]
+        of_length = [one for one in done.completions if one.num_words == num_words and one.is_complete_word]
         assert math.fsum(one.probability for one in of_length) <= 1 - done.unexplored_mass + 1e-6
     assert 0 <= done.unexplored_mass <= 1
 

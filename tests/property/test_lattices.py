@@ -1,6 +1,7 @@
 """Lattices against every one of their paths: totals, n-best strings, the oracle; and files there and back."""
 
 import io
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_features_add_up_to_the_total(lattice, weights):
     expected = brute_force(lattice, model, TOKENIZER, weights)
     given_list = nbest_candidates(one, 5)
     for candidate, path in zip(given_list.candidates, nbest_paths(one, 5), strict=True):
-        total = sum(weight * candidate.features[name] for name, weight in weights.as_mapping().items())
+        total = sum(weight * candidate.features[name] for name, weight in asdict(weights).items())
         assert total == pytest.approx(path.total, abs=1e-9)
         for name in ("words", "unk"):
             assert candidate.features[name] == expected[candidate.text][1][name]

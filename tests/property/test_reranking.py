@@ -17,9 +17,10 @@ from models.reranking.tuning.mert import line_loss
 from models.reranking.tuning.problem import argmax_by_list, standardise_features
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
-from service.use_cases.candidate_features import ScoringModels, ScoringOptions, score_candidates
+from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.inputs import Limits
-from service.use_cases.rerank import RerankItem, RerankOptions, rerank
+from service.use_cases.rerank import rerank
+from service.use_cases.rerank_request import RerankItem, RerankJob, RerankSettings
 from service.use_cases.sequence_scoring import build_tree, may_be_cheaper, score_tree, tree_is_cheaper
 from tests.support import families
 from tests.support.nbest_lists import problem
@@ -60,27 +61,23 @@ def loaded(name):
 LOADED = {name: loaded(name) for name in (*EXACT, *NEAR)}
 
 
-def ranked(values):
-    return rank_by(values, scaled_posteriors(values))
-
-
 @given(totals)
 def test_a_ranking_is_a_permutation_in_falling_order(values):
-    ranking = ranked(values)
-    assert sorted(ranking.order) == list(range(len(values)))
-    assert (np.diff(values[ranking.order]) <= 0).all()
+    order = rank_by(values)
+    assert sorted(order) == list(range(len(values)))
+    assert (np.diff(values[order]) <= 0).all()
 
 
 @given(totals)
 def test_posteriors_are_a_distribution_in_falling_order(values):
-    posteriors = ranked(values).posteriors
+    posteriors = scaled_posteriors(values)[rank_by(values)]
     assert abs(posteriors.sum() - 1) < 1e-9
     assert (np.diff(posteriors) <= 0).all()
 
 
 @given(totals, st.floats(-100, 100))
 def test_posteriors_do_not_depend_on_what_all_share(values, shift):
-    np.testing.assert_allclose(ranked(values + shift).posteriors, ranked(values).posteriors, atol=1e-6)
+    np.testing.assert_allclose(scaled_posteriors(values + shift), scaled_posteriors(values), atol=1e-6)
 
 
 weights = st.dictionaries(
@@ -95,8 +92,9 @@ weights = st.dictionaries(
 @given(lists, weights, st.sampled_from([0.0, 0.5, 1.0]))
 def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_weights, exponent):
     models = ScoringModels((LOADED["ngram"],), extra={"o": LOADED["mixture"]})
-    options = RerankOptions(weighting=LogLinearModel(weights=given_weights, length_exponent=exponent))
-    for ranked in run_to_completion(rerank(models, [RerankItem(one) for one in some], options, LIMITS)):
+    weighting = LogLinearModel(weights=given_weights, length_exponent=exponent)
+    job = RerankJob(models, weighting, 1.0, RerankSettings())
+    for ranked in run_to_completion(rerank(job, [RerankItem(one) for one in some], LIMITS)):
         for place, total in enumerate(ranked.totals):
             told = ranked.features(place)
             assert abs(total - sum(w * told[name] for name, w in given_weights.items())) < 1e-6
@@ -106,10 +104,11 @@ def test_every_total_is_the_weighted_sum_of_the_returned_features(some, given_we
 @settings(deadline=None, max_examples=15)
 @given(some=lists, bos=st.booleans(), eos=st.booleans())
 def test_features_do_not_depend_on_company(name, some, bos, eos):
-    models, options = ScoringModels((LOADED[name],)), ScoringOptions(bos=bos, eos=eos)
-    together = run_to_completion(score_candidates(models, some, LIMITS, options)).features
+    models = ScoringModels((LOADED[name],))
+    together = run_to_completion(score_candidates(models, some, LIMITS, bos=bos, eos=eos)).features
     alone = [
-        run_to_completion(score_candidates(models, [one], LIMITS, options)).features.values for one in some
+        run_to_completion(score_candidates(models, [one], LIMITS, bos=bos, eos=eos)).features.values
+        for one in some
     ]
     atol = 0 if name in EXACT else 2e-5
     np.testing.assert_allclose(together.values, np.concatenate(alone), rtol=0, atol=atol)

@@ -1,5 +1,7 @@
 """Small lattices for tests, and what their paths are worth, found by walking every one of them."""
 
+from dataclasses import asdict
+
 import numpy as np
 
 from models.language_model import pad_sequences, score_sequences
@@ -69,7 +71,7 @@ def brute_force(lattice, model, tokenizer, weights):
             "words": float(len(text.split())),
             "unk": float(ids.count(0)),
         }
-        total = sum(weight * features[name] for name, weight in weights.as_mapping().items())
+        total = sum(weight * features[name] for name, weight in asdict(weights).items())
         if text not in best or total > best[text][0]:
             best[text] = (total, features)
     return best

@@ -180,15 +180,17 @@ class Typist:
             progress: counts words.
         """
         progress.start(f"typing with the {self._model.family}", sum(len(line.words) for line in lines))
-        if self._carries_state:
-            typed = [
-                self._type_batch([line], start, progress)[0]
-                for line, start in zip(lines, self.starts(lines), strict=True)
-            ]
-        else:
-            typed = self._by_length(lines, progress)
+        order, size = list(range(len(lines))), 1
+        if not self._carries_state:  # lines of similar numbers of words are typed together
+            order.sort(key=lambda number: len(lines[number].words))
+            size = _BATCH_LINES
+        typed: dict[int, TypedLine] = {}
+        for begin, start in zip(range(0, len(order), size), self.starts(lines), strict=False):
+            numbers = order[begin : begin + size]
+            batch = self._type_batch([lines[number] for number in numbers], start, progress)
+            typed.update(zip(numbers, batch, strict=True))
         progress.finish()
-        return typed
+        return [typed[number] for number in range(len(lines))]
 
     def starts(self, lines: Sequence[TypingLine]) -> Iterator[Any]:
         """Yield the initial state of each line, one row."""
@@ -205,17 +207,6 @@ class Typist:
         for word in line.words:
             for ranks in self._type_words(contexts, {0: (line, word)}):
                 yield ranks[0]
-
-    def _by_length(self, lines: Sequence[TypingLine], progress: Progress) -> list[TypedLine]:
-        """Type lines of similar word counts in batches; return them in the given order."""
-        order = sorted(range(len(lines)), key=lambda number: len(lines[number].words))
-        start = self._model.initial_state(1)
-        typed: dict[int, TypedLine] = {}
-        for begin in range(0, len(order), _BATCH_LINES):
-            numbers = order[begin : begin + _BATCH_LINES]
-            typed_batch = self._type_batch([lines[number] for number in numbers], start, progress)
-            typed.update(zip(numbers, typed_batch, strict=True))
-        return [typed[number] for number in range(len(lines))]
 
     def _type_batch(self, lines: Sequence[TypingLine], start: Any, progress: Progress) -> list[TypedLine]:
         """Type the first words of all lines, then the second words, and so on."""

@@ -366,9 +366,7 @@ def run_check_task(
             f"model {version.address} reads from right to left; checking asks what comes next",
             parameter="model",
         )
-    text = (
-        read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress).test
-    )
+    text = read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress)[2]
     random = np.random.default_rng(seed)
     lines = _sample_lines(text.sentences, sample, random)
     counts = _word_counts(checkpoint, text.sentences)

@@ -4,9 +4,9 @@ Gradients and gates are measured on text, not on random numbers. For self-normal
 deviation of logits from log-probabilities is measured, too. TensorBoard is an optional package.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from models.arrays import TokenIds
 from models.errors import InvalidInputError
 from models.language_model import SCORES, pad_sequences, read_sequences, score_sequences
-from models.neural.cells import GRU, LSTM, Cell, CellState, Elman, MinGRU, TorchCell
+from models.neural.cells import Cell, CellState, MinGRU, TorchCell
 from models.neural.model import NeuralModel
 from models.neural.network import Network
 from models.vocabulary import BOS, EOS, Vocabulary
@@ -55,7 +55,7 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
             # copies: only the next step depends on them, even if a kernel shares memory between its outputs
             hidden = tuple(part.clone() for part in hidden)
             carried.append(tuple(part for part in hidden if part.requires_grad))
-        loss = -network.target_log_probs(hidden[0][0], tokens[-1]).sum()
+        loss = -network.output.target_log_probs(network.features(hidden[0][0]), tokens[-1]).sum()
         states = [part for parts in carried for part in parts]
         gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
     norms = []
@@ -140,23 +140,19 @@ def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds 
 
 def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> dict[str, Tensor]:
     """Return the values in [0, 1] of each gate of a layer at one token, each [B, H]."""
-    if isinstance(cell, LSTM):
-        i, f, _, o = _gate_inputs(cell, inputs, before[0], parts=4)
-        return {"input": i.sigmoid(), "forget": f.sigmoid(), "output": o.sigmoid()}
-    if isinstance(cell, GRU):
-        r, z, _ = _gate_inputs(cell, inputs, before[0], parts=3)
-        return {"reset": r.sigmoid(), "update": z.sigmoid()}
     if isinstance(cell, MinGRU):
         return {"update": cell.gates(inputs).chunk(2, dim=-1)[0].sigmoid()}
-    if isinstance(cell, Elman) and cell.with_tanh:
+    kernel = cast("TorchCell", cell).kernel
+    if kernel.mode == "RNN_TANH":
         return {"|h|": outputs.abs()}
-    return {}
-
-
-def _gate_inputs(cell: TorchCell, inputs: Tensor, h: Tensor, *, parts: int) -> Sequence[Tensor]:
-    """Compute the pre-activations of a layer's gates, split into `parts`, each [B, H]."""
-    of_inputs, of_hidden, *biases = cell.weights()
-    return (linear(inputs, of_inputs, biases[0]) + linear(h, of_hidden, biases[1])).chunk(parts, -1)
+    if kernel.mode == "RNN_RELU":
+        return {}
+    of_inputs, of_hidden, *biases = cast("TorchCell", cell).weights()
+    summed = linear(inputs, of_inputs, biases[0]) + linear(before[0], of_hidden, biases[1])
+    gates = summed.chunk(summed.shape[-1] // kernel.hidden_size, -1)  # before their sigmoids
+    if kernel.mode == "GRU":
+        return {"reset": gates[0].sigmoid(), "update": gates[1].sigmoid()}
+    return {"input": gates[0].sigmoid(), "forget": gates[1].sigmoid(), "output": gates[3].sigmoid()}
 
 
 @contextmanager
@@ -209,7 +205,8 @@ def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vo
     with _evaluation_mode(network):
         for row in range(targets.shape[1]):
             predicted = targets[:, row] != BOS
-            scores = network.target_log_probs(outputs[:, row].float()[predicted], targets[:, row][predicted])
+            features = network.features(outputs[:, row].float()[predicted])
+            scores = network.output.target_log_probs(features, targets[:, row][predicted])
             mean = -float(scores.mean()) if len(scores) else 0.0
             losses.append(mean if np.isfinite(mean) else np.inf)
     return display_text(targets[:, int(np.argmax(losses))].tolist(), vocabulary)

@@ -8,7 +8,7 @@ compressed (.gz, .xz, .zst).
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,13 +69,6 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
             hint="its words are those of tokenizer.kind=word; check tokenizer.lowercase",
         )
     return Embeddings(np.array(rows, dtype=np.int64), np.stack(vectors))
-
-
-def embedding_facts(path: str, embeddings: Embeddings | None) -> dict[str, Any]:
-    """Return the vectors' source for a model card; empty if they started at random."""
-    if embeddings is None:
-        return {}
-    return {"embeddings": {"source": Path(path).name, "tokens": len(embeddings.rows)}}
 
 
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:

@@ -80,17 +80,13 @@ class Schedule:
         if settings.schedule == "cosine":
             return peak * 0.5 * (1 + math.cos(math.pi * since))
         if settings.schedule == "one-cycle":
-            return peak * self._one_cycle_rate(done)
+            turn = 1 - settings.anneal
+            if done < turn:
+                return peak * (1 - (1 - _CYCLE_START) * ((done - settings.warmup) / (turn - settings.warmup)))
+            return peak * (_CYCLE_START * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_START)
         if settings.schedule == "step":
             return peak * settings.decay_factor ** bisect.bisect_right(settings.decay_at, done)
         return peak
-
-    def _one_cycle_rate(self, done: float) -> float:
-        turn = 1 - self._settings.anneal
-        if done < turn:
-            fallen = (done - self._settings.warmup) / (turn - self._settings.warmup)
-            return 1 - (1 - _CYCLE_START) * fallen
-        return _CYCLE_START * (1 - done) / (1 - turn) if turn < 1 else _CYCLE_START
 
 
 def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
@@ -147,10 +143,14 @@ class WeightAverage:
     @torch.no_grad()
     def add(self, done: float) -> None:
         """Add the weights after an update; `done` is the completed share of the run."""
-        if not self._wanted(done):
+        is_ema = self._settings.average == "ema"
+        if not (done >= self._settings.average_start if is_ema else self._triggered):
             return
         if self.updates:
-            torch._foreach_lerp_(self._averages, self._parameters, self._share_of_newest())
+            share = 1 / (self.updates + 1)
+            if is_ema:
+                share = 1 - min(self._settings.average_decay, (1 + self.updates) / (10 + self.updates))
+            torch._foreach_lerp_(self._averages, self._parameters, share)
         else:
             self._averages = [parameter.clone() for parameter in self._parameters]
         self.updates += 1
@@ -194,16 +194,6 @@ class WeightAverage:
         ]
         self._validations = list(state["validations"])
         self._triggered = state["triggered"]
-
-    def _wanted(self, done: float) -> bool:
-        if self._settings.average == "ema":
-            return done >= self._settings.average_start
-        return self._triggered
-
-    def _share_of_newest(self) -> float:
-        if self._settings.average == "nt-asgd":
-            return 1 / (self.updates + 1)
-        return 1 - min(self._settings.average_decay, (1 + self.updates) / (10 + self.updates))
 
     @torch.no_grad()
     def _set(self, values: list[Tensor]) -> None:

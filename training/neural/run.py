@@ -81,9 +81,8 @@ def training_precision(settings: TrainSettings, device: torch.device) -> torch.d
         if device.type == "cuda":
             is_native = torch.cuda.get_device_capability(device) >= (8, 0)
         else:
-            capabilities: dict[str, Any] = getattr(
-                torch.cpu, "get_capabilities", dict
-            )()  # missing in older torch
+            # missing in older torch
+            capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
             is_native = any(capabilities.get(name, False) for name in _CPU_INSTRUCTIONS)
         return torch.bfloat16 if is_native else torch.float32
     if settings.precision == "float32":

@@ -36,7 +36,7 @@ from training.neural.resume import StateFile, changed_bounds, identity_of, libra
 from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
 from training.neural.streams import StreamSegment
-from training.progress import HistoryRecord, Progress, with_speed
+from training.progress import HistoryRecord, Progress
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAX_THRESHOLD = 2**31 - 1
@@ -318,7 +318,10 @@ def _update(
 ) -> tuple[float, float, ExchangeStatus]:
     """Run one step of the optimiser on a segment; return its learning rate, gradient norm and status."""
     settings, network = run.settings, run.network
-    _detach_hidden(run, first=segment.first)
+    # the carried state is reset at an epoch's start, and rows of it at random
+    keep_probability = 0.0 if segment.first else 1 - settings.reset
+    keep = torch.bernoulli(torch.full((run.streams.batch_size,), keep_probability)).bool()[run.rows]
+    run.hidden = network.detach_and_reset(run.hidden, keep.to(run.device))
     inputs, targets = (
         torch.as_tensor(ids[:, run.rows], device=run.device) for ids in (segment.inputs, segment.targets)
     )
@@ -348,13 +351,6 @@ def _update(
     return rate, norm, totals
 
 
-def _detach_hidden(run: TrainingRun, *, first: bool) -> None:
-    """Detach the carried state from its graph; reset it at an epoch's start, and rows of it at random."""
-    keep_probability = 0.0 if first else 1 - run.settings.reset
-    keep = torch.bernoulli(torch.full((run.streams.batch_size,), keep_probability)).bool()[run.rows]
-    run.hidden = run.network.detach_and_reset(run.hidden, keep.to(run.device))
-
-
 def _validate(run: TrainingRun) -> float:
     """Compute the validation perplexity per token, of the averaged weights if there are any."""
     with run.average.applied():
@@ -376,18 +372,24 @@ def _crosses(before: float, after: float, marks: int) -> bool:
 
 
 def _record(run: TrainingRun, epoch: int, perplexity: float | None, *, rate: float, norm: float) -> None:
+    seconds = elapsed = run.schedule.seconds
+    tokens = run.tokens
+    if run.history:
+        elapsed -= run.history[-1].seconds
+        tokens -= run.history[-1].tokens
     record = HistoryRecord(
         step=run.step,
         epoch=epoch,
         tokens=run.tokens,
-        seconds=run.schedule.seconds,
+        seconds=seconds,
         train_loss=run.loss,
         valid_perplexity=None if perplexity == math.inf else perplexity,
         learning_rate=rate,
         grad_norm=norm,
         clipped_norm=min(norm, run.settings.clip_norm),
+        tokens_per_second=tokens / elapsed if elapsed > 0 else None,
     )
-    run.history.append(with_speed(run.history, record))
+    run.history.append(record)
 
 
 def _progress_note(run: TrainingRun) -> str:

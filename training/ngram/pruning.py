@@ -12,7 +12,7 @@ exp(D) − 1 < threshold. Each n-gram is evaluated alone, against the full model
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -239,36 +239,23 @@ def _new_backoffs(
     return backoffs
 
 
-class CompressionSettings(NamedTuple):
-    """Compression of a model without counts.
-
-    Attributes:
-        prune_entropy: n-grams whose removal raises the perplexity by a smaller share are dropped; 0 drops
-            none. Frequencies of contexts are the model's own.
-        quantise: store probabilities and back-offs in eight bits each.
-    """
-
-    prune_entropy: float = 0.0
-    quantise: bool = False
-
-
-NO_COMPRESSION = CompressionSettings()
-
-
 def compress(
     orders: Orders,
     vocabulary: Vocabulary,
-    shrinking: CompressionSettings,
     *,
+    prune_entropy: float,
+    quantise: bool,
     normalised: bool = True,
     progress: Progress,
 ) -> tuple[NGramModel, Sequence[NGrams], dict[str, Any]]:
-    """Build a model of n-grams, pruned and quantised as `shrinking` demands.
+    """Build a model of n-grams without counts, and compress it.
 
     Args:
         orders: n-grams and weights of the orders 1, 2, ….
         vocabulary: maps ids to words.
-        shrinking: the compression.
+        prune_entropy: n-grams whose removal raises the perplexity by a smaller share are dropped; 0 drops
+            none. Frequencies of contexts are the model's own.
+        quantise: store probabilities and back-offs in eight bits each.
         normalised: whether every distribution sums to 1 before compression.
         progress: display of the stages.
 
@@ -280,16 +267,16 @@ def compress(
     """
     before = [len(ngrams.words) for ngrams, _ in orders]
     facts: dict[str, Any] = {"ngrams": before}
-    if shrinking.prune_entropy != 0:
+    if prune_entropy != 0:
         progress.start("pruning n-grams", None)
-        orders = prune_by_entropy(orders, shrinking.prune_entropy)
+        orders = prune_by_entropy(orders, prune_entropy)
         after = [len(ngrams.words) for ngrams, _ in orders]
         facts = {"ngrams": after + [0] * (len(before) - len(after)), "ngrams_before_pruning": before}
         progress.finish()
     progress.start("building the model", None)
     automaton = build_automaton(orders)
-    if shrinking.quantise:
+    if quantise:
         automaton = quantise_automaton(automaton)
     progress.finish()
-    model = NGramModel(automaton, vocabulary, normalised=normalised and not shrinking.quantise)
+    model = NGramModel(automaton, vocabulary, normalised=normalised and not quantise)
     return model, [ngrams for ngrams, _ in orders], facts

@@ -171,7 +171,13 @@ def train_out_of_core(
     )
     held_out_hashes = [None if text is None else text.sha256 for text in (texts.valid, texts.test)]
     job.work.claim(stage_key(source, held_out_hashes, job.options.engine, job.recipe.model_dump()))
-    tokenizer = _tokenizer(job, texts, source)
+    settings = job.recipe.tokenizer
+    job.work.stage(
+        "tokenizer",
+        stage_key(source, settings.model_dump()),
+        lambda folder: learn_tokenizer(settings, texts.train.sentences, progress=job.progress).save(folder),
+    )
+    tokenizer = load_tokenizer(job.work.path("tokenizer"))
     overlap, keys = _write_tables(job, texts, tokenizer, source, files)
     release_memory()
     began = time.monotonic()
@@ -208,16 +214,6 @@ def train_out_of_core(
     counts = np.load(job.work.path("windows") / COUNTS_FILE, allow_pickle=False)
     run = RunContext(tokenizer, texts, encoded, overlap, counts)
     return trained, run, job.work.notes()
-
-
-def _tokenizer(job: EstimationJob, texts: Texts, source: str) -> Tokenizer:
-    settings = job.recipe.tokenizer
-
-    def learn(folder: Path) -> None:
-        learn_tokenizer(settings, texts.train.sentences, progress=job.progress).save(folder)
-
-    job.work.stage("tokenizer", stage_key(source, settings.model_dump()), learn)
-    return load_tokenizer(job.work.path("tokenizer"))
 
 
 def _write_tables(

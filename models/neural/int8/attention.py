@@ -8,14 +8,15 @@ from typing import Any
 
 import numba
 import numpy as np
+from torch import nn
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.kernels.math import exp, greater, tanh
-from models.neural.attention import AdditiveScores, AttentionBody, ScaledScores
-from models.neural.int8.layers import Activations, BodyOutputs, Int8Body, row_lengths
-from models.neural.int8.matrix import Int8Linear, Int8Rows
-from models.neural.int8.output import make_linear, multiply, to_array, to_int8_rows
+from models.neural.attention import AttentionBody, MultiplicativeScores
+from models.neural.int8.layers import Activations, Int8Body, last_vectors, row_lengths
+from models.neural.int8.matrix import Int8Linear, Int8Rows, quantise_linear, to_array
+from models.neural.int8.output import multiply, to_int8_rows
 from models.neural.state import HiddenArrays
 from models.tensor_files import PackedWeightCache
 
@@ -32,17 +33,22 @@ class Int8Attention(Int8Body):
     def __init__(self, body: AttentionBody, inner: Int8Body, weight_cache: PackedWeightCache) -> None:
         self._inner, self._before = inner, body.before
         scores: Any = body.scores
-        self._queries = _linear(scores.queries, weight_cache, "queries")
-        self._keys = _linear(scores.keys, weight_cache, "keys") if hasattr(scores, "keys") else None
-        self._projection = _linear(body.projection, weight_cache, "projection")
-        self._reduction = np.zeros(0, np.float32)
-        if isinstance(scores, AdditiveScores):
+        self._queries = quantise_linear(scores.queries, weight_cache, "queries")
+        has_keys = isinstance(scores.keys, nn.Linear)
+        self._keys = quantise_linear(scores.keys, weight_cache, "keys") if has_keys else None
+        self._projection = quantise_linear(body.projection, weight_cache, "projection")
+        self._reduction, self._scale = np.zeros(0, np.float32), np.float32(1)
+        if isinstance(scores, MultiplicativeScores):
+            self._scale = np.float32(scores.scale)
+        else:
             self._reduction = to_array(scores.reduction.weight)[0].copy()
-        self._scale = np.float32(scores.scale if isinstance(scores, ScaledScores) else 1)
 
     @override
-    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
-        outputs, _, inner = self._inner.read(vectors, alive, carried[:-2])
+    def read(
+        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
+    ) -> tuple[Activations, HiddenArrays]:
+        activations, inner = self._inner.read(vectors, alive, carried[:-2])
+        outputs = activations.floats
         past, filled = carried[-2:]
         steps, batch, width = outputs.shape
         seen = np.concatenate([past, outputs])  # [n - 1 + T, B, W]
@@ -53,22 +59,15 @@ class Int8Attention(Int8Body):
         _attend(queries, keys, seen, first, self._reduction, self._scale, context)
         attended = outputs + self._multiplied(self._projection, context)
         lengths = row_lengths(alive, batch)
-        last = seen[lengths + np.arange(self._before)[:, None], np.arange(batch)]
+        last = last_vectors(seen, alive, self._before)
         count = np.minimum(filled + lengths[None, :, None].astype(np.float32), np.float32(self._before))
-        rows = Activations(None, attended, (steps, batch, width)).rows
-        return BodyOutputs(attended, rows, (*inner, last, count))
+        return Activations(None, attended, (steps, batch, width)), (*inner, last, count)
 
     @staticmethod
     def _multiplied(layer: Int8Linear, vectors: FloatArray) -> FloatArray:
         """The products [T, B, O] of a layer with vectors [T, B, I]."""
         products = multiply(layer, to_int8_rows(vectors.reshape(-1, vectors.shape[-1])))
         return np.ascontiguousarray(products).reshape(*vectors.shape[:-1], layer.size)
-
-
-def _linear(layer: Any, weight_cache: PackedWeightCache, name: str) -> Int8Linear:
-    weight = to_array(layer.weight)
-    bias = np.zeros(len(weight), np.float32) if layer.bias is None else to_array(layer.bias)
-    return make_linear(weight, bias, weight_cache, name)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

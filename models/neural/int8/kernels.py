@@ -43,11 +43,7 @@ _BYTE_VECTOR = ir.VectorType(ir.IntType(8), ROW_LANES)
 _SUM_VECTORS = COLUMN_GROUP  # vectors of 16 sums for 64 rows
 
 
-def _has_vnni() -> bool:
-    return bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
-
-
-HAS_VNNI = _has_vnni()
+HAS_VNNI = bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
 """Whether this processor has AVX-512 VNNI."""
 
 

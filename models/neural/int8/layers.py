@@ -5,7 +5,7 @@ residual connections). Cells are simple loops over whole ranges, which the compi
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -26,6 +26,7 @@ from models.neural.int8.matrix import (
     quantise_linear,
     quantise_row,
     quantise_rows,
+    to_array,
     zero_int8_rows,
 )
 from models.neural.recurrent import FeedForward, Recurrent
@@ -239,8 +240,7 @@ def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
     """The weights of a layer normalisation; None for any other layer."""
     if not isinstance(layer, nn.LayerNorm):
         return None
-    weight, bias = (part.detach().cpu().numpy().copy() for part in (layer.weight, layer.bias))
-    return LayerNormWeights(weight, bias, layer.eps)
+    return LayerNormWeights(to_array(layer.weight).copy(), to_array(layer.bias).copy(), layer.eps)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -256,34 +256,6 @@ def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
         inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.epsilon))
         for column in range(size):
             normalised[row, column] = fma(centred[column] * inverse, norm.weight[column], norm.bias[column])
-
-
-class BodyOutputs(NamedTuple):
-    """Outputs of a body for T tokens a row.
-
-    Attributes:
-        outputs: after each token [T, B, W].
-        rows: [(T + 1) * B]: B unused rows, then the outputs of each step.
-        carried: the next state.
-    """
-
-    outputs: FloatArray
-    rows: Int8Rows
-    carried: HiddenArrays
-
-
-class Int8Body(ABC):
-    """Vectors of tokens to vectors from which the next token is predicted."""
-
-    @abstractmethod
-    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
-        """Read up to T vectors a row.
-
-        Args:
-            vectors: [(T + 1) * B]: B unused rows, then the B rows of each step.
-            alive: number of rows, from the first on, in each step [T], descending.
-            carried: the body's state; it is not changed.
-        """
 
 
 class Activations:
@@ -331,10 +303,36 @@ class Activations:
         return Activations(None, self.floats + addend.floats, self._shape)
 
 
+class Int8Body(ABC):
+    """Vectors of tokens to vectors from which the next token is predicted."""
+
+    @abstractmethod
+    def read(
+        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
+    ) -> tuple[Activations, HiddenArrays]:
+        """Read up to T vectors a row.
+
+        Args:
+            vectors: [(T + 1) * B]: B unused rows, then the B rows of each step.
+            alive: number of rows, from the first on, in each step [T], descending.
+            carried: the body's state; it is not changed.
+
+        Returns:
+            The outputs after each token [T, B, W], and the next state.
+        """
+
+
 def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
     """The number of steps of each row [B], from the number of rows in each step."""
     lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
     return np.asarray(lengths, dtype=np.int64)
+
+
+def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
+    """The last vectors [n, B, W] that each row has read, of `seen`: the n before, and then those of each step."""
+    batch = seen.shape[1]
+    last: FloatArray = seen[row_lengths(alive, batch) + np.arange(count)[:, None], np.arange(batch)]
+    return last
 
 
 _NO_CELLS = np.empty((0, 0), np.float32)
@@ -359,7 +357,9 @@ class Int8Recurrent(Int8Body):
         self.sizes = config.layer_inputs
 
     @override
-    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
+    def read(
+        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
+    ) -> tuple[Activations, HiddenArrays]:
         steps, batch, size = len(alive), carried[0].shape[1], carried[0].shape[2]
         carried = tuple(part.copy() for part in carried)
         activations = Activations(vectors, None, (steps, batch, self.sizes[0]))
@@ -372,8 +372,7 @@ class Int8Recurrent(Int8Body):
             activations = Activations(rows, outputs, (steps, batch, size))
             if self.skips[number]:
                 activations = activations.plus(below)
-        activations = activations.normalised(self.norms[-1])
-        return BodyOutputs(activations.floats, activations.rows, carried)
+        return activations.normalised(self.norms[-1]), carried
 
 
 def _pack_layer(layer: Any, config: NetworkConfig, weight_cache: PackedWeightCache) -> RecurrentLayer:
@@ -385,10 +384,10 @@ def _pack_layer(layer: Any, config: NetworkConfig, weight_cache: PackedWeightCac
     }
     kind, gates = kinds[config.cell]
     if kind == MINGRU_KIND:
-        of_inputs, bias = (part.detach().cpu().numpy() for part in (layer.gates.weight, layer.gates.bias))
+        of_inputs, bias = to_array(layer.gates.weight), to_array(layer.gates.bias)
         of_hidden, biases = np.zeros((0, config.hidden_size), np.float32), [bias, np.zeros_like(bias)]
     else:
-        of_inputs, of_hidden, *biases = (weight.detach().cpu().numpy() for weight in layer.weights())
+        of_inputs, of_hidden, *biases = map(to_array, layer.weights())
     return RecurrentLayer(
         kind,
         load_or_quantise(weight_cache, "of_inputs", lambda: pad_gates(of_inputs, gates, ROW_LANES)),
@@ -408,7 +407,7 @@ class Int8FeedForward(Int8Body):
 
     def __init__(self, body: FeedForward, config: NetworkConfig, weight_cache: PackedWeightCache) -> None:
         self.layers = [
-            quantise_linear(cast("nn.Linear", layer), weight_cache, f"layers.{number}")
+            quantise_linear(layer, weight_cache, f"layers.{number}")
             for number, layer in enumerate(body.layers)
         ]
         self.norms = [layer_norm_of(norm) for norm in body.norms]
@@ -417,7 +416,9 @@ class Int8FeedForward(Int8Body):
         self.window, self.embedding_size = config.window, config.embedding_size
 
     @override
-    def read(self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays) -> BodyOutputs:
+    def read(
+        self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
+    ) -> tuple[Activations, HiddenArrays]:
         steps, batch = len(alive), carried[0].shape[1]
         read = Activations(vectors, None, (steps, batch, self.embedding_size)).floats
         seen = np.concatenate([carried[0], read])
@@ -431,12 +432,4 @@ class Int8FeedForward(Int8Body):
             activations = Activations(None, outputs, (steps, batch, layer.size))
             if self.skips[number]:
                 activations = activations.plus(below)
-        activations = activations.normalised(self.norms[-1])
-        return BodyOutputs(activations.floats, activations.rows, (self._last(seen, alive),))
-
-    def _last(self, seen: FloatArray, alive: TokenIds) -> FloatArray:
-        """The last vectors [n - 1, B, E] of each row."""
-        batch = seen.shape[1]
-        steps = row_lengths(alive, batch) + np.arange(self.window - 1)[:, None]
-        last: FloatArray = seen[steps, np.arange(batch)]
-        return last
+        return activations.normalised(self.norms[-1]), (last_vectors(seen, alive, self.window - 1),)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import numpy.typing as npt
-from torch import nn
+from torch import Tensor
 
 from models.arrays import FloatArray
 from models.kernels.llvm import USE_AMX, pointer_at
@@ -296,22 +296,34 @@ class Int8Linear(NamedTuple):
     size: int
 
 
-def quantise_linear(layer: nn.Linear, weight_cache: PackedWeightCache, name: str) -> Int8Linear:
-    """A linear layer with quantised weights.
+def quantise_linear(layer: Any, weight_cache: PackedWeightCache, name: str) -> Int8Linear:
+    """A linear layer of torch's, with or without a bias, with quantised weights.
 
     Args:
-        layer: with a bias.
+        layer: in single precision.
         weight_cache: cache of weights.
         name: of the layer in the cache.
     """
-    weight, bias = (part.detach().cpu().numpy() for part in (layer.weight, layer.bias))
-    return Int8Linear(
-        load_or_quantise(weight_cache, name, lambda: weight), pad_bias(bias, fill=0.0), len(bias)
-    )
+    weights = to_array(layer.weight)
+    bias = np.zeros(len(weights), np.float32) if layer.bias is None else to_array(layer.bias)
+    return make_linear(weights, bias, weight_cache, name)
 
 
-def pad_bias(bias: FloatArray, *, fill: float) -> FloatArray:
-    """A bias [O], padded with `fill` to a multiple of 64."""
-    padded = np.full(-(-len(bias) // ROW_LANES) * ROW_LANES, fill, np.float32)
+def make_linear(
+    weights: FloatArray, bias: FloatArray, weight_cache: PackedWeightCache, name: str
+) -> Int8Linear:
+    """W x + b with quantised weights [O, I]; padding of O is never the largest."""
+    return Int8Linear(load_or_quantise(weight_cache, name, lambda: weights), pad_bias(bias), len(bias))
+
+
+def pad_bias(bias: FloatArray) -> FloatArray:
+    """A bias [O], padded with minus infinity to a multiple of 64."""
+    padded = np.full(-(-len(bias) // ROW_LANES) * ROW_LANES, -np.inf, np.float32)
     padded[: len(bias)] = bias
     return padded
+
+
+def to_array(tensor: Tensor) -> FloatArray:
+    """A parameter's values, on the CPU."""
+    array: FloatArray = tensor.detach().cpu().numpy()
+    return array

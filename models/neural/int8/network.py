@@ -13,7 +13,7 @@ from models.neural.attention import AttentionBody
 from models.neural.cells import Body
 from models.neural.config import NetworkConfig
 from models.neural.int8.attention import Int8Attention
-from models.neural.int8.layers import Int8Body, Int8FeedForward, Int8Recurrent, row_lengths
+from models.neural.int8.layers import Int8Body, Int8FeedForward, Int8Recurrent, last_vectors
 from models.neural.int8.matrix import (
     INT8_LAYOUT,
     Int8Linear,
@@ -22,9 +22,10 @@ from models.neural.int8.matrix import (
     load_or_quantise,
     quantise_linear,
     quantise_rows,
+    to_array,
     zero_int8_rows,
 )
-from models.neural.int8.output import make_output, multiply, to_array, to_int8_rows
+from models.neural.int8.output import make_output, multiply, to_int8_rows
 from models.neural.network import Network
 from models.neural.recurrent import FeedForward, Recurrent
 from models.neural.state import HiddenArrays
@@ -96,17 +97,16 @@ class Int8Network:
         Raises:
             InvalidInputError: an id is not in [0, V).
         """
-        outputs, rows, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
-        quantise_rows(hidden[0][0], rows, 0)
-        before = np.concatenate([hidden[0], outputs])
-        top = before[row_lengths(alive, tokens.shape[1]), np.arange(tokens.shape[1])][None]
-        return NetworkOutputs(before[:-1], rows, (top, *carried))
+        outputs, carried = self.body.read(self._embedded(tokens), alive, hidden[1:])
+        quantise_rows(hidden[0][0], outputs.rows, 0)
+        before = np.concatenate([hidden[0], outputs.floats])
+        return NetworkOutputs(before[:-1], outputs.rows, (last_vectors(before, alive, 1), *carried))
 
     def step(self, tokens: TokenIds, hidden: HiddenArrays) -> HiddenArrays:
         """The next state after one token a row, ids [B]: `read` without the outputs for scores."""
         alive = np.array([len(tokens)])
-        outputs, _, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
-        return (outputs, *carried)
+        outputs, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
+        return (outputs.floats, *carried)
 
     def _embedded(self, tokens: TokenIds) -> Int8Rows:
         """The vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
@@ -125,11 +125,6 @@ class Int8Network:
         """Inputs of the output layer, rounded, from outputs of the body [N, W]."""
         rows = outputs if isinstance(outputs, Int8Rows) else to_int8_rows(outputs)
         return rows if self.projection is None else to_int8_rows(multiply(self.projection, rows))
-
-    def target_scores(self, rows: Int8Rows, ids: TokenIds, *, normalised: bool) -> FloatArray:
-        """Natural-log probabilities, or logits, [N] of given next tokens, ids [N], after outputs of the body."""
-        score = self.output.target_log_probs if normalised else self.output.target_logits
-        return score(self.features_of(rows), ids)
 
 
 def _make_body(body: Body, config: NetworkConfig, weight_cache: PackedWeightCache) -> Int8Body:

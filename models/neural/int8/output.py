@@ -1,28 +1,31 @@
 """Int8 output layers: the softmax over the whole vocabulary, and the adaptive softmax."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
-from torch import Tensor, nn
+import torch
 from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
+from models.kernels.threads import run_slices
 from models.language_model import BLOCK_TOKENS, BlockSums
 from models.neural.adaptive_softmax import AdaptiveSoftmax
-from models.neural.constants import ROWS_PER_PRODUCT
+from models.neural.constants import ROWS_PER_PRODUCT, STEP_ROWS_PER_THREAD
 from models.neural.int8.matrix import (
     SPARE_ROWS,
     Int8Linear,
     Int8Matrix,
     Int8Rows,
     load_or_quantise,
+    make_linear,
     multiply_row_pairs,
     multiply_rows,
     pad_bias,
     quantise_rows,
     take_rows,
+    to_array,
     zero_int8_rows,
 )
 from models.neural.int8.softmax import (
@@ -33,7 +36,6 @@ from models.neural.int8.softmax import (
     write_logits,
 )
 from models.neural.softmax import OutputLayer, Softmax
-from models.neural.threads import run_row_slices
 from models.tensor_files import PackedWeightCache
 
 
@@ -85,7 +87,7 @@ class Int8Softmax(Int8Output):
     def __init__(self, layer: Softmax, matrix: Int8Matrix) -> None:
         bias = to_array(layer.bias + layer.never_predicted)
         self.vocab_size = len(bias)
-        self.matrix, self.bias = matrix, pad_bias(bias, fill=-np.inf)  # padding is never predicted
+        self.matrix, self.bias = matrix, pad_bias(bias)  # padding is never predicted
 
     @override
     def log_probs(self, features: Int8Rows) -> FloatArray:
@@ -209,14 +211,6 @@ def make_output(
     return Int8Softmax(softmax, matrix)
 
 
-def make_linear(
-    weights: FloatArray, bias: FloatArray, weight_cache: PackedWeightCache, name: str
-) -> Int8Linear:
-    """W x + b with quantised weights [O, I]; padding of O is never the largest."""
-    matrix = load_or_quantise(weight_cache, name, lambda: weights)
-    return Int8Linear(matrix, pad_bias(bias, fill=-np.inf), len(bias))
-
-
 def logits_of(layer: Int8Linear, rows: Int8Rows) -> tuple[FloatArray, FloatArray]:
     """Products [N, O] of a layer with N rows, and their log-sum-exp [N]."""
     count = num_rows(rows)
@@ -234,6 +228,19 @@ def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
     logits, log_sums = logits_of(layer, rows)
     normalise_logits(logits, log_sums)
     return logits
+
+
+_ROW_MULTIPLE = 16  # rows of a tile
+
+
+def run_row_slices(work: Callable[[slice], None], count: int) -> None:
+    """Call `work` for slices of the rows in as many threads as torch would use; they begin at multiples of 16."""
+    num_slices = min(torch.get_num_threads(), count // STEP_ROWS_PER_THREAD)
+    if num_slices <= 1:
+        work(slice(0, count))
+        return
+    cuts = np.linspace(0, -(-count // _ROW_MULTIPLE), num_slices + 1).astype(int) * _ROW_MULTIPLE
+    run_slices(work, np.minimum(cuts, count).tolist())
 
 
 def row_slices(rows: slice) -> Iterator[slice]:
@@ -259,9 +266,3 @@ def multiply(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
     products = np.empty((num_rows(rows), len(layer.bias)), np.float32)
     multiply_rows(layer.matrix, layer.bias, rows, 0, len(products), products)
     return products[:, : layer.size]
-
-
-def to_array(tensor: Tensor | nn.Parameter) -> FloatArray:
-    """A parameter's values, on the CPU."""
-    array: FloatArray = tensor.detach().cpu().numpy()
-    return array

@@ -47,7 +47,6 @@ class TensorAutomaton(NamedTuple):
     Attributes:
         order: the length of the longest n-gram.
         vocab_size: V.
-        longest_from: the first state of the greatest length, order − 1; only states below it lead on by their arcs.
         state_starts: the first state of each length 1, 2, … [order], int64.
         keys: state · V + word of each arc, and something larger at the end [A + 1], int64.
         first_arcs: where each state's arcs start, and A at the end [S + 1], int32, or int64 where it must be.
@@ -59,7 +58,6 @@ class TensorAutomaton(NamedTuple):
 
     order: int
     vocab_size: int
-    longest_from: int
     state_starts: Tensor
     keys: Tensor
     first_arcs: Tensor
@@ -105,7 +103,6 @@ def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
     return TensorAutomaton(
         order=automaton.order,
         vocab_size=vocab_size,
-        longest_from=int(state_starts[max(automaton.order - 2, 0)]),
         state_starts=torch.from_numpy(state_starts).to(device),
         keys=_keys(automaton, first_arcs),
         first_arcs=first_arcs,
@@ -200,7 +197,12 @@ def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> 
     """The minimal states [B], int32, after one word each [B]."""
     arcs, found = find_arcs(automaton, suffix_chain(automaton, ids), words)
     found &= arcs + 1 < automaton.num_states
-    return automaton.minimal[_longest_state(torch.where(found, arcs + 1, 0))]
+    return _longest_state(automaton, torch.where(found, arcs + 1, 0))
+
+
+def _longest_state(automaton: TensorAutomaton, states: Tensor) -> Tensor:
+    """The minimal form, int32, of the longest of the states along the first axis: the longer, the larger its number."""
+    return automaton.minimal[states.amax(0)]
 
 
 def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
@@ -238,16 +240,6 @@ def score_contexts(
     return ScoredTokens((probs + backoffs).float(), orders, backoffs.float(), torch.stack(states))
 
 
-def final_states(automaton: TensorAutomaton, reading: ScoredTokens, ends: Tensor) -> Tensor:
-    """The minimal states, int32, after the tokens at the given offsets."""
-    return automaton.minimal[_longest_state(reading.states[:, ends])]
-
-
-def _longest_state(states: Tensor) -> Tensor:
-    """The longest of the states along the first axis: the longer, the larger is its number."""
-    return states.amax(0)
-
-
 class _Contexts(NamedTuple):
     """The contexts of B rows, the shortest of each first.
 
@@ -270,36 +262,12 @@ class _Contexts(NamedTuple):
 
 def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
     """Natural-log probabilities [B, V], float32, of every word in states [B]."""
-    contexts = _contexts(automaton, ids, num_states=automaton.num_states)
+    contexts = _contexts(automaton, ids)
     unigrams = automaton.log10_probs[: automaton.vocab_size].double() * LN_10
-    charged = contexts.log_backoffs
-
-    def score(rows: slice, arcs: Tensor, owners: Tensor) -> Tensor:
-        own = automaton.log10_probs[arcs].double() * LN_10
-        return (own + charged[:, rows].reshape(-1)[owners]).float()
-
     out = torch.empty((len(ids), automaton.vocab_size), dtype=torch.float32, device=automaton.device)
     for rows in _row_slices(contexts, automaton.vocab_size):
         torch.add(unigrams, contexts.root_log_backoffs[rows, None], out=out[rows])
-        _scatter_arcs(automaton, contexts, rows, out[rows], score)
-    return out
-
-
-def next_states(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """The minimal states [B, V], int32, after every word in states [B].
-
-    Arcs of the longest contexts are left out: the longest n-grams are no states.
-    """
-    contexts = _contexts(automaton, ids, num_states=automaton.longest_from)
-
-    def lead(rows: slice, arcs: Tensor, owners: Tensor) -> Tensor:  # noqa: ARG001 - as `score` above
-        return automaton.minimal[arcs + 1]
-
-    out = torch.zeros((len(ids), automaton.vocab_size), dtype=torch.int32, device=automaton.device)
-    for rows in _row_slices(contexts, automaton.vocab_size):
-        if automaton.order > 1:
-            out[rows] = automaton.minimal[1 : automaton.vocab_size + 1]
-        _scatter_arcs(automaton, contexts, rows, out[rows], lead)
+        _scatter_arcs(automaton, contexts, rows, out[rows])
     return out
 
 
@@ -321,15 +289,15 @@ def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return words, values.gather(1, words)
 
 
-def _contexts(automaton: TensorAutomaton, ids: Tensor, *, num_states: int) -> _Contexts:
-    """The contexts of states [B]; arcs are written of states below `num_states` only."""
+def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
+    """The contexts of states [B]."""
     chain = suffix_chain(automaton, ids)
     backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
     charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])
     states = chain[:-1].flip(0)  # without the empty context, which every row has at its end
     begins = automaton.first_arcs[states].long()
     counts = automaton.first_arcs[states + 1] - begins
-    counts = torch.where((states > 0) & (states < num_states), counts, 0)
+    counts = torch.where(states > 0, counts, 0)
     return _Contexts(states, charged[:-1].flip(0), charged[-1], begins, counts, counts.cpu().numpy())
 
 
@@ -343,14 +311,8 @@ def _row_slices(contexts: _Contexts, vocab_size: int) -> Iterator[slice]:
         begin, done = end, int(ends[end - 1])
 
 
-def _scatter_arcs(
-    automaton: TensorAutomaton,
-    contexts: _Contexts,
-    rows: slice,
-    out: Tensor,
-    value: Callable[[slice, Tensor, Tensor], Tensor],
-) -> None:
-    """Write what `value` says of the arcs of some rows' contexts over `out` [rows, V], the longest last."""
+def _scatter_arcs(automaton: TensorAutomaton, contexts: _Contexts, rows: slice, out: Tensor) -> None:
+    """Write the log-probabilities of the arcs of some rows' contexts over `out` [rows, V], the longest last."""
     ends = np.cumsum(contexts.host_counts[:, rows].sum(axis=1)).tolist()
     if not ends or ends[-1] == 0:
         return
@@ -361,7 +323,8 @@ def _scatter_arcs(
     numbers = torch.arange(states.shape[1], device=automaton.device)
     # an arc's key, state · V + word, becomes its offset in `out`, row · V + word
     offsets = automaton.keys[arcs] + ((numbers - states) * automaton.vocab_size).reshape(-1)[owners]
-    values = value(rows, arcs, owners)
+    own = automaton.log10_probs[arcs].double() * LN_10
+    values = (own + contexts.log_backoffs[:, rows].reshape(-1)[owners]).float()
     # one level after the other: within one, no offset occurs twice
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
         out.view(-1).scatter_(0, offsets[begin:end], values[begin:end])
@@ -474,4 +437,4 @@ def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTok
     tokens, starts, rows = (to_device(array, automaton.device) for array in texts)
     reading = score_contexts(automaton, tokens, starts, suffixes_by_length(automaton, ids[rows]))
     ends = torch.cat([starts[1:], starts.new_tensor([len(tokens)])]) - 1
-    return ids.index_copy(0, rows, final_states(automaton, reading, ends))
+    return ids.index_copy(0, rows, _longest_state(automaton, reading.states[:, ends]))

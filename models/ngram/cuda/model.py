@@ -19,7 +19,6 @@ from models.language_model import ReadResult, TopTokens, Want
 from models.ngram.cuda import kernels
 from models.ngram.cuda.kernels import Ids, check_token_per_row, to_device, to_tensors, unpad
 from models.ngram.model import NGramModel, NGramScores, NGramState, check_k, check_shapes
-from models.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,6 +58,8 @@ class TensorNGramModel:
 
     Attributes:
         cpu_model: the model it was made from.
+        device: of the computation.
+        num_context_lengths: a context has 0 to order − 1 tokens.
     """
 
     family, is_lookup = "ngram", True
@@ -66,31 +67,10 @@ class TensorNGramModel:
     def __init__(self, model: NGramModel, *, device: str | torch.device) -> None:
         self.cpu_model = model
         self._automaton = to_tensors(model.automaton, torch.device(device))
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the computation."""
-        return self._automaton.device
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """Vocabulary of the word ids."""
-        return self.cpu_model.vocabulary
-
-    @property
-    def normalised(self) -> bool:
-        """Whether every distribution sums to 1."""
-        return self.cpu_model.normalised
-
-    @property
-    def order(self) -> int:
-        """The length of the longest n-gram."""
-        return self.cpu_model.order
-
-    @property
-    def num_parameters(self) -> int:
-        """One probability per n-gram and one back-off weight per context."""
-        return self.cpu_model.num_parameters
+        self.device = self._automaton.device
+        self.vocabulary, self.normalised = model.vocabulary, model.normalised
+        self.order = self.num_context_lengths = model.order
+        self.num_parameters = model.num_parameters
 
     def memory(self) -> ModelBytes:
         """The memory of the automaton on the device, and of that of the model it was made from."""
@@ -127,14 +107,6 @@ class TensorNGramModel:
         Memory beyond the result is bounded, however many rows there are.
         """
         return kernels.all_log_probs(self._automaton, state.ids)
-
-    @torch.inference_mode()
-    def next_states(self, state: TensorNGramState) -> Tensor:
-        """Numbers [B, V], int32, of the states to which every token of the vocabulary leads.
-
-        What a decoder picks from them is a state again: `TensorNGramState(numbers)`.
-        """
-        return kernels.next_states(self._automaton, state.ids)
 
     @torch.inference_mode()
     def top_k(self, state: TensorNGramState, k: int) -> TopTokens:
@@ -192,11 +164,6 @@ class TensorNGramModel:
         left = lengths[:, None] - np.arange(tokens.shape[1])  # of each row's tokens, from each on
         texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
         return TensorNGramState(kernels.prefill_unpadded(self._automaton, state.ids, texts))
-
-    @property
-    def num_context_lengths(self) -> int:
-        """A context has 0 to order − 1 tokens."""
-        return self.order
 
     def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
         """Return the number of last tokens each row's future depends on [B]; looked up on the host."""

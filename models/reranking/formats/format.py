@@ -70,7 +70,7 @@ def unpacked_name(path: PurePath) -> str:
 
 
 class SourceLines:
-    """The lines of one source, to be gone through once; blank ones are left out.
+    r"""The lines of one source, without their ends (`\n` or `\r\n`), to be gone through once; blank ones are left out.
 
     Attributes:
         source: the file's name, or what a stream is called.
@@ -81,7 +81,8 @@ class SourceLines:
     def __init__(
         self,
         source: str,
-        lines: Iterable[TextLine | BadLine],
+        blocks: Iterable[bytes],
+        form: "Format",
         *,
         beam_size: int | None = None,
         scores: "Mapping[str, SourceLines] | None" = None,
@@ -89,10 +90,27 @@ class SourceLines:
         self.source = source
         self.beam_size = beam_size
         self.scores = scores or {}
-        self._lines = iter(lines)
+        self._blocks, self._form = blocks, form
 
     def __iter__(self) -> Iterator[TextLine | BadLine]:
-        return self._lines
+        limit = self._form.max_line_bytes
+        for number, raw in enumerate(_raw_lines(self._blocks, limit), start=1):
+            if raw is None:
+                yield self.bad(number, f"the line is longer than {limit:,} bytes")
+                continue
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                byte = f"byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
+                yield self.bad(number, f"the text is not UTF-8: {byte}")
+                if not self._form.yields_undecodable:
+                    continue
+                text = raw.decode("utf-8", errors="surrogateescape")
+            if number == 1:
+                text = text.removeprefix("\ufeff")  # a byte-order mark is no part of the text
+            text = text.removesuffix("\r")
+            if text.strip(ASCII_WHITESPACE):
+                yield TextLine(number, text)
 
     def bad(self, number: int, problem: str, *, loses_list: bool = False) -> BadLine:
         """A complaint about a line."""
@@ -115,7 +133,8 @@ class Format:
         separate_score_files: whether scores have files of their own, so that a stream of text is without them.
         one_list_per_file: whether a file holds a single list, so that several need a folder.
         max_line_bytes: a longer line is refused.
-        yields_undecodable: whether a line that is not UTF-8 follows its complaint, as its brackets count.
+        yields_undecodable: whether a line that is not UTF-8 follows its complaint, with surrogates for bad bytes, as
+            its brackets count.
         numbered: whether lists' names are their places, from 0.
         reference_layout: how files of references for it usually look.
         media_types: in HTTP.
@@ -324,36 +343,6 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
     while block := stream.read(_BLOCK_BYTES):
         yield block
-
-
-def split_lines(
-    blocks: Iterable[bytes], source: str, *, max_line_bytes: int, keep_bad_text: bool = False
-) -> Iterator[TextLine | BadLine]:
-    r"""Lines without their ends (`\n` or `\r\n`); blank ones are counted, but left out.
-
-    Args:
-        blocks: of the file.
-        source: its name.
-        max_line_bytes: longer lines are bad ones.
-        keep_bad_text: let a line that is not UTF-8, complained of, still follow, with surrogates for bad bytes.
-    """
-    for number, raw in enumerate(_raw_lines(blocks, max_line_bytes), start=1):
-        if raw is None:
-            yield BadLine(source, number, f"the line is longer than {max_line_bytes:,} bytes")
-            continue
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            problem = f"the text is not UTF-8: byte {error.start + 1} of the line is 0x{raw[error.start]:02x}"
-            yield BadLine(source, number, problem)
-            if not keep_bad_text:
-                continue
-            text = raw.decode("utf-8", errors="surrogateescape")
-        if number == 1:
-            text = text.removeprefix("\ufeff")  # a byte-order mark is no part of the text
-        text = text.removesuffix("\r")
-        if text.strip(ASCII_WHITESPACE):
-            yield TextLine(number, text)
 
 
 def _raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:

@@ -156,7 +156,9 @@ def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
     """Numbers by feature, one for each hypothesis; None where there is none."""
     columns: dict[str, list[Any]] = {}
     for key, numbers in value.items():
-        if key in _OWN_KEYS or not _is_column(numbers):
+        if key in _OWN_KEYS or not isinstance(numbers, list):
+            continue
+        if not any(type(number) in {int, float} for number in numbers):
             continue
         name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
         if name in columns:
@@ -168,10 +170,6 @@ def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
             for i, number in enumerate(numbers)
         ]
     return columns
-
-
-def _is_column(value: Any) -> bool:
-    return isinstance(value, list) and any(type(member) in {int, float} for member in value)
 
 
 def _write_hyporadise(lists: Iterable[CandidateList]) -> Iterator[str]:

@@ -37,7 +37,6 @@ from models.reranking.formats.format import (
     is_decimal_number,
     read_blocks,
     shorten,
-    split_lines,
     split_words,
     unpacked_name,
 )
@@ -116,7 +115,17 @@ class References:
         if not self._decided:
             self._decide(one)
             self._decided = True
-        entry = self._of_name(one, place) if self._by_name else self._of_position(one, place)
+        if not self._by_name:
+            entry = self._of_position(one, place)
+        elif one.name is None:
+            entry = next(iter(self._by_name.values()))
+            raise self._wrong(
+                f"line {entry.number} looks as if it had an id, {shorten(entry.name)!r}, but list {place + 1} has none"
+            )
+        elif one.name in self._by_name:
+            entry = self._by_name[one.name]
+        else:
+            raise self._wrong(f"has no line with the id of list {place + 1}, {_quoted_id(one)}")
         if entry in self._used:
             raise self._wrong(
                 f"line {entry.number} is the reference of two lists: list {place + 1} has the id {_quoted_id(one)}, as "
@@ -179,17 +188,6 @@ class References:
                     f"line {entry.number} has the id {shorten(entry.name)!r}, as line {before.number} has"
                 )
 
-    def _of_name(self, one: CandidateList, index: int) -> _ReferenceEntry:
-        if one.name is None:
-            entry = next(iter(self._by_name.values()))
-            raise self._wrong(
-                f"line {entry.number} looks as if it had an id, {shorten(entry.name)!r}, but list {index + 1} has "
-                "none"
-            )
-        if one.name not in self._by_name:
-            raise self._wrong(f"has no line with the id of list {index + 1}, {_quoted_id(one)}")
-        return self._by_name[one.name]
-
     def _of_position(self, one: CandidateList, slot: int) -> _ReferenceEntry:
         index = int((one.name or "")[:_MOST_DIGITS]) if self._numbered and _has_numeric_id(one) else slot
         if index >= len(self._in_order):
@@ -212,12 +210,10 @@ class References:
         return FormatError(self._path, problem, hint=hint)
 
 
-def attach_references(items: Iterable[ListOrBadLine], files: Sequence[References]) -> Iterator[ListOrBadLine]:
-    """Lists with the references of all files, in place of their own.
-
-    Raises:
-        FormatError: a file's references are not those of the lists, or it can be read in two ways.
-    """
+def _attach_references(
+    items: Iterable[ListOrBadLine], files: Sequence[References]
+) -> Iterator[ListOrBadLine]:
+    """Lists with the references of all files, in place of their own."""
     index = num_bad = 0
     for item in items:
         if isinstance(item, BadLine):
@@ -263,11 +259,8 @@ def _parse_reference(number: int, line: str, layout: ReferenceLayout) -> _Refere
         )
     if layout == "trn":
         match = _TRN.fullmatch(line.strip(ASCII_WHITESPACE))
-        return (
-            _ReferenceEntry(number, match[2], match[1].strip(ASCII_WHITESPACE))
-            if match
-            else _ReferenceEntry(number, "", line)
-        )
+        name, text = (match[2], match[1]) if match else ("", line)
+        return _ReferenceEntry(number, name, text.strip(ASCII_WHITESPACE))
     name, *words = split_words(line)
     return _ReferenceEntry(number, name, " ".join(words))
 
@@ -421,13 +414,13 @@ def read_lists(
         head, blocks = _head(blocks)
         form = format_by_name(format_name) if format_name else detect_format(head, name)
         opened = _open_scores(form, beam_size, scores)
-        items = form.read(_lines_of(blocks, name, form, beam_size=beam_size, scores=opened))
+        items = form.read(SourceLines(name, blocks, form, beam_size=beam_size, scores=opened))
     if references:
         usual, numbered = form.reference_layout, form.numbered
         files = [
             References(path, layout=reference_layout, usual=usual, numbered=numbered) for path in references
         ]
-        items = attach_references(items, files)
+        items = _attach_references(items, files)
     yield from items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
@@ -446,7 +439,7 @@ def read_bytes(
     """
     form = format_by_name(format_name)
     _open_scores(form, beam_size, _NO_SCORES)
-    items = form.read(_lines_of([body], source_name, form, beam_size=beam_size))
+    items = form.read(SourceLines(source_name, [body], form, beam_size=beam_size))
     return items if reserved is None or form.custom_feature_names else _rename_reserved(items, reserved)
 
 
@@ -472,20 +465,7 @@ def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]
 
 
 def _file_lines(path: Path, form: Format, scores: Mapping[str, SourceLines] | None = None) -> SourceLines:
-    return _lines_of(read_blocks(path, str(path)), str(path), form, scores=scores)
-
-
-def _lines_of(
-    blocks: Iterable[bytes],
-    name: str,
-    form: Format,
-    *,
-    beam_size: int | None = None,
-    scores: Mapping[str, SourceLines] | None = None,
-) -> SourceLines:
-    limit, keep = form.max_line_bytes, form.yields_undecodable
-    lines = split_lines(blocks, name, max_line_bytes=limit, keep_bad_text=keep)
-    return SourceLines(name, lines, beam_size=beam_size, scores=scores)
+    return SourceLines(str(path), read_blocks(path, str(path)), form, scores=scores)
 
 
 def _read_folder(folder: Path, form: Format, scores: Mapping[str, SourceLines]) -> Iterator[ListOrBadLine]:

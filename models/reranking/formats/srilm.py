@@ -33,6 +33,7 @@ from models.reranking.formats.format import (
     collapse_whitespace,
     format_number,
     is_decimal_number,
+    parse_lines,
     parse_number,
     shorten,
     split_words,
@@ -54,21 +55,22 @@ def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
     """The list of a file, in any of the three formats; it is called as the file is."""
     candidates: list[Candidate] = []
     version = None
-    for line in lines:
-        if isinstance(line, BadLine):
-            yield line
-            continue
-        if version is None and (header := _HEADER.fullmatch(line.text)):
+
+    def parse(line: str) -> Candidate | None:
+        nonlocal version
+        if version is None and (header := _HEADER.fullmatch(line)):
             version = header[1]
-            continue
+            return None
         version = version or "0"
         if len(candidates) == MAX_LIST_CANDIDATES:
-            yield lines.bad(line.number, f"a list has at most {MAX_LIST_CANDIDATES:,} candidates")
-            continue
-        try:
-            candidates.append(_candidate(line.text, version))
-        except InvalidInputError as error:
-            yield lines.bad(line.number, str(error))
+            raise InvalidInputError(f"a list has at most {MAX_LIST_CANDIDATES:,} candidates")
+        return _candidate(line, version)
+
+    for row in parse_lines(lines, parse):
+        if isinstance(row, BadLine):
+            yield row
+        elif row[1] is not None:
+            candidates.append(row[1])
     if candidates:
         yield CandidateList(unpacked_name(PurePath(lines.source)), "", tuple(candidates))
 

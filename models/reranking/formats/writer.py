@@ -1,6 +1,7 @@
 """Writing of n-best lists to files, folders and streams, in any format."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -40,38 +41,33 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     """
     form = format_by_name(format_name)
     if not isinstance(target, Path):
-        for data in _encode_pieces(form.write(lists)):
-            target.write(data)
+        _write_pieces(form.write(lists), target.write)
     elif form.separate_score_files:
         _write_archives(lists, make_folder(target))
     elif form.one_list_per_file:
         _write_list_files(lists, make_folder(target), form)
     else:
         with atomic_writer(target) as write:
-            for data in _encode_pieces(form.write(lists)):
-                write(data)
+            _write_pieces(form.write(lists), write)
 
 
-def _encode_pieces(pieces: Iterable[str]) -> Iterator[bytes]:
-    """Pieces of some size in UTF-8."""
+def _write_pieces(pieces: Iterable[str], write: Callable[[bytes], object]) -> None:
+    """Write text in UTF-8, in pieces of some size."""
     waiting, size = list[str](), 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= _PIECE_CHARACTERS:
-            yield _utf8("".join(waiting))
+    for piece in itertools.chain(pieces, [None]):
+        if piece is not None:
+            waiting.append(piece)
+            size += len(piece)
+        if piece is None or size >= _PIECE_CHARACTERS:
+            text = "".join(waiting)
+            try:
+                write(text.encode())
+            except UnicodeEncodeError as error:
+                excerpt = shorten(text[max(0, error.start - 20) :])
+                raise InvalidInputError(
+                    f"half of a surrogate pair is no text and cannot be written: {excerpt!r}"
+                ) from None
             waiting, size = [], 0
-    yield _utf8("".join(waiting))
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        excerpt = shorten(text[max(0, error.start - 20) :])
-        raise InvalidInputError(
-            f"half of a surrogate pair is no text and cannot be written: {excerpt!r}"
-        ) from None
 
 
 def make_folder(path: Path) -> Path:
@@ -99,8 +95,7 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
             )
         written.add(name)
         with atomic_writer(folder / name) as write:
-            for data in _encode_pieces(form.write([one])):
-                write(data)
+            _write_pieces(form.write([one]), write)
 
 
 def is_valid_file_name(name: str) -> bool:
@@ -132,8 +127,6 @@ def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
                         f"{name}-{index} has {shorten(lost)!r}, but the first candidate of all has not: its archive "
                         "needs it of every candidate"
                     )
-            for data in _encode_pieces(kaldi.word_lines(name, one)):
-                words(data)
+            _write_pieces(kaldi.word_lines(name, one), words)
             for feature, write in archives.items():
-                for data in _encode_pieces(kaldi.cost_lines(name, one, feature)):
-                    write(data)
+                _write_pieces(kaldi.cost_lines(name, one, feature), write)

@@ -5,16 +5,12 @@ A signature says what was counted, in the form of sacrebleu's, so that figures c
 
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from models.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric as SacrebleuMetric
-
 
 Statistics: TypeAlias = npt.NDArray[np.int64]
 """Counts of which those of a corpus are the sum of those of its segments [..., S]."""
@@ -73,12 +69,6 @@ def check_references(references: Sequence[str]) -> None:
     """
     if not references:
         raise InvalidInputError("references has 0 texts; it must have at least 1", parameter="references")
-
-
-def sacrebleu_signature(metric: "SacrebleuMetric", num_references: int | None) -> str:
-    """Signature that a metric of sacrebleu prints for so many references of each input; None where it varies."""
-    metric.num_refs = -1 if num_references is None else num_references
-    return str(metric.get_signature())
 
 
 UNCHANGED = "none"

@@ -21,7 +21,7 @@ from numba import types
 from typing_extensions import override
 
 from models.reranking.candidates import Steps, map_in_steps, run_steps
-from models.reranking.metrics.metric import Metric, Statistics, check_references, sacrebleu_signature
+from models.reranking.metrics.metric import Metric, Statistics, check_references
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 UnitArray: TypeAlias = npt.NDArray[np.int32]
@@ -90,9 +90,8 @@ def count_ngrams_in_steps(units: UnitArray, lengths: IntArray, order: int) -> St
     table = np.empty(slots, np.int64), np.empty(slots, np.int32)
     beginning_at = np.zeros(len(units), np.int32)  # the (n - 1)-gram that begins at each place
     held = np.zeros(len(units) * order + 1, np.int32)  # counts of the text under way, by number
-    at = np.array(
-        [0, 0, 1, 0]
-    )  # order and text to go on with; numbers and entries given: 0 is the empty n-gram
+    # order and text to go on with; numbers and entries given: 0 is the empty n-gram
+    at = np.array([0, 0, 1, 0])
     while _count_ngrams(units, num_units, ends, *table, beginning_at, held, at, grams, counts, starts):
         yield
     num_grams, entries = at[2:].tolist()
@@ -207,10 +206,11 @@ def _match_ngrams(
 
 _ENTITIES_13A = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 _RULES_13A = (
+    # ASCII punctuation but for apostrophe, comma, full stop and hyphen
     (
         re.compile(r"""([!-&(-+/:-@\[-`{-~])"""),
         r" \1 ",
-    ),  # ASCII punctuation but for apostrophe, comma, full stop and hyphen
+    ),
     (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),  # a point or comma after anything but a digit
     (re.compile(r"([.,])([^0-9])"), r" \1 \2"),  # or before anything but one
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),  # a hyphen after a digit
@@ -230,15 +230,9 @@ def tokenize_13a(text: str) -> list[str]:
     return text.split()
 
 
-BLEU_ORDER = 4
-
-
 @dataclass(frozen=True, slots=True)
-class Bleu(Metric):
-    """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order [C, 10].
-
-    A text counts against all references at once. The score is 0 where it is too short to have an n-gram of every
-    order.
+class NgramMetric(Metric):
+    """A metric of n-grams that agrees with sacrebleu's of the same name.
 
     Attributes:
         num_references: of each input, for the signature only; None where it varies.
@@ -246,15 +240,31 @@ class Bleu(Metric):
 
     num_references: int | None = 1
 
-    name = "bleu"
     higher_is_better = True
 
     @property
     @override
     def signature(self) -> str:
         from sacrebleu.metrics.bleu import BLEU  # here, as nothing but signatures needs it
+        from sacrebleu.metrics.chrf import CHRF
 
-        return sacrebleu_signature(BLEU(), self.num_references)
+        metric = BLEU() if self.name == "bleu" else CHRF()
+        metric.num_refs = -1 if self.num_references is None else self.num_references
+        return str(metric.get_signature())
+
+
+BLEU_ORDER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bleu(NgramMetric):
+    """BLEU with sacrebleu's defaults; statistics are both lengths, then shared and all n-grams by order [C, 10].
+
+    A text counts against all references at once. The score is 0 where it is too short to have an n-gram of every
+    order.
+    """
+
+    name = "bleu"
 
     @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -335,27 +345,14 @@ CHRF_BETA = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ChrF(Metric):
+class ChrF(NgramMetric):
     """chrF2 with sacrebleu's defaults; statistics are n-grams of text, of reference, and shared, by order [C, 18].
 
     A text counts against the reference with the best chrF, the first of equals. The score is the F of the means of
     precision and recall over the orders that both sides have.
-
-    Attributes:
-        num_references: of each input, for the signature only; None where it varies.
     """
 
-    num_references: int | None = 1
-
     name = "chrf"
-    higher_is_better = True
-
-    @property
-    @override
-    def signature(self) -> str:
-        from sacrebleu.metrics.chrf import CHRF
-
-        return sacrebleu_signature(CHRF(), self.num_references)
 
     @override
     def statistics(self, texts: Sequence[str], references: Sequence[str]) -> Statistics:
@@ -370,9 +367,8 @@ class ChrF(Metric):
     def score(self, totals: Statistics) -> npt.NDArray[np.float64]:
         shape = totals.shape[:-1]
         precision, recall, orders = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        for n in range(
-            CHRF_ORDER
-        ):  # one after the other as sacrebleu does: equal to the last bit, so ties are its ties
+        # one after the other as sacrebleu does: equal to the last bit, so ties are its ties
+        for n in range(CHRF_ORDER):
             in_text, in_reference, shared = np.moveaxis(totals[..., 3 * n : 3 * n + 3], -1, 0)
             both = (in_text > 0) & (in_reference > 0)
             precision += np.where(both, shared / np.maximum(in_text, 1), 0.0)

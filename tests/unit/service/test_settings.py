@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from models.errors import InvalidInputError
-from service.settings import Settings, read_settings, settings_table
+from service.settings import Settings, read_settings
 
 
 def test_each_setting_is_read_from_its_variable(monkeypatch):
@@ -64,10 +64,3 @@ def test_no_time_is_without_end(monkeypatch, name):
 def test_settings_cannot_be_changed():
     with pytest.raises(ValidationError):
         Settings().port = 1
-
-
-def test_every_setting_is_described_in_the_table():
-    table = settings_table()
-    for name, field in Settings.model_fields.items():
-        assert f"`GRAMOPHONE_{name.upper()}`" in table
-        assert field.description in table

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,11 @@ def test_a_bad_name_or_file_publishes_nothing(registry, small):
     with pytest.raises(FormatError, match="the file ends"):
         run_import_arpa(small, name="m", registry=registry.root)
     assert registry.models() == []
+
+
+def test_a_file_whose_middle_order_is_empty_is_imported(registry, small):
+    text = re.sub(r"ngram 2=\d+", "ngram 2=0", SMALL)
+    text = re.sub(r"ngram 3=\d+", "ngram 3=0", text)
+    text = re.sub(r"(\\([23])-grams:\n).*?(?=\n\\)", r"\1", text, flags=re.DOTALL)
+    small.write_text(text)
+    assert imported(registry, small).model.order >= 2

@@ -111,9 +111,11 @@ def slowly(model, corpus, settings, places):
         for token, following in itertools.pairwise(text[start : start + settings.stretch + 1].tolist()):
             outputs, hidden = network(torch.tensor([[token]]), tuple(hidden))
             if following != 1:  # `<s>` is predicted by nobody
-                rows = network.log_probs(outputs[0]).detach().numpy()[0]
+                rows = network.output.log_probs(network.features(outputs[0])).detach().numpy()[0]
                 rows = rows[np.isfinite(rows)]
-                losses.append(-network.target_log_probs(outputs[0], torch.tensor([following])))
+                losses.append(
+                    -network.output.target_log_probs(network.features(outputs[0]), torch.tensor([following]))
+                )
                 scores.append(-losses[-1].item())
                 entropies += [-(np.exp(rows) @ rows)] * (len(scores) - 1 in places)
         gradients.append([g.numpy() for g in torch.autograd.grad(torch.cat(losses).mean(), weights)])

@@ -55,9 +55,8 @@ class NoiseSampler:
     ) -> None:
         expected = inclusion_probabilities(weights, samples)
         self.samples = round(float(expected.sum()))
-        self._generator = np.random.default_rng(
-            [seed, 0x6E6F697365]
-        )  # differs from the stream's, which has the same seed
+        # differs from the stream's, which has the same seed
+        self._generator = np.random.default_rng([seed, 0x6E6F697365])
         drawable = np.flatnonzero(expected)
         self._order = np.random.default_rng(0).permutation(drawable)  # the same whatever the seed
         self._ends = np.cumsum(expected[self._order])

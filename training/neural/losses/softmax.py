@@ -9,7 +9,6 @@ bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softm
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numba
@@ -24,9 +23,9 @@ from torch.nn import functional
 from typing_extensions import override
 
 from models.kernels.math import bits_of_float, exp, float_of_bits
+from models.kernels.threads import run_slices
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
-from models.neural.threads import run_parts
 
 
 class LossResult(NamedTuple):
@@ -326,7 +325,7 @@ def _numpy_view(logits: Tensor) -> AnyArray:
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:
     """Split the rows over threads; the result does not depend on their number."""
     cuts = np.linspace(0, rows, min(torch.get_num_threads(), rows) + 1).astype(int).tolist()
-    run_parts(work, [slice(*pair) for pair in pairwise(cuts)])
+    run_slices(work, cuts)
 
 
 MAX_LOGITS = 1 << 22

@@ -271,7 +271,7 @@ def test_the_token_is_the_one_in_whose_share_the_number_falls(table, parameters,
     chosen = choose_next_tokens(model, state_of(), batch, in_full=np.zeros(ROWS, bool)).chosen
     log_probs = model.next_log_probs(state_of())
     for row, (token, number) in enumerate(
-        zip(chosen.tokens.tolist(), batch.uniform_numbers().tolist(), strict=True)
+        zip(chosen.tokens.tolist(), uniform_numbers(batch.seeds, batch.lengths).tolist(), strict=True)
     ):
         shares = decoding.distribution(decoding.scores(log_probs[row], parameters), parameters)
         ends = np.cumsum(shares)

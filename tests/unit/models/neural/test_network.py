@@ -136,7 +136,7 @@ def test_what_is_done_to_loaded_weights_leaves_the_file_alone(saved, vocabulary)
 def test_a_loaded_network_can_be_trained_further(saved, vocabulary):
     network = NeuralModel.load(saved, vocabulary).network
     outputs, _ = network(torch.arange(6).view(2, 3), network.initial_hidden(3))
-    network.log_probs(outputs.flatten(0, 1))[:, 3:].sum().backward()
+    network.output.log_probs(network.features(outputs.flatten(0, 1)))[:, 3:].sum().backward()
     assert all(parameter.grad is not None for parameter in network.parameters())
 
 

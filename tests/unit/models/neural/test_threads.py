@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from models.kernels.threads import run_parts
 from models.neural.constants import STEP_ROWS_PER_THREAD
+from models.neural.int8.output import run_row_slices
 from models.neural.softmax import log_sum_exp
-from models.neural.threads import run_parts, run_row_slices
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from models.errors import FormatError
-from models.ngram import arpa_reader as arpa_source
+from models.ngram import arpa_source
 from models.ngram.arpa_reader import read_arpa
 from models.vocabulary import BOS, UNK
 from tests.reference.backoff import SMALL, listed, parse_arpa, random_arpa

@@ -174,7 +174,7 @@ def test_an_alias_that_is_moved_while_it_is_read_and_then_back_is_followed(in_a_
             assert watcher.poll()
             other.set_alias("lstm", "champion", 2)
     watcher.poll()
-    assert watcher.targets() == {"lstm": "lstm@2"}
+    assert [w.serving_or_target for w in watcher.watched.values()] == ["lstm@2"]
 
 
 def test_a_failed_load_leaves_the_old_version_serving_and_says_why(made, registry, loads):
@@ -439,7 +439,7 @@ def test_a_service_of_one_version_never_loads_another(made, registry, loads):
 
 def test_a_model_that_does_not_fit_is_refused_with_what_could_be_unloaded(made, registry):
     heard = Outcomes()
-    host = made("ngram", "lstm", default="lstm", observer=heard, memory_budget=40_000)
+    host = made("ngram", "lstm", default="lstm", report_load=heard.model_load, memory_budget=40_000)
     assert host.find("ngram").state is LoadState.LOADED
     registry.publish("big", lambda folder: write_minimal(folder, content=bytes(50_000)))
     model = host.load("big")
@@ -463,7 +463,7 @@ def test_a_model_larger_than_it_looked_is_refused_too(made):
 def test_every_load_is_counted_by_how_it_went(made, registry, loads):
     heard = Outcomes()
     loads.broken = {"lstm@1"}
-    made("ngram", "lstm", default="ngram", observer=heard)
+    made("ngram", "lstm", default="ngram", report_load=heard.model_load)
     assert heard.heard == ["loaded", "failed"]
 
 

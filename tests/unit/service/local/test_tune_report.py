@@ -9,15 +9,13 @@ import pytest
 from models.report import draw_svg
 from models.reranking.candidates import Candidate, CandidateList
 from models.reranking.metrics import make_metric
-from models.reranking.tuning.fitting import TuningSettings
 from service.engine.job import run_to_completion
 from service.local.tune_report import mark_errors, tuning_page
-from service.schemas.tune import tune_reply
 from service.use_cases.candidate_features import ScoringModels
-from service.use_cases.tune import TuneCommand, tune_and_evaluate
+from service.use_cases.tune import TuneSettings, tune_and_evaluate, tune_reply
 from tests.support.nbest_lists import words_alone
 
-QUICK = TuningSettings(restarts=1, resamples=4, bootstrap_samples=200)
+QUICK = TuneSettings(restarts=1, resamples=4, bootstrap_samples=200)
 
 
 def lists(count=40):
@@ -34,11 +32,7 @@ def lists(count=40):
 @pytest.fixture(scope="module", params=["wer", "chrf"])
 def page(request):
     told = tuple(lists())
-    tuned = run_to_completion(
-        tune_and_evaluate(
-            TuneCommand(lists=told, metric=make_metric(request.param), settings=QUICK), words_alone(told)
-        )
-    )
+    tuned = run_to_completion(tune_and_evaluate(QUICK, make_metric(request.param), told, words_alone(told)))
     reply = tune_reply(tuned, ScoringModels((), ()))
     return tuning_page("A <b> file", tuned, reply).decode()
 

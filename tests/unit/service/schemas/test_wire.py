@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from models.errors import InvalidInputError
-from service.schemas.autocomplete import AutocompleteRequest
 from service.schemas.models import _figures
-from service.schemas.rerank import RerankRequest, RerankSettings
 from service.schemas.wire import body_lines, parse_json, parse_lines
+from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.completions import CompletionRequest
 from service.use_cases.generate import GenerateRequest
+from service.use_cases.rerank_request import RerankRequest, RerankSettings
 from service.use_cases.score import ScoreLine, ScoreRequest
 
 
@@ -81,4 +81,4 @@ def test_figures_are_finite_numbers(metrics, told):
 @pytest.mark.parametrize("scale", [-0.1, math.nan, math.inf, 2e6])
 def test_a_scale_of_posteriors_has_limits(scale):
     with pytest.raises(InvalidInputError, match="posterior_scale"):
-        RerankSettings().model_copy(update={"posterior_scale": scale}).options(None)
+        RerankSettings().model_copy(update={"posterior_scale": scale}).job(None, lambda _: None)

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from models.checking.error_model import CheckSettings, GivenSpan
+from models.checking.error_model import GivenSpan
 from models.errors import ContextLengthError
 from service.engine.job import run_to_completion
 from service.use_cases import check as use_cases_check
-from service.use_cases.check import CheckCommand, check, checker_of
+from service.use_cases.check import CheckRequest, check, checker_of
 from service.use_cases.inputs import Limits
 from tests.support.families import NAMES, model, tokenizer
 from tests.support.text_models import check as check_directly
@@ -20,9 +20,9 @@ from tests.unit.service.conftest import loaded
 )
 def test_a_line_that_is_too_long_is_told_by_its_number_and_the_text_is_the_field(words, finish, long, told):
     limits = Limits(max_texts=1, max_tokens_per_sequence=65, max_new_tokens=1)
-    command = CheckCommand(f"the cat\n{long}", 0.5, 1, CheckSettings())
+    request = CheckRequest(text=f"the cat\n{long}", max_suggestions=1)
     with pytest.raises(ContextLengthError, match=f"line 2 of text has {told}") as caught:
-        finish(check(words, command, limits))
+        finish(check(words, request, None, limits))
     assert caught.value.parameter == "text"
 
 
@@ -46,9 +46,19 @@ def test_the_engine_is_told_what_is_told_without_it(name):
     spans = (given(6, 8, "w4", "w5"), given(13, 20, "w5", "w4 w5"), given(24, 30, "w7 w8 w9"))
     one = loaded(tokenizer())
     one.checkpoint.model = model(name)
-    checked = run_to_completion(check(one, CheckCommand(TEXT, 0.0, 9, CheckSettings(given=spans)), LIMITS))
+    candidates = [
+        {
+            "start": span.start,
+            "end": span.end,
+            "suggestions": [{"text": text, "logprob": logprob} for text, logprob in span.suggestions],
+        }
+        for span in spans
+    ]
+    request = CheckRequest(text=TEXT, threshold=0.0, max_suggestions=9, candidates=candidates)
+    checked, _ = run_to_completion(check(one, request, None, LIMITS))
     issues = check_directly(model(name), tokenizer(), TEXT, threshold=0.0, max_suggestions=9, given=spans)
-    assert [issue[:3] for issue in checked.issues] == [issue[:3] for issue in issues]
+    told = [(issue.start, issue.end, issue.type == "real_word") for issue in checked.issues]
+    assert told == [(issue.start, issue.end, issue.known) for issue in issues]
     assert {(6, 8), (13, 20), (24, 30)} <= {(issue.start, issue.end) for issue in issues}
     for one_issue, other in zip(checked.issues, issues, strict=True):
         assert one_issue.probability == pytest.approx(other.probability, rel=1e-3)

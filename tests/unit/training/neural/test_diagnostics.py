@@ -73,7 +73,7 @@ def test_gradients_are_those_of_finite_differences(cell):
 
         def loss(hidden):
             top = net(tokens[6 - lag : 6], hidden)[1][0][0]
-            return -float(net.target_log_probs(top, tokens[6]))
+            return -float(net.output.target_log_probs(net.features(top), tokens[6]))
 
         squares = 0.0
         for number, part in enumerate(carried):

@@ -22,7 +22,7 @@ from training.scale.tables import (
     workspace,
     write_windows,
 )
-from training.texts import DefaultCorpus, read_texts
+from training.texts import read_texts
 
 
 def writer(text):
@@ -257,6 +257,6 @@ def test_one_sentence_is_not_enough_to_hold_one_out(tmp_path):
 
 
 def test_without_files_it_is_the_default_corpus(monkeypatch):
-    documentation = DefaultCorpus(*(Corpus([part], part, [part]) for part in ("train", "valid", "test")))
+    documentation = tuple(Corpus([part], part, [part]) for part in ("train", "valid", "test"))
     monkeypatch.setattr("training.texts.read_default_corpus", lambda _: documentation)
     assert stream_texts([], [], [], unit="line", progress=SILENT) == documentation

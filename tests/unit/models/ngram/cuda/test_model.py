@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.arrays import to_numpy
-from models.decoding.batch import SequenceBatch, row_seed
+from models.decoding.batch import SequenceBatch, row_seed, uniform_numbers
 from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import compile_rules
 from models.decoding.sampling import choose_tokens
@@ -23,7 +23,7 @@ from models.language_model import (
 )
 from models.ngram.cuda import kernels
 from models.ngram.cuda import model as cuda_model
-from models.ngram.cuda.model import TensorNGramModel, TensorNGramState
+from models.ngram.cuda.model import TensorNGramModel
 from models.ngram.model import NGramModel
 from models.vocabulary import BOS
 from tests.support.families import DEVICES
@@ -67,13 +67,12 @@ def test_states_are_values(moved):
 
 
 def test_a_decoder_may_stay_on_the_device(moved):
-    """Tokens and rows as tensors; a state picked from the next ones of all tokens."""
+    """Tokens and rows as tensors."""
     state = moved.initial_state(2)
     tokens = moved.next_log_probs(state).argmax(dim=1)
     rows = torch.arange(2, device=moved.device)
-    picked = TensorNGramState(moved.next_states(state)[rows, tokens])
     advanced = moved.advance(state, tokens).select(rows)
-    assert picked.ids.tolist() == advanced.ids.tolist()
+    assert advanced.ids.tolist() == moved.advance(state, tokens.cpu().numpy()).ids.tolist()
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "sample"])
@@ -84,7 +83,9 @@ def test_decoding_on_the_host_chooses_as_it_does_from_the_cpus_model(model, move
         log_probs = to_numpy(each.next_log_probs(each.initial_state(4)))
         rules = compile_rules(parameters, np.zeros(0, np.int64))
         batch = SequenceBatch.of([rules] * 4, [row_seed(0, row) for row in range(4)])
-        chosen.append(choose_tokens(log_probs, batch.rows(), batch.uniform_numbers()).tokens)
+        chosen.append(
+            choose_tokens(log_probs, batch.rows(), uniform_numbers(batch.seeds, batch.lengths)).tokens
+        )
     assert np.array_equal(*chosen)
 
 
@@ -190,7 +191,6 @@ class Recorder(TorchDispatchMode):
 
 CALLS = {
     "next_log_probs": lambda model, state, _: model.next_log_probs(state),
-    "next_states": lambda model, state, _: model.next_states(state),
     "top_k": lambda model, state, _: model.top_k(state, 3),
     "advance": lambda model, state, rows: model.advance(state, rows[:, 0]),
     "score": lambda model, state, rows: score_sequences(model, state, rows, np.full(len(rows), 5)),

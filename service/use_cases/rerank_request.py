@@ -1,21 +1,19 @@
-"""Schemas of POST /v1/rerank: request, query string of list streams, and the reply as chunks.
+"""Requests of POST /v1/rerank: settings and lists, in one body or as a stream.
 
-As lists may be many and long, the reply is written in chunks. Its field names are those of
-`RerankReply` in `service.schemas.replies`; dictionaries are written instead of its objects, which
-takes a third of the time per candidate. If the body is a stream of lists, the settings are in the
-query string, written as on the command line.
+If the body is a stream of lists, the settings are in the query string, written as on the command
+line.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator, with_config
-from pydantic_core import PydanticCustomError, to_json
+from pydantic_core import PydanticCustomError
 
 from models.errors import InvalidInputError
 from models.reranking.candidates import Candidate, CandidateList
-from models.reranking.features import LM, NUM_TOKENS, feature_name
+from models.reranking.features import CONSENSUS, LM, feature_name
 from models.reranking.formats.format import BadLine
 from models.reranking.formats.reader import read_bytes
 from models.reranking.mbr import Utility
@@ -33,18 +31,15 @@ from service.schemas.wire import (
     parse_lines,
     parse_query,
     schema_only,
-    shared_fields,
 )
 from service.use_cases.candidate_features import (
     MAX_MODELS,
     ScoreMode,
     ScoringModels,
-    ScoringOptions,
     scoring_models,
 )
 from service.use_cases.inputs import Limits
-from service.use_cases.rerank import RankedList, RerankItem, RerankOptions, Turn
-from service.use_cases.score import Detail, DetailName, token_scores, word_scores
+from service.use_cases.score import Detail, DetailName
 
 _MAX_SESSION = 2048
 """Maximum of characters of a session, which has a handle for each model."""
@@ -62,6 +57,30 @@ _ANOTHER_LIST: JsonValue = {
         {"text": "raise an error", "features": {"am": -8.4}},
     ],
 }
+
+
+class Turn(NamedTuple):
+    """Session parameters of a list.
+
+    Attributes:
+        session: handle from the reply to the previous list; None begins a session.
+        commit: text chosen by the client from the previous list, to read first; None to read nothing.
+    """
+
+    session: str | None
+    commit: str | None
+
+
+class RerankItem(NamedTuple):
+    """A list to re-rank.
+
+    Attributes:
+        given: the list; its context is empty in a session.
+        turn: its session parameters; None without a session.
+    """
+
+    given: CandidateList
+    turn: Turn | None = None
 
 
 @with_config(WireModel.model_config)
@@ -195,14 +214,16 @@ class RerankSettings(TimedRequest):
     commit_eos: bool = False
     """Whether `</s>` is read after what a session commits, as models of running text expect between sentences."""
 
-    def options(self, profile: Profile | None) -> RerankOptions:
-        """Return the options of re-ranking.
+    def job(self, profile: Profile | None, resolve: Callable[[str | None], LoadedModel]) -> "RerankJob":
+        """Find the scoring models, and fill in what the settings leave out.
 
         Args:
-            profile: profile that `profile` names, if it names one.
+            profile: profile that `profile` names, if it names one; its models are used if the settings name none.
+            resolve: finds a model by its address.
 
         Raises:
-            InvalidInputError: a weight, an exponent or a scale is outside its limits.
+            InvalidInputError: a weight, an exponent or a scale is outside its limits; a mixture is given beside a
+                model, or is invalid; or there are too many models.
         """
         defaults = LogLinearModel() if profile is None else profile.weighting()
         weights = defaults.weights if self.weights is None else self.weights
@@ -215,31 +236,13 @@ class RerankSettings(TimedRequest):
                 f"posterior_scale is {scale}; it must be from 0 to {MAX_POSTERIOR_SCALE:g}",
                 parameter="posterior_scale",
             )
-        shared = shared_fields(self, RerankOptions) | {"posterior_scale": scale}
-        return RerankOptions(
-            weighting=LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent),
-            scoring=ScoringOptions(**shared_fields(self, ScoringOptions)),
-            **shared,
-        )
-
-    def resolve_models(
-        self, profile: Profile | None, resolve: Callable[[str | None], LoadedModel]
-    ) -> ScoringModels:
-        """Find the scoring models.
-
-        Args:
-            profile: profile that `profile` names; its models are used if the request names none.
-            resolve: finds a model by its address.
-
-        Raises:
-            InvalidInputError: a mixture is given beside a model, or is invalid, or there are too many models.
-        """
+        weighting = LogLinearModel(weights={**weights, **self._model_weights()}, length_exponent=exponent)
         main = main_models(self.model, self.mixture)
         extra = [(further.name, further.model) for further in self.models]
         if profile is not None and self.model is None and self.mixture is None and not self.models:
             main = [(entry.address, entry.weight) for entry in profile.models if not entry.name]
             extra = [(entry.name, entry.address) for entry in profile.models if entry.name]
-        return scoring_models(main, extra, resolve)
+        return RerankJob(scoring_models(main, extra, resolve), weighting, scale, self)
 
     def _model_weights(self) -> dict[str, float]:
         """Return the weights given beside models.
@@ -254,6 +257,29 @@ class RerankSettings(TimedRequest):
                 f"the weight of {duplicate} is given twice, in models and in weights", parameter="models"
             )
         return given
+
+
+@dataclass(frozen=True, slots=True)
+class RerankJob:
+    """Models and settings of re-ranking, with what a profile or a default fills in.
+
+    Attributes:
+        models: the scoring models.
+        weighting: weights of features.
+        posterior_scale: factor of the totals in the posteriors.
+        settings: everything else.
+    """
+
+    models: ScoringModels
+    weighting: LogLinearModel
+    posterior_scale: float
+    settings: RerankSettings
+
+    @property
+    def is_pairwise(self) -> bool:
+        """Return whether all pairs of candidates of a list are compared."""
+        consensus = (name for name in self.weighting.weights if name.startswith(CONSENSUS))
+        return self.settings.mbr is not None or self.settings.confidences or any(consensus)
 
 
 _EXAMPLE: JsonValue = {
@@ -371,95 +397,3 @@ def parse_names(text: str, *, parameter: str) -> dict[str, str]:
             raise InvalidInputError(f"{parameter} has {name[:80]!r} twice", parameter=parameter)
         values[name] = value
     return values
-
-
-_BATCH_CANDIDATES = 128
-"""Candidates in one chunk; other requests run between chunks."""
-
-
-def rerank_reply_chunks(
-    lists: Sequence[RankedList], models: ScoringModels, options: RerankOptions, limits: Limits
-) -> Iterator[bytes]:
-    """Yield the JSON of a reply.
-
-    Raises:
-        InvalidInputError: the reply would list too many tokens.
-    """
-    if options.detail is not Detail.NONE and models.parts:
-        limits.check_entries(
-            int(sum(r.feature_values[:, r.feature_names.index(NUM_TOKENS)].sum() for r in lists)),
-            parameter="detail",
-            description=f"detail is {options.detail.value!r} for all candidates of {len(lists)} lists",
-            instead="send lines, application/x-ndjson, for more",
-        )
-    head = {
-        "model": main_address(models),
-        "models": {name: loaded.address for name, loaded in models.extra.items()},
-        "weights": dict(options.weighting.weights),
-        "length_exponent": options.weighting.length_exponent,
-        "posterior_scale": options.posterior_scale,
-    }
-    yield to_json(head)[:-1] + b',"lists":['
-    for number, ranked in enumerate(lists):
-        if number:
-            yield b","
-        yield from list_chunks(ranked, models, options)
-    yield b"]}"
-
-
-def main_address(models: ScoringModels) -> str | None:
-    """Return the main model's address, for a mixture those of its parts with their weights, or None without one."""
-    if not models.parts:
-        return None
-    if len(models.parts) == 1:
-        return models.parts[0].address
-    weighted = zip(models.mixture_weights, models.parts, strict=True)
-    return " + ".join(f"{weight:g} {part.address}" for weight, part in weighted)
-
-
-def list_chunks(ranked: RankedList, models: ScoringModels, options: RerankOptions) -> Iterator[bytes]:
-    """Yield the JSON of one list, best candidate first."""
-    head: dict[str, Any] = {"id": ranked.given.name, "unchanged": ranked.ranking.unchanged}
-    if ranked.session is not None:
-        head["session"] = ranked.session
-    if options.confidences:
-        head["confidences"] = [word._asdict() for word in ranked.confidences]
-    yield to_json(head)[:-1] + b',"ranking":['
-    count = len(ranked.ranking.order) if options.top is None else min(options.top, len(ranked.ranking.order))
-    for first in range(0, count, _BATCH_CANDIDATES):
-        part = slice(first, min(first + _BATCH_CANDIDATES, count))
-        yield (b"," if first else b"") + to_json(_candidates(ranked, part, models, options))[1:-1]
-    yield b"]}"
-
-
-def _candidates(
-    ranked: RankedList, part: slice, models: ScoringModels, options: RerankOptions
-) -> list[dict[str, Any]]:
-    order = ranked.ranking.order[part]
-    positions = order.tolist()
-    candidates, names = ranked.given.candidates, ranked.feature_names
-    written: list[dict[str, Any]] = [
-        {
-            "index": index,
-            "text": candidates[position].text,
-            "total": total,
-            "posterior": posterior,
-            "features": {**candidates[position].features, **dict(zip(names, values, strict=True))},
-        }
-        for position, index, total, posterior, values in zip(
-            positions,
-            ranked.indices[order].tolist(),
-            ranked.totals[order].tolist(),
-            ranked.ranking.posteriors[part].tolist(),
-            ranked.feature_values[order].tolist(),
-            strict=True,
-        )
-    ]
-    if ranked.utilities is not None:
-        for fields, utility in zip(written, ranked.utilities[order].tolist(), strict=True):
-            fields["expected_utility"] = utility
-    if options.detail is not Detail.NONE and ranked.tokens is not None:
-        scores_of = token_scores if options.detail is Detail.TOKEN else word_scores
-        for fields, position in zip(written, positions, strict=True):
-            fields[f"{options.detail.value}s"] = scores_of(models.parts[0], *ranked.tokens(position))
-    return written

@@ -1,0 +1,204 @@
+"""ARPA files as blocks of whole lines, unpacked, with their hash, and the errors that name a line.
+
+The next block is read in a thread while one is parsed.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from io import BufferedReader, FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NoReturn, Self
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from models.errors import FormatError
+from models.files import DECOMPRESSION_ERRORS, decompressed
+
+BLOCK_BYTES = 1 << 22
+MAX_LINE_BYTES = 1 << 20
+_MAGIC_BYTES = 64
+
+_DAMAGED_HINT = "compress or download it again"
+_FIELD = re.compile(rb"[^ \t\r\n]+")
+_KNOWN_FORMATS = {
+    b"mmap lm http://kheafield.com/code": "it is a binary file of KenLM; give the ARPA file that it was built from",
+    b"SRILM_BINARY_NGRAM": "it is a binary file of SRILM; ngram -lm FILE -write-lm ARPA makes an ARPA file of it",
+    b"blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    b"Qblmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
+    b"<": "it looks like a page of the web; was the download refused?",
+    b"PK\x03\x04": "it is a zip archive; unpack it first",
+    b"BZh": "it is packed with bzip2; unpack it first",
+    b"\xff\xfe": "it is UTF-16; convert it first, for example with iconv -t utf-8",
+    b"\xfe\xff": "it is UTF-16; convert it first, for example with iconv -t utf-8",
+}
+
+
+class ArpaSource:
+    """Reader of a file block by block; use it as a context manager.
+
+    Args:
+        path: the file; how it is packed is seen by its first bytes, not by its name.
+        on_read: told of bytes as they are read from disk.
+
+    Attributes:
+        block: whole lines, each with its end.
+        offset: how far the block has been used up.
+        line: the number of the line at that offset, from 1.
+        cut: whether the file ended within the line after the block.
+
+    Raises:
+        FormatError: the file cannot be read or unpacked; from every method.
+    """
+
+    def __init__(self, path: Path, *, on_read: Callable[[int], None]) -> None:
+        self.path = path
+        self.block: npt.NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
+        self.offset = 0
+        self.line = 1
+        self.cut = False
+        self._whole = b""  # the block
+        self._tail = b""  # the beginning of the line after it
+        self._first_bytes = b""
+        self._on_read = on_read
+        self._reported = 0
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = _HashedFile(self.path)
+        except FileNotFoundError:
+            raise FormatError(self.path, "there is no such file") from None
+        except OSError as error:
+            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
+        self._thread = ThreadPoolExecutor(1)
+        self._next = self._thread.submit(self._next_chunk)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown()
+        self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        """The hash, in hex, of the file as it lies on disk, once it is read to its end."""
+        return self._file.digest.hexdigest()
+
+    def refill(self) -> bool:
+        """Advance to the next block after the present one is used up; False at the end of the file."""
+        pieces = [self._tail]
+        while chunk := self._read():
+            end = chunk.rfind(b"\n") + 1
+            if end > 0:
+                self._use(b"".join([*pieces, chunk[:end]]), tail=chunk[end:])
+                return True
+            pieces.append(chunk)
+            if sum(map(len, pieces)) > MAX_LINE_BYTES:
+                if self.line == 1:
+                    self.refuse()
+                self.fail(f"the line is longer than {MAX_LINE_BYTES} bytes")
+        rest = b"".join(pieces)
+        self.cut = rest.strip() not in {b"", b"\\end\\"}
+        self._use(b"" if self.cut or not rest else rest + b"\n", tail=b"")
+        return self.offset < len(self.block)
+
+    def read_line(self) -> bytes | None:
+        """Use up one line; it comes without the white space around it. None at the end of the file."""
+        if self.offset == len(self.block) and not self.refill():
+            return None
+        end = self._whole.index(b"\n", self.offset)
+        text = self._whole[self.offset : end].strip()
+        self.offset = end + 1
+        self.line += 1
+        return text
+
+    def field_at(self, offset: int) -> bytes:
+        """Return the field at an offset of the block, up to the next space, tab or line end."""
+        match = _FIELD.match(self._whole, offset)
+        return match.group() if match else b""
+
+    def fields_at(self, offset: int) -> list[bytes]:
+        """The fields of the line that starts at an offset of the block."""
+        return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
+
+    def drain(self) -> None:
+        """Read to the end of the file, so that its hash is whole and damage is seen."""
+        while self._read():
+            pass
+
+    def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
+        """Refuse the file for what is wrong in a line; in the present line, if none is given."""
+        raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
+
+    def fail_ended(self, expected: str) -> NoReturn:
+        """Refuse the file for ending here, in a line or before one."""
+        where = "in the middle of this line" if self.cut else "here"
+        self.fail(
+            f"the file ends {where}, before {expected}", hint="it was cut off: copy or download it again"
+        )
+
+    def refuse(self) -> NoReturn:
+        """Refuse the file for being something else; the hint says what it looks like."""
+        if self._file.num_bytes == 0:
+            raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
+        if not self._first_bytes:
+            raise FormatError(self.path, "is damaged: nothing can be unpacked", hint=_DAMAGED_HINT)
+        known = (
+            hint for magic, hint in _KNOWN_FORMATS.items() if self._first_bytes.lstrip().startswith(magic)
+        )
+        hint = next(known, "an ARPA file begins with the line \\data\\, perhaps after comments")
+        raise FormatError(self.path, "is no ARPA file", hint=hint)
+
+    def _use(self, lines: bytes, *, tail: bytes) -> None:
+        self._whole, self._tail = lines, tail
+        self.block, self.offset = np.frombuffer(lines, dtype=np.uint8), 0
+
+    def _read(self) -> bytes:
+        try:
+            chunk = self._next.result()
+        except DECOMPRESSION_ERRORS as error:
+            raise FormatError(self.path, f"is damaged: {error}", hint=_DAMAGED_HINT) from None
+        except OSError as error:
+            raise FormatError(self.path, f"cannot be read: {error.strerror or error}") from None
+        if chunk:
+            self._next = self._thread.submit(self._next_chunk)
+        if len(self._first_bytes) < _MAGIC_BYTES:
+            self._first_bytes += chunk[:_MAGIC_BYTES]
+        position = self._file.num_bytes
+        self._on_read(position - self._reported)
+        self._reported = position
+        return chunk
+
+    def _next_chunk(self) -> bytes:
+        """Read a chunk in the thread, so that errors of the file are raised where its chunks are awaited."""
+        if self._stream is None:
+            self._stream = decompressed(self._file)
+        return self._stream.read(BLOCK_BYTES)
+
+
+class _HashedFile(BufferedReader):
+    """A file that keeps count and hash of what was read of it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(FileIO(path))
+        self.digest = hashlib.sha256()
+        self.num_bytes = 0
+
+    @override
+    def read(self, size: int | None = -1) -> bytes:
+        chunk = super().read(size)
+        self.digest.update(chunk)
+        self.num_bytes += len(chunk)
+        return chunk
+
+
+def quote_bytes(text: bytes) -> str:
+    """The beginning of some bytes of a file, as messages quote it."""
+    return repr(text[:80].decode("utf-8", "backslashreplace"))
