@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from models.checkpoint import load
 from models.checkpoint.registry import LocalRegistry
@@ -25,6 +25,10 @@ from training.progress import Silent
 
 TABS = ("write", "generate", "rerank", "check", "models")
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+WAIT_MS = 30_000
+"""For what is to appear: a busy machine needs ten seconds to draw the API page for the first time."""
+
+expect.set_options(timeout=WAIT_MS)
 EVIL = "<img/src=x/onerror=pwned=1>"
 """Markup that would run if it were taken for markup; a word to the model, since it has no space."""
 
@@ -164,7 +168,7 @@ def open_page(browser, url):
 
     def run(place="", *, at=url, allowed=None, scheme="light", size=WIDE, **options):
         context = browser.new_context(color_scheme=scheme, viewport=size, **options)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(WAIT_MS)
         page = context.new_page()
         opened.append((context, Watched(page, at), allowed))
         page.goto(f"{at}/{place}")
