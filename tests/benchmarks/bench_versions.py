@@ -280,7 +280,7 @@ def compare_start(checkouts, registry, given):
         "`serve` until the first answer, s": first_answer,
         "`--help`, s": command("--help"),
         "`models list`, s": command("models", "list", "--registry", str(registry)),
-        "`next`, s": command("next", "Return the", "--model", "ngram", "--registry", str(registry)),
+        "`next`, s": command("next", "ngram", "Return the", "--registry", str(registry)),
     }
     seen = {}
     for title, measure in timed.items():

@@ -95,7 +95,9 @@ def read_keys(path: Path) -> None:
 
 def read_weighted_words(path: Path) -> None:
     """A user's dictionary."""
-    assert all(isinstance(entry.weight, float) and entry.text.encode() for entry in read_dictionary(path))
+    for entry in read_dictionary(path):
+        assert isinstance(entry["weight"], float)
+        assert entry["text"].encode()
 
 
 def read_bench_texts(path: Path) -> None:
