@@ -7,6 +7,7 @@ model, and a load generator shares its machine with the server.
 import asyncio
 import contextlib
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -41,7 +42,7 @@ class ExchangeError(Exception):
         self.reply_begun = reply_begun
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol, ABC):
     """Connection that carries one request at a time; a subclass receives the replies as they arrive.
 
     Attributes:
@@ -84,17 +85,17 @@ class ClientConnection(asyncio.Protocol):
 
     # --- implemented by subclasses ----------------------------------------------------------------
 
+    @abstractmethod
     def begin_reply(self) -> None:
         """Receive the status and the headers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_body(self, body: bytes) -> None:
         """Receive a part of the body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end_reply(self, error: ExchangeError | None) -> None:
         """Receive the end of the reply, or the reason for which it is missing or incomplete."""
-        raise NotImplementedError
 
     # --- called by the event loop -----------------------------------------------------------------
 
