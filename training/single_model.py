@@ -182,10 +182,7 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
         progress=inputs.progress,
     )
     facts = {
-        "ngrams": list(result.num_ngrams),
         "smoothing": settings.smoothing,
-        "discounts": [list(d) for d in result.discounts],
-        "fallback_orders": list(result.fallback_orders),
         **result.facts,
         **normalisation_facts(result.model),
     }

@@ -15,7 +15,6 @@ from tests.reference import backoff
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.counts import count_ngrams
-from training.ngram.estimate import smooth
 from training.ngram.pruning import history_frequencies, prune_by_entropy
 from training.progress import Silent
 from training.static_mixture import interpolate_models
@@ -177,7 +176,7 @@ def test_counted_contexts_beat_the_chain_rule_on_a_kneser_ney_model(data_dir):
     size = len(tokenizer.vocabulary)
     counted = count_ngrams(corpus, size, order=4, progress=Silent())
     frequencies = history_frequencies([one_order.counts for one_order in counted])
-    orders = smooth(corpus, size, order=4, progress=Silent()).orders
+    orders = backoff.estimated_orders(corpus, size, order=4)
 
     def pruned(**history):
         left = prune_by_entropy(orders, 1e-6, **history)
@@ -265,12 +264,12 @@ def test_a_mixture_of_a_model_with_itself_is_that_model(order):
 
 
 def test_an_order_that_pruning_left_no_part_anything_of_stays_empty():
-    pruned = smooth(
-        EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9), progress=Silent()
+    pruned = backoff.estimated_orders(
+        EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9)
     )
-    orders = interpolate_models([pruned.orders, pruned.orders], [0.5, 0.5])
+    orders = interpolate_models([pruned, pruned], [0.5, 0.5])
     assert [len(ngrams.words) for ngrams, _ in orders] == [5, 0, 0]
-    assert np.allclose(orders[0][1].log10_probs, pruned.orders[0][1].log10_probs, atol=1e-6)
+    assert np.allclose(orders[0][1].log10_probs, pruned[0][1].log10_probs, atol=1e-6)
 
 
 def test_the_parts_order_does_not_matter():
