@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from models.arrays import TokenIds, to_numpy
 from models.errors import InvalidInputError
-from models.language_model import LanguageModel, perplexity
+from models.language_model import LanguageModel
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import (
     DEFAULT_WINDOW_TOKENS,
     Context,
     CorpusScores,
+    group_figures,
     read_segments,
     running_text,
     windows,
@@ -32,14 +33,7 @@ _POWERS_OF_TWO = 2 ** np.arange(62)
 
 
 TokenGroups: TypeAlias = list[dict[str, Any]]
-"""Figures of groups of a text's predicted tokens, as JSON values.
-
-name: of the group, such as `10-99`, `unknown` or `end of sentence`.
-tokens: number of tokens.
-share: of all tokens.
-logprob: their mean natural-log probability; None where a probability is 0.
-perplexity: of them alone; None likewise.
-"""
+"""Figures of groups of a text's predicted tokens: `group_figures`, and the group's `name`, such as `10-99`."""
 
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
@@ -98,19 +92,8 @@ def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64
 
 def _token_groups(targets: CorpusScores, group: TokenIds, names: Sequence[str]) -> TokenGroups:
     """Return the non-empty groups, in the order of `names`."""
-    tokens = np.bincount(group, minlength=len(names))
-    totals = np.bincount(group, targets.log_probs, minlength=len(names))
-    return [
-        {
-            "name": name,
-            "tokens": count,
-            "share": count / len(group),
-            "logprob": total / count if np.isfinite(total) else None,
-            "perplexity": perplexity(total, count),
-        }
-        for name, count, total in zip(names, tokens.tolist(), totals.tolist(), strict=True)
-        if count
-    ]
+    figures = group_figures(targets.log_probs, group, len(names))
+    return [{"name": name, **own} for name, own in zip(names, figures, strict=True) if own["tokens"]]
 
 
 def _counting_ranges(lengths: TokenIds) -> TokenIds:

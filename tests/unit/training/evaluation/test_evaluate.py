@@ -11,8 +11,7 @@ from models.vocabulary import BOS, EOS, UNK
 from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
-from training.evaluation.evaluate import evaluate, evaluation_facts, score_corpus
-from training.ngram.counts import hit_rates
+from training.evaluation.evaluate import evaluate, evaluation_facts, group_figures, score_corpus
 from training.progress import Silent
 from training.tokenizer import encode_corpus
 
@@ -112,21 +111,21 @@ def test_bits_per_byte_of_a_document_count_its_line_ends():
 
 def test_tokens_are_grouped_by_the_length_of_what_was_found():
     log_probs = np.log([0.5, 0.1, 0.2, 0.4])
-    one, two, three = hit_rates(log_probs, np.array([2, 1, 2, 1], np.uint8), order=3)
-    assert (one.order, one.tokens, one.share) == (1, 2, 0.5)
-    assert one.perplexity == pytest.approx(1 / math.sqrt(0.1 * 0.4))
-    assert two.logprob == pytest.approx(np.log(0.5 * 0.2) / 2)
-    assert (three.order, three.tokens, three.logprob, three.perplexity) == (3, 0, None, None)
+    none, one, two, three = group_figures(log_probs, np.array([2, 1, 2, 1], np.uint8), 4)
+    assert (one["tokens"], one["share"]) == (2, 0.5)
+    assert one["perplexity"] == pytest.approx(1 / math.sqrt(0.1 * 0.4))
+    assert two["logprob"] == pytest.approx(np.log(0.5 * 0.2) / 2)
+    assert none == three == {"tokens": 0, "share": 0, "logprob": None, "perplexity": None}
 
 
 def test_an_impossible_token_has_no_perplexity_and_can_be_written_as_json():
-    (one,) = hit_rates(np.array([-np.inf, -1.0]), np.array([1, 1]), order=1)
-    assert (one.tokens, one.logprob, one.perplexity) == (2, None, None)
-    json.dumps(one._asdict(), allow_nan=False)
+    _, one = group_figures(np.array([-np.inf, -1.0]), np.array([1, 1]), 2)
+    assert (one["tokens"], one["logprob"], one["perplexity"]) == (2, None, None)
+    json.dumps(one, allow_nan=False)
 
 
 def test_no_token_has_no_rates():
-    assert [h.share for h in hit_rates(np.zeros(0), np.zeros(0, np.uint8), order=2)] == [0, 0]
+    assert [figures["share"] for figures in group_figures(np.zeros(0), np.zeros(0, np.uint8), 2)] == [0, 0]
 
 
 def seen_ngrams(order):
