@@ -50,7 +50,7 @@ from training.recipe import Recipe, load_recipe
 from training.scale.engines import require_engine
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
 from training.scale.tables import workspace
-from training.scale.training import EstimationJob, train_out_of_core
+from training.scale.training import train_out_of_core
 from training.single_model import (
     RUNS_FOLDER,
     ResumableRuns,
@@ -284,8 +284,8 @@ def _train_out_of_core(
         store, name = target
         folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
         with workspace(folder) as work:
-            job = EstimationJob(Path(recipe_name).stem, recipe, options, work, console_progress())
-            trained, run, notes = train_out_of_core(job, files)
+            title = Path(recipe_name).stem
+            trained, run, notes = train_out_of_core(title, recipe, files, options, work, console_progress())
             version = publish(store, name, trained, run)
             result = published_result(store, version, trained.seconds, first_notes=notes)
             work.remove()
@@ -475,8 +475,8 @@ def run_evaluate_autocomplete(
 def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:
     """Return the sentences; for `document`, one string per file."""
     if not corpus:
-        texts = read_default_corpus(progress)[2].sentences
+        texts = list(read_default_corpus(progress)[2].sentences)
         return ["\n".join(texts)] if context == "document" else texts
     if context == "document":
         return ["\n".join(read_lines(path)) for path in corpus]
-    return read_corpus(corpus, unit=unit, progress=progress).sentences
+    return list(read_corpus(corpus, unit=unit, progress=progress).sentences)
