@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.tokenizers import WordTokenizer
@@ -279,16 +279,3 @@ def test_the_parts_order_does_not_matter():
     for (ngrams, scores), (same_ngrams, same_scores) in zip(forth, back, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(ngrams, same_ngrams, strict=True))
         assert np.allclose(scores.log10_backoffs, same_scores.log10_backoffs, atol=1e-6)
-
-
-@pytest.mark.parametrize("weights", [[1.0], [0.5, 0.6], [1.5, -0.5], [1.0, 0.0], [float("nan"), 1.0]])
-def test_weights_must_be_a_distribution_over_the_parts(weights):
-    orders = backoff.to_orders(backoff.random_model(1))
-    with pytest.raises(InvalidInputError, match="weights"):
-        interpolate_models([orders, orders], weights)
-
-
-def test_parts_must_have_vocabularies_of_one_size():
-    parts = [backoff.to_orders(backoff.random_model(1, vocab_size=size)) for size in (7, 8)]
-    with pytest.raises(VocabularyMismatchError, match=r"\[7, 8\] tokens"):
-        interpolate_models(parts, [0.5, 0.5])
