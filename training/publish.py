@@ -29,7 +29,7 @@ from training.corpus import Corpus, EncodedCorpus
 from training.evaluation.breakdown import token_counts
 from training.evaluation.published import COUNTS_FILE, int8_facts
 from training.model_card import card_notes, fitted_note, model_card_files, overlap_notes
-from training.progress import HistoryRecord, Silent
+from training.progress import SILENT, HistoryRecord
 from training.recipe import Recipe
 from training.texts import EncodedTexts, Texts
 from training.trained import Trained, part_title
@@ -148,7 +148,7 @@ def describe_model(
         },
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
         **_fitted_on(trained.recipe, run.texts.valid.sources),
-        **int8_facts(trained.model, read, context=trained.context, progress=Silent()),
+        **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }

@@ -23,11 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
@@ -40,18 +42,6 @@ _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
 _SILENCE_S = 3.5  # longest silence once an exchange has failed: three missed heartbeats
 _ADVICE = "start all of them again; with --resume the training goes on from what was saved"
-
-
-class Store(Protocol):
-    """Interface of torch's key-value stores, as far as it is used here."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a value."""
-        ...
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Wait until all keys have a value; return the values."""
-        ...
 
 
 class _Peer:
@@ -92,7 +82,7 @@ class PeerMonitor:
         patience_s: silence after which a process counts as dead.
     """
 
-    def __init__(self, store: Store, rank: int, count: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, store: Store, rank: int, count: int, *, patience_s: float) -> None:
         self._store = store
         self._rank = rank
         self._patience_s = patience_s
@@ -456,12 +446,11 @@ class Processes:
 
 
 @contextmanager
-def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[torch.device]:
+def join_processes(device: torch.device) -> Iterator[torch.device]:
     """Join the processes that torchrun started, and leave them at the end; without torchrun do nothing.
 
     Args:
         device: `cuda` becomes the device of this process.
-        patience_s: longest duration of an exchange and longest silence of a process.
 
     Yields:
         The device to compute on.
@@ -473,10 +462,10 @@ def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> I
         device = torch.device("cuda", dist.get_node_local_rank())
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    patience = timedelta(seconds=patience_s)
+    patience = timedelta(seconds=PATIENCE_S)
     store, rank, count = next(rendezvous("env://", timeout=patience))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
-    monitor = PeerMonitor(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
+    monitor = PeerMonitor(store.clone(), rank, count, patience_s=PATIENCE_S) if count > 1 else None
     Processes._joined = Processes(rank, count, monitor)  # noqa: SLF001 - torch's group is as global
     try:
         with _report_exit(monitor):
@@ -492,16 +481,13 @@ def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
     reason = ""
     try:
         yield
-    except ProcessLostError:  # the others detect it themselves
-        raise
-    except LanguageModelError as error:
-        reason = str(error)
-        raise
-    except Terminated:
-        reason = "by SIGTERM"
-        raise
     except BaseException as error:
-        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, LanguageModelError):
+            reason = (
+                "" if isinstance(error, ProcessLostError) else str(error)
+            )  # the others detect that themselves
+        else:
+            reason = "by SIGTERM" if isinstance(error, Terminated) else f"{type(error).__name__}: {error}"
         raise
     finally:
         if monitor is not None:
@@ -509,8 +495,4 @@ def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
 
 
 def _bytes_tensor(content: bytes) -> Tensor:
-    return (
-        torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if content
-        else torch.empty(0, dtype=torch.uint8)
-    )
+    return torch.from_numpy(np.frombuffer(bytearray(content), np.uint8))
