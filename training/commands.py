@@ -26,13 +26,7 @@ from training.console import console_progress
 from training.corpus import read_corpus, read_lines
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
-from training.evaluation.evaluate import (
-    CONTEXTS,
-    Context,
-    evaluation_facts,
-    score_corpus,
-    summarise_scores,
-)
+from training.evaluation.evaluate import CONTEXTS, Context, score_corpus, summarise_scores
 from training.evaluation.published import (
     OOV_POLICY,
     check_comparable,
@@ -334,7 +328,12 @@ def run_evaluate(
         LanguageModelError: a model, a file or an option is wrong, or a dynamic model has no gradient.
     """
     options = _evaluation_options("stream" if dynamic else context, window, sample)
-    precision = _dynamic_precision(precision) if dynamic else precision
+    if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
+        raise InvalidInputError(
+            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
+            parameter="precision",
+        )
+    precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
     checkpoints, addresses = _load_models(store, (address, against), device=device, precision=precision)
     checkpoint = checkpoints[0]
@@ -365,7 +364,7 @@ def run_evaluate(
     result = {
         "model": addresses[0],
         "precision": checkpoint.precision,
-        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=options.context)),
+        **summarise_scores(checkpoint.model, encoded, targets, context=options.context).facts(),
         "oov_policy": OOV_POLICY,
     }
     notes = []
@@ -396,15 +395,6 @@ def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOpt
         if context == known:
             return EvaluationOptions(known, window, sample)
     raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
-
-
-def _dynamic_precision(precision: str) -> str:
-    if check_precision(precision) not in {"auto", FLOAT32}:
-        raise InvalidInputError(
-            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
-            parameter="precision",
-        )
-    return FLOAT32
 
 
 def _load_models(

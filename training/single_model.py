@@ -190,7 +190,7 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
 
 
 def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
-    from training.neural.diagnostics import diagnose, normaliser_facts
+    from training.neural.diagnostics import diagnose, log_normalisers
     from training.neural.embeddings import read_embeddings  # imports torch
 
     began = time.monotonic()
@@ -204,8 +204,9 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
-        **normaliser_facts(result.model, inputs.texts.valid),
     }
+    if result.model.self_normalised:
+        facts["log_normalisers"] = log_normalisers(result.model, inputs.texts.valid)
     return Trained(title, recipe, result.model, result.history, facts, {}, seconds)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds, to_numpy
-from models.errors import InvalidInputError
 from models.language_model import LanguageModel
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
@@ -250,36 +249,24 @@ class SampledMean(NamedTuple):
     positions: int
 
 
-def mean_entropy(
-    model: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008 - immutable
-    *,
-    progress: Progress,
-) -> SampledMean:
-    """Compute the mean entropy of a model's predictions of a text.
-
-    The cross-entropy of a calibrated model is close to it.
-
-    Args:
-        model: any family.
-        corpus: encoded with its tokenizer.
-        options: of the evaluation.
-        progress: counts predictions.
-    """
-    title = f"entropy of the {model.family}"
-    return _mean_over_positions([model], entropies_of, corpus, options, progress, title)
-
-
-def _mean_over_positions(
-    models: Sequence[LanguageModel[Any]],
+def mean_over_positions(
+    title: str,
     quantity: Callable[..., LogProbRows],
+    models: Sequence[LanguageModel[Any]],
     corpus: EncodedCorpus,
     options: EvaluationOptions,
     progress: Progress,
-    title: str,
 ) -> SampledMean:
-    """Compute the mean of a quantity [n] of the models' distributions [n, V] at sampled positions of a text."""
+    """Compute the mean of a quantity of models' predictions at sampled positions of a text.
+
+    Args:
+        title: of the quantity, for progress.
+        quantity: computes it [n] of each model's distributions [n, V]: `entropies_of` or `divergences_of`.
+        models: any families, of one vocabulary.
+        corpus: encoded with their tokenizer.
+        options: of the evaluation.
+        progress: counts predictions, once for each model.
+    """
     positions = sample_positions(num_predicted(corpus, options.context), options.sample)
     progress.start(title, len(models) * len(positions))
     read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
@@ -289,7 +276,10 @@ def _mean_over_positions(
 
 
 def entropies_of(rows: LogProbRows) -> LogProbRows:
-    """Compute the entropy in nats [n] of each row of natural-log probabilities [n, V]."""
+    """Compute the entropy in nats [n] of each row of natural-log probabilities [n, V].
+
+    The cross-entropy of a calibrated model is close to its mean.
+    """
     entropies: LogProbRows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
     return entropies
 
@@ -364,41 +354,14 @@ def log_prob_difference(
     )
 
 
-def mean_divergence(
-    a: LanguageModel[Any],
-    b: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008 - immutable
-    *,
-    progress: Progress,
-) -> SampledMean:
-    """Compute the mean Kullback–Leibler divergence KL(A‖B) of two models' predictions of a text.
+def divergences_of(a: LogProbRows, b: LogProbRows) -> LogProbRows:
+    """Compute the Kullback–Leibler divergences KL(A‖B) in nats [n] of rows of log-probabilities [n, V].
 
-    Args:
-        a: A, any family.
-        b: B, of the same vocabulary.
-        corpus: encoded with their tokenizer.
-        options: of the evaluation.
-        progress: counts predictions, once for each model.
-
-    Raises:
-        InvalidInputError: the vocabularies differ.
+    They are infinite where only B rules a token out.
     """
-    if a.vocabulary.fingerprint != b.vocabulary.fingerprint:
-        raise InvalidInputError(
-            f"the models have different vocabularies ({len(a.vocabulary):,} and {len(b.vocabulary):,} tokens): "
-            "there is no divergence between them",
-            parameter="against",
-        )
-    title = f"divergence of the {a.family} from the {b.family}"
-    return _mean_over_positions([a, b], _row_divergences, corpus, options, progress, title)
-
-
-def _row_divergences(a: LogProbRows, b: LogProbRows) -> npt.NDArray[np.float64]:
-    """Compute KL(A‖B) in nats [n] of rows of log-probabilities [n, V]; infinite where only B rules a token out."""
     p = np.exp(a)
     possible = p > 0
     gaps = np.zeros_like(a)
     np.subtract(a, b, out=gaps, where=possible)
-    divergences: npt.NDArray[np.float64] = np.sum(p * gaps, axis=1, where=possible)
+    divergences: LogProbRows = np.sum(p * gaps, axis=1, where=possible)
     return np.maximum(divergences, 0.0)  # rounding

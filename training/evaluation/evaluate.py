@@ -218,6 +218,18 @@ class Evaluation(NamedTuple):
     bits_per_byte: float | None
     hit_rates: Sequence[dict[str, Any]] = ()
 
+    def facts(self) -> dict[str, Any]:
+        """Return the figures by name, as JSON values: a log-probability of minus infinity is null.
+
+        `hit_rates` is present for n-gram models only.
+        """
+        values = {**self._asdict(), "oov_rate": self.oov / self.tokens if self.tokens else 0.0}
+        if not self.hit_rates:
+            del values["hit_rates"]
+        if not math.isfinite(self.logprob):
+            values["logprob"] = None
+        return values
+
 
 def evaluate(
     model: LanguageModel[Any],
@@ -296,17 +308,3 @@ def group_figures(
         }
         for size, total in zip(tokens.tolist(), totals.tolist(), strict=True)
     ]
-
-
-def evaluation_facts(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the figures by name, as JSON values: a log-probability of minus infinity is null.
-
-    `hit_rates` is present for n-gram models only.
-    """
-    values = evaluation._asdict()
-    if not evaluation.hit_rates:
-        del values["hit_rates"]
-    values["oov_rate"] = evaluation.oov / evaluation.tokens if evaluation.tokens else 0.0
-    if not math.isfinite(evaluation.logprob):
-        values["logprob"] = None
-    return values

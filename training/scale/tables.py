@@ -36,7 +36,7 @@ from training.overlap import OverlapCounter
 from training.progress import Progress
 from training.scale.plan import ABSENT
 from training.single_model import locked_folder
-from training.tokenizer import batches, encoded_blocks
+from training.tokenizer import batches, encode_block
 
 _MARKER_FILE = "estimation"
 _FACTS_FILE = "stage.json"
@@ -228,7 +228,7 @@ def write_windows(
         for block in batches(sentences):
             for counter in counters.values():
                 counter.add(block)
-            (encoded,) = encoded_blocks(tokenizer, [block])
+            encoded = encode_block(tokenizer, block)
             counts += token_counts(encoded, vocab_size)
             windows = text_windows(encoded.reversed() if backward else encoded, order)
             file.write_table(pa.table(list(windows), schema=schema))

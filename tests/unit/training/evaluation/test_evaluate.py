@@ -11,7 +11,7 @@ from models.vocabulary import BOS, EOS, UNK
 from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
-from training.evaluation.evaluate import evaluate, evaluation_facts, group_figures, score_corpus
+from training.evaluation.evaluate import evaluate, group_figures, score_corpus
 from training.progress import Silent
 from training.tokenizer import encode_corpus
 
@@ -93,7 +93,7 @@ def test_an_impossible_token_leaves_no_figure_that_json_cannot_carry():
             return rows
 
     corpus = EncodedCorpus.from_sentences([[3, 5, 4]], num_words=3, num_bytes=9)
-    told = evaluation_facts(evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()))
+    told = evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()).facts()
     json.dumps(told, allow_nan=False)
     assert [told[name] for name in ("logprob", "nats_per_token", "bits_per_token", "byte_perplexity")] == [
         None
@@ -160,7 +160,7 @@ def test_what_is_found_is_the_longest_n_gram_that_was_seen(context, monkeypatch)
 
 
 def test_groups_make_up_the_whole():
-    figures = evaluation_facts(evaluate(families.model("ngram"), HELD_OUT, progress=Silent()))
+    figures = evaluate(families.model("ngram"), HELD_OUT, progress=Silent()).facts()
     rates = figures["hit_rates"]
     assert [rate["order"] for rate in rates] == [1, 2, 3, 4]
     assert sum(rate["tokens"] for rate in rates) == figures["tokens"]
@@ -170,4 +170,4 @@ def test_groups_make_up_the_whole():
 
 @pytest.mark.parametrize("name", ["lstm", "mixture"])
 def test_other_families_have_none(name):
-    assert "hit_rates" not in evaluation_facts(evaluate(families.model(name), HELD_OUT, progress=Silent()))
+    assert "hit_rates" not in evaluate(families.model(name), HELD_OUT, progress=Silent()).facts()
