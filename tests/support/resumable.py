@@ -16,7 +16,7 @@ from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.neural import distributed
 from training.neural.distributed import Processes, join_processes
-from training.neural.resume import StateFile
+from training.neural.resume import parse_state
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent
@@ -78,8 +78,7 @@ def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1,
 
 def saved_state(path):
     """What is saved in a file to go on with."""
-    file = StateFile(path)
-    return file.parse(file.content())
+    return parse_state(path, path.read_bytes())
 
 
 def weights(result):

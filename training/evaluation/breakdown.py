@@ -302,28 +302,9 @@ def sampled_mean(values: LogProbRows) -> SampledMean:
 _TWO_SIDED_95 = 1.959964
 
 
-class LogProbDifference(NamedTuple):
-    """Difference of two models' mean log-probabilities of a text.
-
-    Attributes:
-        nats_per_token: A's mean log-probability less B's; positive where A is better. None where
-            either gives a token the probability 0.
-        standard_error: of it, from its variance between sentences; None for fewer than two.
-        low: lower end of the 95 % interval.
-        high: upper end.
-        sentences: number of sentences.
-    """
-
-    nats_per_token: float | None
-    standard_error: float | None
-    low: float | None
-    high: float | None
-    sentences: int
-
-
 def log_prob_difference(
     a: CorpusScores, b: CorpusScores, corpus: EncodedCorpus, *, context: Context
-) -> LogProbDifference:
+) -> dict[str, float | None]:
     """Compute the paired difference of two models' log-probabilities of the same tokens.
 
     Both read the same sentences, so the difficulty that a sentence has for both cancels: the difference is
@@ -336,22 +317,29 @@ def log_prob_difference(
         b: scores of B on the same corpus in the same context.
         corpus: the text.
         context: of the scores; for `document`, texts count as sentences.
+
+    Returns:
+        A's mean log-probability less B's, `nats_per_token`, positive where A is better and None where either gives
+        a token the probability 0; its `standard_error`, from its variance between sentences, None for fewer than
+        two; the ends of the 95 % interval, `low` and `high`; and the number of `sentences`.
     """
     lengths = np.diff(corpus.offsets) + (context != "document")
     differences = a.log_probs.astype(np.float64) - b.log_probs
     count, sentences = len(differences), len(lengths)
+    found: dict[str, float | None] = dict.fromkeys(("nats_per_token", "standard_error", "low", "high"))
+    found["sentences"] = sentences
     if not count or not np.isfinite(differences).all():
-        return LogProbDifference(None, None, None, None, sentences)
+        return found
     mean = float(differences.sum()) / count
+    found["nats_per_token"] = mean
     if sentences < 2:
-        return LogProbDifference(mean, None, None, None, sentences)
+        return found
     owners = np.repeat(np.arange(sentences), lengths)
     residuals = np.bincount(owners, differences, minlength=sentences) - mean * lengths
     variance = float(residuals @ residuals) * sentences / (sentences - 1)
     error = math.sqrt(variance) / count
-    return LogProbDifference(
-        mean, error, mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error, sentences
-    )
+    low, high = mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error
+    return {**found, "standard_error": error, "low": low, "high": high}
 
 
 def divergences_of(a: LogProbRows, b: LogProbRows) -> LogProbRows:

@@ -92,7 +92,7 @@ def compare_models(
     divergence = mean_over_positions(title, divergences_of, [a.model, b.model], corpus, options, progress)
     return {
         **summarise_scores(b.model, corpus, of_b, context=options.context).facts(),
-        "difference": difference._asdict(),
+        "difference": difference,
         "divergence": divergence._asdict(),
     }
 
