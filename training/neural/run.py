@@ -19,7 +19,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural.distributed import Processes
 from training.neural.embeddings import Embeddings, initialise_embeddings
-from training.neural.losses.factory import make_loss
+from training.neural.losses.sampled import make_loss
 from training.neural.optimization import (
     DropoutSchedule,
     OutputPenalties,
