@@ -28,7 +28,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -381,22 +381,18 @@ class Processes:
             dist.broadcast(tensor, src=0)
         return float(tensor)
 
-    def broadcast_bytes(self, content: bytes | None) -> bytes | None:
-        """Return the first process's bytes, or None; the arguments of other processes are ignored."""
+    def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
+        """Return the bytes of one process, the first by default, or None; those of other processes are ignored."""
         if self.count == 1:
             return content
-        size = -1 if content is None else len(content)
-        length = torch.tensor([size if self.is_leader else 0])
+        length = torch.tensor([-1 if content is None else len(content)])
         with self._detect_lost_peer():
-            dist.broadcast(length, src=0)
+            dist.broadcast(length, src=source)
             if length < 0:
                 return None
-            tensor = (
-                _bytes_tensor(content or b"")
-                if self.is_leader
-                else torch.empty(int(length), dtype=torch.uint8)
-            )
-            dist.broadcast(tensor, src=0)
+            own = bytearray(content or b"") if self.rank == source else bytearray(int(length))
+            tensor = torch.from_numpy(np.frombuffer(own, np.uint8))
+            dist.broadcast(tensor, src=source)
         return tensor.numpy().tobytes()
 
     def broadcast_weights(self, network: nn.Module) -> None:
@@ -409,17 +405,9 @@ class Processes:
 
     def gather_texts(self, text: str) -> list[str]:
         """Return each process's text, by rank."""
-        if self.count == 1:
-            return [text]
         self.barrier()
-        own = _bytes_tensor(text.encode())
-        with self._detect_lost_peer():
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-            dist.all_gather(sizes, torch.tensor([len(own)]))
-            longest = max(int(size) for size in sizes)
-            rows = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
-            dist.all_gather(rows, nn.functional.pad(own, (0, longest - len(own))))
-        return [row[: int(size)].numpy().tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
+        contents = [self.broadcast_bytes(text.encode(), source=rank) for rank in range(self.count)]
+        return [(content or b"").decode() for content in contents]
 
     def gather_hidden(self, hidden: Hidden) -> Hidden:
         """Join the processes' states, tensors [·, B / count, ·] in each, to [·, B, ·]."""
@@ -492,7 +480,3 @@ def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
     finally:
         if monitor is not None:
             monitor.leave(reason)
-
-
-def _bytes_tensor(content: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(bytearray(content), np.uint8))

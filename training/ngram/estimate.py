@@ -46,22 +46,20 @@ def make_smoothing(
         discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`.
 
     Raises:
-        InvalidInputError: a value is out of range for the smoothing that uses it.
+        InvalidInputError: a value is out of range.
     """
-    chosen: dict[SmoothingName, Smoothing] = {
+    smoothings: dict[SmoothingName, Smoothing] = {
         "mle": MaximumLikelihood(),
         "laplace": Additive(1.0),
+        "add-k": Additive(k),
         "good-turing": GoodTuring(),
+        "jelinek-mercer": JelinekMercer(buckets),
         "witten-bell": WittenBell(),
         "absolute": Discounting(continuations=False, num_discounts=1, discounts=discounts),
         "kneser-ney": Discounting(num_discounts=1, discounts=discounts),
         "modified-kneser-ney": Discounting(discounts=discounts),
     }
-    if name == "add-k":
-        return Additive(k)
-    if name == "jelinek-mercer":
-        return JelinekMercer(buckets)
-    return chosen[name]
+    return smoothings[name]
 
 
 DEFAULT_SMOOTHING: Smoothing = Discounting()

@@ -195,7 +195,7 @@ class Discounting:
             if not is_estimated:
                 fallback_orders.append(k + 1)
             used.append(discounts)
-            return discounts.table(), np.zeros(len(order.totals))
+            return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
         orders = interpolate(self._orders(observations), level)
         facts = {"discounts_from": self.discounts}

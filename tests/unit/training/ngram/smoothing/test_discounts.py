@@ -38,7 +38,7 @@ def test_a_negative_discount_is_no_estimate():
 
 
 def test_one_discount_follows_the_formula():
-    assert single_discount([0, 6, 2]) == Discounts.same(6 / 10)
+    assert single_discount([0, 6, 2]) == Discounts(0.6, 0.6, 0.6)
     assert single_discount([0, 0, 2]) is None
     assert single_discount([0, 6, 0]) is None
 
