@@ -105,7 +105,7 @@ def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *,
 
     Args:
         counts: n-grams by order.
-        hits: `HitRate` by order, as in metrics.json; empty: the left half alone.
+        hits: `hit_rates` by order, of metrics.json; empty: the left half alone.
         text: name of the text.
     """
 
