@@ -393,8 +393,7 @@ class SpellingModel:
         lookup = np.full(int(codes.max(initial=0)) + 1, _OTHER, dtype=np.int64)
         lookup[common] = np.arange(_OTHER + 1, size)
         lengths = np.fromiter(map(len, words), np.int64, len(words))
-        ended = np.full(len(codes) + len(words), _END, dtype=np.int64)  # an end after each word
-        ended[np.arange(len(codes)) + np.repeat(np.arange(len(words)), lengths)] = lookup[codes]
+        ended = np.insert(lookup[codes], np.cumsum(lengths), _END)  # after each word
         pairs = np.concatenate([[_END], ended[:-1]]) * size + ended if len(ended) else ended
         table = np.bincount(pairs, minlength=size * size).reshape(size, size) + add
         self._log_probs = np.log(table / table.sum(axis=1, keepdims=True)).tolist()
