@@ -17,6 +17,7 @@ from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import References, format_by_name
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
+from models.reranking.metrics.metric import Statistics
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15
@@ -84,8 +85,9 @@ class ReferenceComparison:
 
     def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
         self._files = [References(path, layout=layout, usual="utterance", numbered=False) for path in files]
-        self._num_lattices = self._num_bad = self._num_words = self._oracle_errors = 0
-        self._best: list[tuple[str, str]] = []
+        self._metric = make_metric("wer")
+        self._errors: Statistics | None = None
+        self._num_words = self._oracle_errors = 0
 
     def lists(
         self, items: Iterable[RescoredLattice | BadLine], count: int
@@ -97,15 +99,14 @@ class ReferenceComparison:
         """
         for item in items:
             if isinstance(item, BadLine):
-                self._num_lattices += item.loses_list
-                self._num_bad += 1
+                for file in self._files:
+                    file.skip(item)
                 yield item
                 continue
             candidates = nbest_candidates(item, count)
-            references = tuple(file.of(candidates, self._num_lattices) for file in self._files)
-            self._num_lattices += 1
+            references = tuple(file.of(candidates) for file in self._files)
             if references:
-                self._add(item.lattice, candidates, references[0])
+                self._add(item.lattice, candidates.candidates[0].text, references[0])
             yield replace(candidates, references=references)
 
     def figures(self) -> dict[str, float]:
@@ -115,22 +116,21 @@ class ReferenceComparison:
             FormatError: a file of references does not belong to the lattices.
         """
         for file in self._files:
-            file.check_all_used(self._num_lattices, self._num_bad)
-        if not self._best:
+            file.check_all_used()
+        if self._errors is None:
             return {}
-        metric = make_metric("wer")
-        statistics = sum(metric.statistics([text], [reference])[0] for text, reference in self._best)
         return {
             "reference_words": self._num_words,
-            "wer": float(metric.score(statistics)),
+            "wer": float(self._metric.score(self._errors)),
             "oracle_wer": 100.0 * self._oracle_errors / max(1, self._num_words),
         }
 
-    def _add(self, lattice: Lattice, candidates: CandidateList, reference: str) -> None:
+    def _add(self, lattice: Lattice, best: str, reference: str) -> None:
         oracle = oracle_path(lattice, reference)
         self._num_words += oracle.reference_words
         self._oracle_errors += oracle.errors
-        self._best.append((candidates.candidates[0].text, reference))
+        errors = self._metric.statistics([best], [reference])[0]
+        self._errors = errors if self._errors is None else self._errors + errors
 
 
 def check_output_format(name: str) -> None:
