@@ -10,7 +10,7 @@ from models.files import atomic_writer
 from models.lattices.files import LatticeFormat
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Lattice
-from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_path, rescore
+from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_errors, rescore
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.candidates import CandidateList
 from models.reranking.formats.format import BadLine, ReferenceLayout
@@ -126,9 +126,9 @@ class ReferenceComparison:
         }
 
     def _add(self, lattice: Lattice, best: str, reference: str) -> None:
-        oracle = oracle_path(lattice, reference)
-        self._num_words += oracle.reference_words
-        self._oracle_errors += oracle.errors
+        words = reference.split()
+        self._num_words += len(words)
+        self._oracle_errors += oracle_errors(lattice, words)
         errors = self._metric.statistics([best], [reference])[0]
         self._errors = errors if self._errors is None else self._errors + errors
 
