@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 from models.errors import UnsupportedParameterError
 from models.files import atomic_writer
 from models.lattices.files import LatticeFormat
@@ -17,7 +19,6 @@ from models.reranking.formats.format import BadLine, ReferenceLayout
 from models.reranking.formats.reader import References, format_by_name
 from models.reranking.formats.writer import write_lists
 from models.reranking.metrics import make_metric
-from models.reranking.metrics.metric import Statistics
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15
@@ -86,8 +87,8 @@ class ReferenceComparison:
     def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
         self._files = [References(path, layout=layout, usual="utterance", numbered=False) for path in files]
         self._metric = make_metric("wer")
-        self._errors: Statistics | None = None
-        self._num_words = self._oracle_errors = 0
+        self._errors = np.zeros(2, np.int64)  # of the best strings, as the metric counts them
+        self._num_compared = self._num_words = self._oracle_errors = 0
 
     def lists(
         self, items: Iterable[RescoredLattice | BadLine], count: int
@@ -117,7 +118,7 @@ class ReferenceComparison:
         """
         for file in self._files:
             file.check_all_used()
-        if self._errors is None:
+        if not self._num_compared:
             return {}
         return {
             "reference_words": self._num_words,
@@ -127,10 +128,10 @@ class ReferenceComparison:
 
     def _add(self, lattice: Lattice, best: str, reference: str) -> None:
         words = reference.split()
+        self._num_compared += 1
         self._num_words += len(words)
         self._oracle_errors += oracle_errors(lattice, words)
-        errors = self._metric.statistics([best], [reference])[0]
-        self._errors = errors if self._errors is None else self._errors + errors
+        self._errors += self._metric.statistics([best], [reference])[0]
 
 
 def check_output_format(name: str) -> None:
