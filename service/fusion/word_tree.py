@@ -49,13 +49,11 @@ class ReleasedHandles:
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-        freed = False
         try:
             yield batch
-            freed = True
-        finally:
-            if not freed:
-                handles.extendleft(reversed(batch))
+        except BaseException:
+            handles.extendleft(reversed(batch))
+            raise
 
     def free(self, states: States) -> None:
         """Free all handles of the process that answers; states kept by other processes expire.
