@@ -1,6 +1,7 @@
 """Rescore files of lattices with a published model in this process."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -150,9 +151,6 @@ def write_best(lists: Iterable[CandidateList], target: Path | BinaryIO, output_f
         write_lists(lists, target, output_format)
         return
     lines = (f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n" for item in lists)
-    if isinstance(target, Path):
-        with atomic_writer(target) as write:
-            for line in lines:
-                write(line)
-    else:
-        target.writelines(lines)
+    with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
+        for line in lines:
+            write(line)
