@@ -19,7 +19,6 @@ from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.evaluation.breakdown import (
     LogProbRows,
-    SampledMean,
     entropies_of,
     renormalised,
     sample_positions,
@@ -40,7 +39,7 @@ _DECAY = 2e-3
 
 def dynamic_evaluation(
     model: LanguageModel[Any], corpus: EncodedCorpus, *, sample: int = 0, progress: Progress
-) -> tuple[CorpusScores, SampledMean | None]:
+) -> tuple[CorpusScores, dict[str, Any] | None]:
     """Score a text, read as one stream, with a copy of the model that learns from each segment after it.
 
     After each segment, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the

@@ -207,4 +207,4 @@ def all_contexts(model):
 def estimated_orders(corpus, vocab_size, *, order, prune=()):
     """N-grams and weights of a modified Kneser-Ney model before an automaton is built; empty orders stay."""
     counted = count_ngrams(corpus, vocab_size, order=order, progress=SILENT)
-    return Discounting().estimate(Observations(counted, prune=prune), None).orders
+    return Discounting()(Observations(counted, prune=prune), None).orders

@@ -233,22 +233,6 @@ def renormalised(log_probs: npt.NDArray[np.float32]) -> LogProbRows:
     return rows
 
 
-class SampledMean(NamedTuple):
-    """The mean of a quantity over sampled positions of a text.
-
-    Attributes:
-        nats: the mean; None where it is infinite, or no position was sampled.
-        bits: the same in bits.
-        standard_error_bits: of the mean, positions taken as independent; None for fewer than two.
-        positions: number of sampled positions.
-    """
-
-    nats: float | None
-    bits: float | None
-    standard_error_bits: float | None
-    positions: int
-
-
 def mean_over_positions(
     title: str,
     quantity: Callable[..., LogProbRows],
@@ -256,7 +240,7 @@ def mean_over_positions(
     corpus: EncodedCorpus,
     options: EvaluationOptions,
     progress: Progress,
-) -> SampledMean:
+) -> dict[str, Any]:
     """Compute the mean of a quantity of models' predictions at sampled positions of a text.
 
     Args:
@@ -266,6 +250,9 @@ def mean_over_positions(
         corpus: encoded with their tokenizer.
         options: of the evaluation.
         progress: counts predictions, once for each model.
+
+    Returns:
+        As `sampled_mean`.
     """
     positions = sample_positions(num_predicted(corpus, options.context), options.sample)
     progress.start(title, len(models) * len(positions))
@@ -289,14 +276,20 @@ def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
     return len(corpus.tokens) if context == "document" else corpus.num_tokens
 
 
-def sampled_mean(values: LogProbRows) -> SampledMean:
-    """Compute the mean of values in nats [n]."""
+def sampled_mean(values: LogProbRows) -> dict[str, Any]:
+    """Compute the mean of values in nats [n], at sampled positions of a text, as JSON values.
+
+    Returns:
+        The mean in `nats`, None where it is infinite or no position was sampled; the same in `bits`; the mean's
+        `standard_error_bits`, positions taken as independent, None for fewer than two; the number of `positions`.
+    """
     count = len(values)
-    if not count or not np.isfinite(values).all():
-        return SampledMean(None, None, None, count)
-    mean = float(values.mean())
-    error = float(values.std(ddof=1)) / math.sqrt(count) / math.log(2) if count > 1 else None
-    return SampledMean(mean, mean / math.log(2), error, count)
+    mean = error = bits = None
+    if count and np.isfinite(values).all():
+        mean = float(values.mean())
+        bits = mean / math.log(2)
+        error = float(values.std(ddof=1)) / math.sqrt(count) / math.log(2) if count > 1 else None
+    return {"nats": mean, "bits": bits, "standard_error_bits": error, "positions": count}
 
 
 _TWO_SIDED_95 = 1.959964

@@ -1,5 +1,6 @@
 """Details of an evaluated checkpoint: entropy, breakdowns, a second model, the cost of int8."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from models.language_model import LanguageModel
 from training.corpus import EncodedCorpus
 from training.evaluation.breakdown import (
     EvaluationOptions,
-    SampledMean,
     by_frequency,
     by_position,
     divergences_of,
@@ -41,7 +41,7 @@ def evaluation_details(
     targets: CorpusScores,
     options: EvaluationOptions,
     *,
-    entropy: SampledMean | None = None,
+    entropy: Mapping[str, Any] | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Compute the predictions' entropy, unless given, and figures by frequency and position, by name.
@@ -55,7 +55,7 @@ def evaluation_details(
         title = f"entropy of the {checkpoint.model.family}"
         entropy = mean_over_positions(title, entropies_of, [checkpoint.model], corpus, options, progress)
     details: dict[str, Any] = {
-        "entropy": entropy._asdict(),
+        "entropy": entropy,
         "frequency_in": "evaluated text" if known is None else "training text",
         "by_frequency": by_frequency(targets, counts),
     }
@@ -93,7 +93,7 @@ def compare_models(
     return {
         **summarise_scores(b.model, corpus, of_b, context=options.context).facts(),
         "difference": difference,
-        "divergence": divergence._asdict(),
+        "divergence": divergence,
     }
 
 

@@ -8,11 +8,11 @@ from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, count_ngrams
 from training.ngram.pruning import compress, history_frequencies
-from training.ngram.smoothing.good_turing import GoodTuring
+from training.ngram.smoothing.good_turing import good_turing
 from training.ngram.smoothing.interface import Smoothing
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
 from training.ngram.smoothing.kneser_ney import Discounting, DiscountSource
-from training.ngram.smoothing.simple import Additive, MaximumLikelihood, WittenBell
+from training.ngram.smoothing.simple import Additive, maximum_likelihood, witten_bell
 from training.progress import SILENT, Progress
 
 SmoothingName: TypeAlias = Literal[
@@ -49,12 +49,12 @@ def make_smoothing(
         InvalidInputError: a value is out of range.
     """
     smoothings: dict[SmoothingName, Smoothing] = {
-        "mle": MaximumLikelihood(),
+        "mle": maximum_likelihood,
         "laplace": Additive(1.0),
         "add-k": Additive(k),
-        "good-turing": GoodTuring(),
+        "good-turing": good_turing,
         "jelinek-mercer": JelinekMercer(buckets),
-        "witten-bell": WittenBell(),
+        "witten-bell": witten_bell,
         "absolute": Discounting(continuations=False, num_discounts=1, discounts=discounts),
         "kneser-ney": Discounting(num_discounts=1, discounts=discounts),
         "modified-kneser-ney": Discounting(discounts=discounts),
@@ -115,7 +115,7 @@ def estimate(
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
     progress.start("smoothing n-grams", None)
     observations = Observations(counted, prune=prune)
-    smoothed = smoothing.estimate(observations, held_out)
+    smoothed = smoothing(observations, held_out)
     histories = None
     if prune_entropy > 0:
         histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])

@@ -36,14 +36,12 @@ class Stage(NamedTuple):
         sql: a SELECT that makes it.
         inputs: tables that it reads.
         purpose: description for progress and messages.
-        ordered: whether its rows are sorted.
     """
 
     name: str
     sql: str
     inputs: tuple[str, ...]
     purpose: str
-    ordered: bool = False
 
 
 def word_columns(first: int, last: int, table: str = "") -> str:
@@ -89,7 +87,6 @@ def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_siz
         f"SELECT {word_columns(1, k)}, p, g FROM probs_{k} ORDER BY {word_columns(1, k)}",
         (f"probs_{k}",),
         f"sorting {k}-grams",
-        ordered=True,
     )
     return [_shares(k, threshold, discounts), _probs(k, vocab_size), sorting]
 

@@ -136,7 +136,7 @@ def test_scores_and_entropies_are_those_of_the_formula_step_by_step(evaluated):
         expected, entropy = slowly(model, corpus, settings, places)
     told, mean = evaluated(model, corpus, settings, sample=7)
     assert told.log_probs == pytest.approx(expected, abs=2e-4)
-    assert (mean.nats, mean.positions) == (pytest.approx(entropy, abs=2e-4), 7)
+    assert (mean["nats"], mean["positions"]) == (pytest.approx(entropy, abs=2e-4), 7)
 
 
 def test_decay_brings_the_weights_back(evaluated):

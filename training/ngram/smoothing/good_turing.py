@@ -23,8 +23,8 @@ MAX_DISCOUNTED = 5
 _CANCELLED = 1e-6  # below that, a difference from 1 has lost too many digits
 
 
-class GoodTuring:
-    """Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, α(h) p(w|h') for others.
+def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
+    """Estimate a Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, α(h) p(w|h') for others.
 
     d(c) is a ratio from the Good–Turing estimate, see `discount_ratios`. α(h) is such
     that the probabilities after h sum to 1; below the unigrams, unseen words share equally.
@@ -34,13 +34,10 @@ class GoodTuring:
     Source: Katz (1987), "Estimation of probabilities from sparse data for the language model
     component of a speech recognizer"; Chen and Goodman (1998), sections 2.2 and 2.4.
     """
-
-    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not used."""
-        ratios: list[list[float]] = []
-        fallback_orders: list[int] = []
-        orders = attach_backoffs(_estimate(observations, ratios, fallback_orders))
-        return Smoothed(orders, {"discount_ratios": ratios}, fallback_orders=tuple(fallback_orders))
+    ratios: list[list[float]] = []
+    fallback_orders: list[int] = []
+    orders = attach_backoffs(_estimate(observations, ratios, fallback_orders))
+    return Smoothed(orders, {"discount_ratios": ratios}, fallback_orders=tuple(fallback_orders))
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> list[float] | None:

@@ -1,7 +1,7 @@
 """Interface of smoothing methods, and absolute discounts estimated from counts of counts."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -86,20 +86,12 @@ class Smoothed(NamedTuple):
     fallback_orders: tuple[int, ...] = ()
 
 
-class Smoothing(Protocol):
-    """Interface of a smoothing method; all estimates are normalised."""
+Smoothing: TypeAlias = Callable[[Observations, EncodedCorpus | None], Smoothed]
+"""A smoothing method: estimates a normalised model from a counted text.
 
-    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
-        """Estimate a model.
-
-        Args:
-            observations: the counted text.
-            held_out: other text over the same vocabulary, for parameters that are fitted on it.
-
-        Raises:
-            InvalidInputError: held-out text is needed and there is none.
-        """
-        ...
+The second text, over the same vocabulary, is for parameters that are fitted on held-out text. `InvalidInputError`
+is raised if such text is needed and there is none, or it is not of the same vocabulary.
+"""
 
 
 def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:

@@ -58,12 +58,8 @@ class JelinekMercer:
                 f"ngram.buckets is {self.buckets}, it can be 1 to {MAX_BUCKETS}", parameter="ngram.buckets"
             )
 
-    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
-        """Estimate a model.
-
-        Raises:
-            InvalidInputError: there is no held-out text, or it is not of the same vocabulary.
-        """
+    def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
+        """Estimate a model."""
         text = require_held_out(held_out, key="ngram.smoothing", what="the weights of jelinek-mercer")
         vocab_size = observations.vocab_size
         matches = list(match_counts(observations.occurrences(), text, vocab_size=vocab_size))

@@ -174,13 +174,8 @@ class Discounting:
     num_discounts: Literal[1, 3] = 3
     discounts: DiscountSource = "counts"
 
-    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
-        """Estimate a model.
-
-        Raises:
-            InvalidInputError: discounts are to be fitted and there is no held-out text, or it
-                is not of the same vocabulary.
-        """
+    def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:
+        """Estimate a model."""
         fitted = self._fit(observations, held_out) if self.discounts == "held-out" else None
         used: list[Discounts] = []
         fallback_orders: list[int] = []

@@ -39,8 +39,8 @@ class Additive:
         if not 0 < self.k < np.inf:
             raise InvalidInputError(f"ngram.k is {self.k}, it must be above 0", parameter="ngram.k")
 
-    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not used."""
+    def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
+        """Estimate a model."""
         added = self.k * (observations.vocab_size - 1)
         k = 0
         begins = np.zeros(1, dtype=np.bool_)  # which contexts begin with <s>; the empty one does not
@@ -59,8 +59,8 @@ class Additive:
         return Smoothed(orders, {"k": self.k})
 
 
-class MaximumLikelihood:
-    """Relative frequencies: p(w|h) = c(hw) / c(h).
+def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
+    """Estimate relative frequencies: p(w|h) = c(hw) / c(h).
 
     Words that never followed a context have probability 0 there. For an unseen context, the next
     shorter one is used. Pruned n-grams are estimated by the shorter context, with their total
@@ -68,30 +68,21 @@ class MaximumLikelihood:
 
     Source: Jelinek (1997), "Statistical methods for speech recognition", section 4.2.
     """
-
-    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not used."""
-        orders = interpolate(
-            observations.occurrences(),
-            lambda order: (np.zeros(4), np.zeros(len(order.totals))),
-        )
-        return Smoothed(orders, {})
+    orders = interpolate(observations.occurrences(), lambda order: (np.zeros(4), np.zeros(len(order.totals))))
+    return Smoothed(orders, {})
 
 
-class WittenBell:
-    """Interpolation by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
+def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - likewise
+    """Interpolate by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 
     T(h) is the number of distinct words seen after h, which is how often the next word was new.
 
     Source: Witten and Bell (1991), "The zero-frequency problem", method C; Chen and Goodman (1998), section 2.5.
     """
 
-    def estimate(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
-        """Estimate a model; held-out text is not used."""
-        return Smoothed(interpolate(observations.occurrences(), _level), {})
+    def level(order: OrderCounts) -> Level:
+        types = order.types.astype(np.float64)
+        shares = np.divide(types, order.totals + types, out=np.ones_like(types), where=types > 0)
+        return np.zeros(4), shares
 
-
-def _level(order: OrderCounts) -> Level:
-    types = order.types.astype(np.float64)
-    shares = np.divide(types, order.totals + types, out=np.ones_like(types), where=types > 0)
-    return np.zeros(4), shares
+    return Smoothed(interpolate(observations.occurrences(), level), {})

@@ -7,7 +7,7 @@ from models.vocabulary import BOS, EOS, UNK, Vocabulary
 from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
 from training.ngram.estimate import estimate
-from training.ngram.smoothing.good_turing import GoodTuring, _back_off, _remaining_mass, discount_ratios
+from training.ngram.smoothing.good_turing import _back_off, _remaining_mass, discount_ratios, good_turing
 from training.ngram.smoothing.interface import (
     FALLBACK_DISCOUNTS,
     Discounts,
@@ -104,7 +104,7 @@ def row_after(texts, context, *, order=2):
         EncodedCorpus.from_sentences(texts),
         VOCABULARY,
         order=order,
-        smoothing=GoodTuring(),
+        smoothing=good_turing,
         progress=Silent(),
     ).model
     state = model.empty_state(1)
