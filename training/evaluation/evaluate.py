@@ -232,12 +232,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    model: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    *,
-    context: Context = "sentence",
-    window: int = DEFAULT_WINDOW_TOKENS,
-    progress: Progress,
+    model: LanguageModel[Any], corpus: EncodedCorpus, *, context: Context = "sentence", progress: Progress
 ) -> Evaluation:
     """Score a corpus and summarise the scores.
 
@@ -245,10 +240,9 @@ def evaluate(
         model: any family.
         corpus: encoded with the model's tokenizer; for `document` each "sentence" is a whole text.
         context: `sentence`, `stream` or `document`; see the module.
-        window: tokens in a window, for `document`.
         progress: counts tokens.
     """
-    targets = score_corpus(model, corpus, context=context, window=window, progress=progress)
+    targets = score_corpus(model, corpus, context=context, progress=progress)
     return summarise_scores(model, corpus, targets, context=context)
 
 
