@@ -21,8 +21,8 @@ from starlette.types import Receive, Send
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
-from service.engine.engine import Engine, RequestOptions
-from service.engine.job import Work
+from service.engine.engine import Engine
+from service.engine.job import RequestOptions, Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader

@@ -7,7 +7,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from models.language_model import is_lookup
-from service.engine.engine import RequestOptions
+from service.engine.job import RequestOptions
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.middleware.request_context import add_counts

@@ -22,7 +22,7 @@ from models.errors import (
     OverloadedError,
 )
 from models.language_model import STATE
-from service.engine.job import Job
+from service.engine.job import Job, RequestOptions
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers
 
@@ -34,19 +34,14 @@ MODEL = NumberModel(poison=POISON)
 
 
 class Recorder:
-    """A listener that remembers all it is told."""
+    """Remembers all that is delivered."""
 
     def __init__(self):
         self.events, self.outcomes, self.silent = [], [], False
 
-    def event(self, event):
+    def __call__(self, item):
         assert not self.silent
-        self.events.append(event)
-        return True
-
-    def end(self, outcome):
-        assert not self.silent
-        self.outcomes.append(outcome)
+        (self.outcomes if item.last else self.events).append(item.value)
 
 
 def work(chunks, end, number, log):
@@ -89,7 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 slice_s=2e-4,
                 bulk_slice_s=2e-4,
             ),
-            observer=self,
+            metrics=self,
         )
         self.live = []
         self.draining = False
@@ -118,7 +113,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def submit(self, chunks, end, bulk, tokens):
         recorder, log = Recorder(), []
         asked = work(chunks, end, len(self.live), log)
-        job = Job(asked, recorder, deadline_s=self.now + 10, bulk=bulk, tokens=tokens)
+        options = RequestOptions(bulk=bulk, tokens=tokens)
+        job = Job(asked, recorder, self.now + 10, options, streams=True)
         try:
             self.scheduler.submit(job)
         except DrainingError:

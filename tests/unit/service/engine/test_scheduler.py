@@ -6,7 +6,8 @@ import pytest
 from models.calls import Predict, Read
 from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
 from models.language_model import STATE
-from service.engine.job import Job
+from service.engine.job import Job, RequestOptions
+from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support.fake_models import NumberModel, Numbers
 
@@ -15,12 +16,11 @@ class Listener:
     def __init__(self):
         self.events, self.outcome = [], None
 
-    def event(self, event):
-        self.events.append(event)
-        return True
-
-    def end(self, outcome):
-        self.outcome = outcome
+    def __call__(self, item):
+        if item.last:
+            self.outcome = item.value
+        else:
+            self.events.append(item.value)
 
 
 def endless(name, log):
@@ -30,7 +30,7 @@ def endless(name, log):
 
 
 def made(clock=lambda: 0.0, **limits):
-    return Scheduler(clock=clock, limits=SchedulerLimits(**{"max_jobs": 3, **limits}))
+    return Scheduler(clock=clock, limits=SchedulerLimits(**{"max_jobs": 3, **limits}), metrics=Metrics())
 
 
 def test_jobs_take_turns():
@@ -73,19 +73,21 @@ def test_a_cancelled_job_is_closed_at_the_next_step():
 
 def test_tokens_are_counted_and_given_back():
     scheduler = made(max_tokens=100)
-    first = Job(endless("a", []), Listener(), deadline_s=1, tokens=70)
+    first = Job(endless("a", []), Listener(), deadline_s=1, options=RequestOptions(tokens=70))
     scheduler.submit(first)
     with pytest.raises(OverloadedError, match=r"about 70 tokens .* about 40; .* 100 at once"):
-        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1, tokens=40))
+        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1, options=RequestOptions(tokens=40)))
     scheduler.cancel(first)
     scheduler.step()
-    scheduler.submit(Job(endless("c", []), Listener(), deadline_s=1, tokens=400))  # alone, however long
+    scheduler.submit(
+        Job(endless("c", []), Listener(), deadline_s=1, options=RequestOptions(tokens=400))
+    )  # alone, however long
     assert scheduler.admission.num_tokens == 400
 
 
 def test_a_job_rests_until_its_events_are_taken():
     scheduler, listener = made(max_pending_events=2), Listener()
-    job = Job((n for n in range(1, 6)), listener, deadline_s=1)
+    job = Job((n for n in range(1, 6)), listener, deadline_s=1, streams=True)
     scheduler.submit(job)
     while scheduler.step():
         pass
@@ -99,7 +101,7 @@ def test_a_job_rests_until_its_events_are_taken():
 def test_a_resting_job_that_is_out_of_time_is_ended():
     now, listener = [0.0], Listener()
     scheduler = made(clock=lambda: now[0], max_pending_events=1)
-    scheduler.submit(Job((n for n in range(1, 6)), listener, deadline_s=1))
+    scheduler.submit(Job((n for n in range(1, 6)), listener, deadline_s=1, streams=True))
     scheduler.step()
     now[0] = 2.0
     scheduler.step()
@@ -217,7 +219,11 @@ def test_a_cancelled_text_leaves_those_it_was_read_with():
 def test_a_long_text_has_every_other_slice_however_much_bulk_there_is():
     model, scheduler, log = NumberModel(), made(max_jobs=5), []
     for _ in range(4):
-        scheduler.submit(Job(reading(model, 3000, log, "bulk"), Listener(), deadline_s=1, bulk=True))
+        scheduler.submit(
+            Job(
+                reading(model, 3000, log, "bulk"), Listener(), deadline_s=1, options=RequestOptions(bulk=True)
+            )
+        )
     scheduler.submit(Job(reading(model, 60_000, log, "long"), Listener(), deadline_s=1))
     while scheduler.step():
         pass
@@ -231,7 +237,7 @@ def test_bulk_gives_way_but_is_done():
         yield from predicting(model, 1, times=times)
         log.append(name)
 
-    scheduler.submit(Job(named("bulk", 3), Listener(), deadline_s=1, bulk=True))
+    scheduler.submit(Job(named("bulk", 3), Listener(), deadline_s=1, options=RequestOptions(bulk=True)))
     scheduler.submit(Job(named("keystroke", 3), Listener(), deadline_s=1))
     while scheduler.step():
         pass
@@ -241,7 +247,12 @@ def test_bulk_gives_way_but_is_done():
 def test_bulk_that_is_late_has_longer_slices_up_to_a_bound():
     now_s, model = [0.0], NumberModel()
     scheduler = made(lambda: now_s[0], idle_after_s=float("inf"))
-    job = Job(reading(model, 9999, [], "bulk"), Listener(), deadline_s=99, bulk=True, tokens=1500)
+    job = Job(
+        reading(model, 9999, [], "bulk"),
+        Listener(),
+        deadline_s=99,
+        options=RequestOptions(bulk=True, tokens=1500),
+    )
     scheduler.submit(job)
     for now_s[0] in (0.0, 0.3, 0.6, 1.2, 60.0):  # 0.3 s are its due, 1500 tokens at 5000 a second
         scheduler.step()
