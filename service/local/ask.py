@@ -27,13 +27,13 @@ from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
-from service.schemas.replies import NextTokenReply, NextWordReply
+from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply
 from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete as complete_text
-from service.use_cases.choices import Continuation, TokenEvent
-from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
+from service.use_cases.choices import ChoiceChunk, GenerateResult
+from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
 from service.use_cases.inputs import Limits
 from service.use_cases.next_token import (
@@ -105,13 +105,11 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/generate, not streamed."""
-    done = run_to_completion(_generate(loaded, request))
-    return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
+    result = run_to_completion(_generate(loaded, {**request, "logprobs": True}))
+    return dataclasses.asdict(GenerateReply(loaded.address, result.choices, result.usage))
 
 
-def _generate(
-    loaded: LoadedModel, request: Mapping[str, Any]
-) -> Work[TokenEvent | Continuation, GenerateResult]:
+def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
     parsed = parse_json(GenerateRequest, _request_body(request))
     return generate_text(loaded, parsed, parsed.parameters(UNLIMITED), UNLIMITED)
 
@@ -127,12 +125,10 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     return itertools.chain([first], pieces)
 
 
-def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Iterator[str]:
-    for item in iter_outputs(work):
-        if isinstance(item.value, TokenEvent):
-            yield item.value.text
-        elif isinstance(item.value, Continuation):
-            yield item.value.rest
+def _stream_pieces(work: Work[ChoiceChunk, GenerateResult]) -> Iterator[str]:
+    for value, last in iter_outputs(work):
+        for choice in value.choices if last else value[:1]:
+            yield choice.text
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
