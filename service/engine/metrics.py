@@ -1,7 +1,7 @@
 """Prometheus metrics of the service; names follow those of other model servers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -52,6 +52,10 @@ class Metrics:
     def __init__(self, worker: int | None = None) -> None:
         self._registry = CollectorRegistry()
         self._worker = worker
+        self._counter = partial(Counter, namespace="gramophone", registry=self._registry)
+        self._histogram = partial(
+            Histogram, namespace="gramophone", registry=self._registry, buckets=_SECONDS
+        )
         ProcessCollector(namespace="gramophone", registry=self._registry)
         self.http_requests = self._counter(
             "http_requests", "HTTP requests answered", ("handler", "method", "status")
@@ -154,20 +158,6 @@ class Metrics:
         return self._counter(
             "relayed_requests",
             "requests that were passed on to the worker that remembers what they are about",
-        )
-
-    def _counter(self, name: str, description: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(name, description, labels, namespace="gramophone", registry=self._registry)
-
-    def _histogram(
-        self,
-        name: str,
-        description: str,
-        labels: tuple[str, ...] = (),
-        buckets: Sequence[float] = _SECONDS,
-    ) -> Histogram:
-        return Histogram(
-            name, description, labels, namespace="gramophone", registry=self._registry, buckets=buckets
         )
 
 

@@ -239,15 +239,6 @@ class Scheduler:
         for job in jobs:
             self._end(job, "cancelled" if job.cancelled else "failed", error)
 
-    def step(self) -> bool:
-        """Take one turn, both halves.
-
-        Returns:
-            Whether any work was done; False means that no job can proceed now.
-        """
-        interactive = self.serve_interactive()
-        return self.serve_bulk() or interactive
-
     def serve_interactive(self) -> bool:
         """Advance all interactive jobs for a bounded time; return whether there were any."""
         until_s = self._clock() + self._limits.round_s

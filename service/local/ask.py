@@ -35,14 +35,14 @@ from service.use_cases.autocomplete import autocomplete as complete_text
 from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Limits, read_batch
 from service.use_cases.next_token import (
     NextTokenRequest,
     next_token_result,
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import RankedList, RerankLine, list_chunks, read_batch, rerank_batch
+from service.use_cases.rerank import RankedList, RerankLine, line_size, list_chunks, rerank_batch
 from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
 from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
@@ -222,7 +222,7 @@ def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> 
 
     line_warnings, any_good = LineWarnings(), False
     lines: Iterator[RerankLine] = items()
-    while batch := run_to_completion(read_batch(lines)):
+    while batch := run_to_completion(read_batch(lines, line_size)):
         for outcome in run_to_completion(rerank_batch(job, batch, UNLIMITED)):
             name = names.popleft()
             if isinstance(outcome, LanguageModelError):

@@ -21,7 +21,6 @@ from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
 from service.routes.request import (
     BYTES_PER_TOKEN,
     TOKENS_PER_PREDICTION,
-    WorkEstimate,
     request_options,
     resolve_model,
     run_request,
@@ -77,7 +76,7 @@ async def generate_text(request: Request) -> Response:
     loaded = resolve_model(request, wire.model)
     work = generate(loaded, wire, parameters, services.limits)
     rows = parameters.beams * parameters.num_samples
-    terms = request_options(request, wire, body, WorkEstimate(rows, predicted_each=wire.max_tokens))
+    terms = request_options(request, wire, body, count=rows, predicted_each=wire.max_tokens)
     reply = partial(GenerateReply, loaded.address)
     return await _answer_generation(request, loaded, work, terms, reply, stream=wire.stream)
 
@@ -167,7 +166,7 @@ async def create_completion(request: Request) -> Response:
         fingerprint,
     )
     work = complete_prompts(loaded, wire, parameters, services.limits)
-    terms = request_options(request, wire, body, _work_estimate(wire, parameters, len(body)))
+    terms = _completion_options(request, wire, parameters, body)
 
     return await _answer_generation(
         request,
@@ -186,18 +185,25 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
         _log.debug("fields ignored", fields=names, request_id=request.state.request_id)
 
 
-def _work_estimate(
-    wire: CompletionRequest, parameters: DecodingParameters | None, num_bytes: int
-) -> WorkEstimate:
-    """Estimate the work of generation; echoed prompts with alternatives need a prediction at each token."""
+def _completion_options(
+    request: Request, wire: CompletionRequest, parameters: DecodingParameters | None, body: bytes
+) -> RequestOptions:
+    """Return the options of the work; echoed prompts with alternatives need a prediction at each token."""
     count = len(wire.prompts)
     num_tokens = 0
     if wire.echo and wire.logprobs:
-        num_tokens = TOKENS_PER_PREDICTION * num_bytes // BYTES_PER_TOKEN // max(count, 1)
+        num_tokens = TOKENS_PER_PREDICTION * len(body) // BYTES_PER_TOKEN // max(count, 1)
     if parameters is None:
-        return WorkEstimate(count, num_tokens)
+        return request_options(request, wire, body, count=count, work_each=num_tokens)
     rows = parameters.best_of or parameters.n
-    return WorkEstimate(count * rows, num_tokens // rows, predicted_each=parameters.max_tokens)
+    return request_options(
+        request,
+        wire,
+        body,
+        count=count * rows,
+        work_each=num_tokens // rows,
+        predicted_each=parameters.max_tokens,
+    )
 
 
 W = TypeVar("W", TokenizeRequest, DetokenizeRequest)

@@ -43,12 +43,7 @@ from service.use_cases.candidate_features import (
     TokenScores,
     score_candidates,
 )
-from service.use_cases.constants import (
-    BYTES_PER_PIECE,
-    CANDIDATES_PER_BATCH,
-    CANDIDATES_PER_STEP,
-    LINES_PER_BATCH,
-)
+from service.use_cases.constants import CANDIDATES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.rerank_request import RerankItem, RerankJob, Turn
 from service.use_cases.score import Detail, token_scores, word_scores
@@ -345,51 +340,9 @@ RerankLine: TypeAlias = RerankItem | InvalidInputError
 """A list, or the error of its line."""
 
 
-def rerank_lines(
-    job: RerankJob,
-    lines: Iterator[RerankLine],
-    limits: Limits,
-    *,
-    write: Callable[[RerankOutcome], Iterator[bytes]],
-    states: OwnedStateStore | None = None,
-) -> Work[bytes, None]:
-    """Re-rank a stream of lists; an invalid one does not stop the rest. A use case.
-
-    Args:
-        job: models and settings.
-        lines: lists, or the errors of their lines.
-        limits: of one text with its context.
-        write: serialises an outcome in pieces, each in a bounded time.
-        states: store of sessions.
-
-    Yields:
-        Events: pieces of the reply, in order.
-    """
-    while batch := (yield from read_batch(lines)):
-        written = bytearray()
-        for outcome in (yield from rerank_batch(job, batch, limits, states=states)):
-            for piece in write(outcome):
-                written += piece
-                if len(written) >= BYTES_PER_PIECE:
-                    yield bytes(written)
-                    written.clear()
-        yield bytes(written)
-
-
-def read_batch(lines: Iterator[RerankLine]) -> Work[Any, list[RerankLine]]:
-    """Take the next batch of lines to re-rank together; empty at the end. A use case."""
-    batch: list[RerankLine] = []
-    count = read = 0
-    for line in lines:
-        batch.append(line)
-        size = len(line.given.candidates) if isinstance(line, RerankItem) else 1
-        count, read = count + size, read + size
-        if count >= CANDIDATES_PER_BATCH or len(batch) >= LINES_PER_BATCH:
-            break
-        if read >= CANDIDATES_PER_STEP:
-            read = 0
-            yield None
-    return batch
+def line_size(line: RerankLine) -> int:
+    """Return the number of candidates of a list; 1 for the error of a line."""
+    return len(line.given.candidates) if isinstance(line, RerankItem) else 1
 
 
 def rerank_batch(
@@ -401,7 +354,13 @@ def rerank_batch(
 ) -> Work[Any, list[RerankOutcome]]:
     """Re-rank lines together, or one by one if any is invalid, so that only that line fails.
 
-    A use case; see `rerank_lines` for the arguments.
+    A use case.
+
+    Args:
+        job: models and settings.
+        lines: lists, or the errors of their lines.
+        limits: of one text with its context.
+        states: store of sessions.
     """
     items = [line for line in lines if isinstance(line, RerankItem)]
     outcomes: list[RerankOutcome] = []

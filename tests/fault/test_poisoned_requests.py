@@ -16,7 +16,7 @@ from service.engine.job import Job, RequestOptions, run_to_completion
 from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support import families
-from tests.support.fake_models import HANG_S, HANGS, RAISES, SPEAKS_NONSENSE, FakeModel
+from tests.support.fake_models import HANG_S, HANGS, RAISES, SPEAKS_NONSENSE, FakeModel, take_turn
 from tests.support.http import connect
 from tests.support.services import SCORE, faulty_service, made_up_registry, wait_until
 
@@ -178,7 +178,7 @@ def test_only_the_request_with_that_text_fails(place, bulk):
     outcomes = [Outcome() for _ in requests]
     for texts, outcome in zip(requests, outcomes, strict=True):
         scheduler.submit(Job(scoring(model, texts), outcome, 1, RequestOptions(bulk=bulk)))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert isinstance(outcomes[1].told, EngineFailedError)
     for texts, outcome in zip(requests[:1] + requests[2:], outcomes[:1] + outcomes[2:], strict=True):

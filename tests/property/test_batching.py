@@ -20,6 +20,7 @@ from service.engine.prefill import slice_width
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.use_cases.sequence_scoring import build_tree, score_tree
 from tests.support import families
+from tests.support.fake_models import take_turn
 
 texts = st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=9), min_size=1, max_size=6)
 
@@ -85,7 +86,7 @@ def run_together(works, bulk):
     outcomes = [Outcome() for _ in works]
     for work, outcome, is_bulk in zip(works, outcomes, bulk, strict=True):
         scheduler.submit(Job(work, outcome, 1e9, RequestOptions(bulk=is_bulk), streams=True))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert len(scheduler) == 0
     return [outcome.told for outcome in outcomes]

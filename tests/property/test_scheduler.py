@@ -24,7 +24,7 @@ from models.errors import (
 from models.language_model import STATE
 from service.engine.job import Job, RequestOptions
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from tests.support.fake_models import NumberModel, Numbers
+from tests.support.fake_models import NumberModel, Numbers, take_turn
 
 MAX_JOBS, MAX_TOKENS, MAX_UNTAKEN = 3, 100, 2
 ENDS = ("result", "invalid", "fault")
@@ -131,7 +131,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self):
-        self.scheduler.step()
+        take_turn(self.scheduler)
 
     @rule(entry=jobs)
     def event_taken(self, entry):
@@ -146,7 +146,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         recorder.silent = True
         steps = len(log)
         for _ in range(2 * MAX_JOBS):
-            self.scheduler.step()
+            take_turn(self.scheduler)
         assert len(log) == steps  # not a step more
 
     @rule(seconds=st.sampled_from([1.0, 20.0]))
@@ -175,7 +175,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             for job, recorder, *_ in self.live:
                 if job.pending_events > 0 and not recorder.silent:
                     self.scheduler.event_taken(job)
-            if not self.scheduler.step() and not len(self.scheduler):
+            if not take_turn(self.scheduler) and not len(self.scheduler):
                 break
         assert len(self.scheduler) == 0
         assert (self.scheduler.admission.num_waiting, self.scheduler.admission.num_tokens) == (0, 0)
