@@ -1,7 +1,7 @@
 """Prometheus metrics of the service; names follow those of other model servers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,9 +14,6 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from typing_extensions import override
-
-from service.engine.job import SchedulerObserver
 
 # model requests take a quarter of a millisecond and more: the default buckets would put most into the first
 _SECONDS = (
@@ -45,7 +42,7 @@ _LOAD_OUTCOMES = ("failed", "loaded", "refused")
 _JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
 
 
-class Metrics(SchedulerObserver):
+class Metrics:
     """Metrics of one application, in a collector registry of their own.
 
     Args:
@@ -55,6 +52,10 @@ class Metrics(SchedulerObserver):
     def __init__(self, worker: int | None = None) -> None:
         self._registry = CollectorRegistry()
         self._worker = worker
+        self._counter = partial(Counter, namespace="gramophone", registry=self._registry)
+        self._histogram = partial(
+            Histogram, namespace="gramophone", registry=self._registry, buckets=_SECONDS
+        )
         ProcessCollector(namespace="gramophone", registry=self._registry)
         self.http_requests = self._counter(
             "http_requests", "HTTP requests answered", ("handler", "method", "status")
@@ -102,20 +103,20 @@ class Metrics(SchedulerObserver):
             for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
                 counter.labels(value)
 
-    @override
     def started(self, waited_s: float) -> None:
+        """Record the queue time of a job that has run its first step."""
         self.queue_time.observe(waited_s)
 
-    @override
     def rejected(self, reason: str) -> None:
+        """Record a job that was not admitted: `requests`, `tokens` or `draining`."""
         self.rejected_requests.labels(reason).inc()
 
-    @override
     def ended(self, how: str) -> None:
+        """Record the end of a job: `done`, `failed`, `cancelled` or `deadline`."""
         self.ended_jobs.labels(how).inc()
 
-    @override
     def answered(self, kind: str, rows: int) -> None:
+        """Record the number of rows of one kind of call that were computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
     def generation(
@@ -157,20 +158,6 @@ class Metrics(SchedulerObserver):
         return self._counter(
             "relayed_requests",
             "requests that were passed on to the worker that remembers what they are about",
-        )
-
-    def _counter(self, name: str, description: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(name, description, labels, namespace="gramophone", registry=self._registry)
-
-    def _histogram(
-        self,
-        name: str,
-        description: str,
-        labels: tuple[str, ...] = (),
-        buckets: Sequence[float] = _SECONDS,
-    ) -> Histogram:
-        return Histogram(
-            name, description, labels, namespace="gramophone", registry=self._registry, buckets=buckets
         )
 
 
