@@ -191,26 +191,16 @@ def line_reply(kind: type[R]) -> Callable[[str], list[R | ErrorBody]]:
     return read
 
 
-def request_headers(api_key: str | None, extra: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the headers of every request of a client."""
-    return {**(extra or {}), **({} if api_key is None else {"authorization": f"Bearer {api_key}"})}
-
-
-def ensure_success(response: httpx.Response) -> httpx.Response:
-    """Return a successful response.
+def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
+    """Return the delay before the next attempt; None if the response is successful.
 
     Raises:
-        GramophoneError: the response, which has been read, is not successful.
+        GramophoneError: the response, which has been read, is not successful, and this attempt is final.
     """
     if response.is_success:
-        return response
-    raise response_error(response)
-
-
-def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
-    """Return the delay before the next attempt; None if this attempt is final."""
-    if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
         return None
+    if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
+        raise response_error(response)
     retry_after = response.headers.get("retry-after", "")
     return min(float(retry_after) if retry_after.isdecimal() else 0.5 * 2.0**attempt, _MAX_RETRY_DELAY_S)
 

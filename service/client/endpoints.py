@@ -1,26 +1,12 @@
 """Methods of the client, each written once as the request that it makes.
 
-A function here has the signature and the docstring of the method; `Method` makes a method of it that returns the
-parsed reply, at once or to be awaited.
+A function here has the signature and the docstring of the method that `service.client.client` makes of it.
 """
 
-import functools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import (
-    Any,
-    Generic,
-    Literal,
-    NotRequired,
-    ParamSpec,
-    Protocol,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -423,112 +409,3 @@ def _query_options(options: RerankOptions) -> dict[str, Any]:
 
 def _comma_pairs(values: Mapping[str, object]) -> str:
     return ",".join(f"{name}={value}" for name, value in values.items())
-
-
-P = ParamSpec("P")
-
-
-class BlockingCaller(Protocol):
-    """Sends calls and waits for the replies."""
-
-    def fetch(self, call: Call[R]) -> R:
-        """Send a call and parse its reply."""
-        ...
-
-    def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
-        """Send a call and yield the results in its reply's lines."""
-        ...
-
-
-class AsyncCaller(Protocol):
-    """Sends calls; the replies are awaited."""
-
-    async def fetch(self, call: Call[R]) -> R:
-        """Send a call and parse its reply."""
-        ...
-
-    def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
-        """Send a call and yield the results in its reply's lines."""
-        ...
-
-
-class Method(Generic[P, R]):
-    """A client's method that returns a reply; the asynchronous client's returns it when awaited."""
-
-    def __init__(self, call: Callable[P, Call[R]]) -> None:
-        self._call = call
-
-    @overload
-    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, R]: ...
-    @overload
-    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, Awaitable[R]]: ...
-    def __get__(self, caller: Any, owner: type) -> Any:
-        """Bind to a client."""
-        return _bound(self._call, None if caller is None else caller.fetch)
-
-
-class LinesMethod(Generic[P, R]):
-    """A client's method that yields results as they come; the asynchronous client's is iterated with `async for`."""
-
-    def __init__(self, call: Callable[P, Call[list[R]]]) -> None:
-        self._call = call
-
-    @overload
-    def __get__(self, caller: BlockingCaller, owner: type) -> Callable[P, Iterator[R]]: ...
-    @overload
-    def __get__(self, caller: AsyncCaller, owner: type) -> Callable[P, AsyncIterator[R]]: ...
-    def __get__(self, caller: Any, owner: type) -> Any:
-        """Bind to a client."""
-        return _bound(self._call, None if caller is None else caller.fetch_lines)
-
-
-def _bound(call: Callable[..., Any], fetch: Callable[[Any], Any] | None) -> Callable[..., Any]:
-    """A function with the signature and docstring of `call`; without a client, `call` itself, for documentation."""
-    if fetch is None:
-        return call
-
-    @functools.wraps(call)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return fetch(call(*args, **kwargs))
-
-    return method
-
-
-class ClientMethods:
-    """Methods of both clients."""
-
-    next_token = Method(next_token_call)
-    next_word = Method(next_word_call)
-    log_probs = Method(log_probs_call)
-    score = Method(score_call)
-    score_lines = LinesMethod(score_lines_call)
-    rerank = Method(rerank_call)
-    rerank_lines = LinesMethod(rerank_lines_call)
-    tune = Method(tune_call)
-    generate = Method(generate_call)
-    stream = LinesMethod(stream_call)
-    autocomplete = Method(autocomplete_call)
-    check = Method(check_call)
-    quality = Method(quality_call)
-    quality_lines = LinesMethod(quality_lines_call)
-    models = Method(models_call)
-    model = Method(model_call)
-
-
-class StateMethods:
-    """Requests about states kept by the service, for decoders. Every method raises GramophoneError."""
-
-    open = Method(open_states_call)
-    advance = Method(advance_states_call)
-    next = Method(next_of_states_call)
-    log_probs = Method(log_probs_of_states_call)
-    free = Method(free_states_call)
-
-
-class UserMethods:
-    """Requests about users of autocomplete and their accepted words. Every method raises GramophoneError."""
-
-    accept = Method(accept_call)
-    export = Method(export_call)
-    restore = Method(restore_call)
-    forget = Method(forget_call)

@@ -57,7 +57,7 @@ class ReleasedHandles:
             if not freed:
                 handles.extendleft(reversed(batch))
 
-    def free(self, states: States) -> None:
+    def free(self, states: States[Client]) -> None:
         """Free all handles of the process that answers; states kept by other processes expire.
 
         Raises:
