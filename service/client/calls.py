@@ -1,4 +1,4 @@
-"""Requests and replies of the client, without input or output, and its errors.
+"""Requests and replies of the client, without input or output, its options and its errors.
 
 Errors raised by the client:
 
@@ -18,10 +18,10 @@ GramophoneError
 import json
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -238,3 +238,170 @@ def read_floats(response: httpx.Response) -> "memoryview[float]":
         values.byteswap()
     batch, width = map(int, response.headers["x-shape"].split(","))
     return memoryview(values).cast("B").cast("f", (batch, width))
+
+
+Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Options of POST /v1/score."""
+
+    model: str
+    bos: bool
+    eos: bool
+    detail: str
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of POST /v1/generate."""
+
+    model: str
+    strategy: Literal["greedy", "sample", "beam"]
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    temperature: float
+    top_k: int
+    typical_p: float
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    bad_words: Sequence[str]
+    n: int
+    best_of: int
+    num_beams: int
+    length_penalty: float
+    early_stopping: bool
+    num_beam_groups: int
+    diversity_penalty: float
+    seed: int
+    stop: str | Sequence[str]
+    logprobs: bool | int
+    timeout_ms: int
+
+
+NamedText: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `id`."""
+
+
+class _Span(TypedDict):
+    start: int
+    end: int
+    suggestions: Sequence[str | Mapping[str, Any]]
+
+
+class CheckOptions(TypedDict, total=False):
+    """Options of POST /v1/check."""
+
+    model: str
+    threshold: float
+    precision: float
+    max_suggestions: int
+    candidates: Sequence[_Span]
+    dictionary: Sequence[str]
+    error_rate: float
+    max_edits: int
+    timeout_ms: int
+
+
+class QualityOptions(TypedDict, total=False):
+    """Options of POST /v1/quality."""
+
+    model: str
+    against: str
+
+
+class MixturePart(TypedDict):
+    """Model of a mixture, and its weight at every token."""
+
+    model: str
+    weight: float
+
+
+class _Named(TypedDict):
+    model: str
+    name: str
+
+
+class FurtherModel(_Named, total=False):
+    """Additional model, with features of its own such as `lm:NAME`."""
+
+    weight: float
+
+
+class RerankOptions(TypedDict, total=False):
+    """Options of POST /v1/rerank."""
+
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    weights: Mapping[str, float]
+    profile: str
+    length_exponent: float
+    posterior_scale: float
+    mbr: Literal["wer", "chrf", "bleu"]
+    confidences: bool
+    detail: Literal["none", "token", "word"]
+    bos: bool
+    eos: bool
+    score_mode: Literal["normalised", "unnormalised"]
+    drop_duplicates: bool
+    top: int
+    commit_eos: bool
+    timeout_ms: int
+
+
+class TuneOptions(TypedDict, total=False):
+    """Options of POST /v1/rerank/tune."""
+
+    metric: Literal["wer", "cer", "bleu", "chrf"]
+    normaliser: str
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    given_only: bool
+    features: Sequence[str]
+    length_exponents: Sequence[float]
+    folds: int
+    seed: int
+    restarts: int
+    resamples: int
+    max_p_value: float
+    bootstrap_samples: int
+    timeout_ms: int
+
+
+class ContinuationOptions(TypedDict):
+    """Continuation of a state by POST /v1/states/advance; without text and ids, a copy of the state."""
+
+    state: str
+    text: NotRequired[str]
+    token_ids: NotRequired[Sequence[int]]
+    eos: NotRequired[bool]
+    keep: NotRequired[bool]
+
+
+DictionaryEntry: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `weight`."""
+
+
+class AutocompleteOptions(TypedDict, total=False):
+    """Options of POST /v1/autocomplete."""
+
+    model: str
+    limit: int
+    max_words: int
+    min_probability: float
+    rank: Literal["probability", "savings"]
+    casing: Literal["exact", "ignore"]
+    fuzzy: int
+    dictionary: Sequence[DictionaryEntry]
+    blocklist: Sequence[str]
+    user: str
+    user_weight: float
+    session: str
+    max_steps: int
+    timeout_ms: int

@@ -18,9 +18,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from service.client import Client
-from service.client.calls import StateElsewhereError
+from service.client.calls import ContinuationOptions, StateElsewhereError
 from service.client.client import States
-from service.client.endpoints import ContinuationOptions
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000
