@@ -102,13 +102,11 @@ _ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
     504: DeadlineError,
 }
 
-# errors that share a status
-_ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {"superseded": SupersededError}
-
-# the status of a stream is sent before its errors: they are distinguished by their codes
-_STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
+# errors that share a status, or come in a stream, whose status is sent before
+_ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {
     "deadline_exceeded": DeadlineError,
     "draining": UnavailableError,
+    "superseded": SupersededError,
 }
 
 
@@ -121,14 +119,12 @@ def response_error(response: httpx.Response) -> GramophoneError:
         error = _adapter(ErrorReply).validate_json(response.content).error
     except ValidationError:  # the answer is that of a proxy, not of the service
         error = ErrorBody(response.text[:200], "http_error", None, None)
-    kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(response.status_code, ServerError)
-    return kind(error, status=response.status_code, request_id=response.headers.get("x-request-id"))
+    return _error(error, response.status_code, response.headers.get("x-request-id"))
 
 
-def stream_error(payload: str) -> GramophoneError:
-    """Return the error in the last event of a failed stream."""
-    error = _adapter(ErrorReply).validate_json(payload).error
-    return _STREAM_ERRORS.get(error.code, ServerError)(error, status=200)
+def _error(error: ErrorBody, status: int, request_id: str | None = None) -> GramophoneError:
+    kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(status, ServerError)
+    return kind(error, status=status, request_id=request_id)
 
 
 def transport_error(error: httpx.TransportError) -> UnreachableError:
@@ -227,7 +223,7 @@ def read_stream_event(line: str) -> list[GenerateReply]:
     if payload in {"", _DONE} or payload.startswith(":"):  # a comment keeps the connection alive
         return []
     if payload.startswith('{"error"'):
-        raise stream_error(payload)
+        raise _error(_adapter(ErrorReply).validate_json(payload).error, 200)
     return [_adapter(GenerateReply).validate_json(payload)]
 
 
