@@ -18,9 +18,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from service.client import Client
-from service.client.calls import StateElsewhereError
+from service.client.calls import ContinuationOptions, StateElsewhereError
 from service.client.client import States
-from service.client.endpoints import ContinuationOptions
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000
@@ -55,7 +54,7 @@ class ReleasedHandles:
             handles.extendleft(reversed(batch))
             raise
 
-    def free(self, states: States) -> None:
+    def free(self, states: States[Client]) -> None:
         """Free all handles of the process that answers; states kept by other processes expire.
 
         Raises:
