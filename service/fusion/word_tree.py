@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from service.client import Client, StateElsewhereError
-from service.client.endpoints import ContinuationOptions
+from service.client import Client
+from service.client.calls import ContinuationOptions, StateElsewhereError
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000

@@ -26,22 +26,22 @@ from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
-from service.schemas.replies import NextTokenReply, NextWordReply
+from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply
 from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete as complete_text
-from service.use_cases.choices import Continuation, TokenEvent
-from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
+from service.use_cases.choices import ChoiceChunk, GenerateResult
+from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Limits, read_batch
 from service.use_cases.next_token import (
     NextTokenRequest,
     next_token_result,
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import RankedList, RerankLine, list_chunks, read_batch, rerank_batch
+from service.use_cases.rerank import RankedList, line_size, list_chunks, rerank_batch
 from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
 from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
@@ -104,13 +104,11 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/generate, not streamed."""
-    done = run_to_completion(_generate(loaded, request))
-    return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
+    result = run_to_completion(_generate(loaded, {**request, "logprobs": True}))
+    return dataclasses.asdict(GenerateReply(loaded.address, result.choices, result.usage))
 
 
-def _generate(
-    loaded: LoadedModel, request: Mapping[str, Any]
-) -> Work[TokenEvent | Continuation, GenerateResult]:
+def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
     parsed = parse_json(GenerateRequest, _request_body(request))
     return generate_text(loaded, parsed, parsed.parameters(UNLIMITED), UNLIMITED)
 
@@ -126,12 +124,10 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     return itertools.chain([first], pieces)
 
 
-def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Iterator[str]:
-    for item in iter_outputs(work):
-        if isinstance(item.value, TokenEvent):
-            yield item.value.text
-        elif isinstance(item.value, Continuation):
-            yield item.value.rest
+def _stream_pieces(work: Work[ChoiceChunk, GenerateResult]) -> Iterator[str]:
+    for value, last in iter_outputs(work):
+        for choice in value.choices if last else value[:1]:
+            yield choice.text
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
@@ -234,17 +230,17 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
 def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
     """Yield the lists that could be re-ranked; warn about the rest."""
     line_warnings, any_good, numbers = LineWarnings(), False, itertools.count(1)
-    lines: Iterator[RerankLine] = map(RerankItem, lists)
-    while batch := run_to_completion(read_batch(lines)):
+    items = map(RerankItem, lists)
+    while batch := run_to_completion(read_batch(items, line_size)):
         outcomes = run_to_completion(rerank_batch(job, batch, UNLIMITED))
         for item, outcome, number in zip(batch, outcomes, numbers, strict=False):
-            if not isinstance(outcome, LanguageModelError):
+            if isinstance(outcome, LanguageModelError):
+                name = item.given.name
+                which = f"list {number}" if name is None else f"list {number} ({name})"
+                line_warnings.warn(f"{file}: {which}: {outcome}")
+            else:
                 any_good = True
                 yield outcome
-                continue
-            name = item.given.name if isinstance(item, RerankItem) else None
-            which = f"list {number}" if name is None else f"list {number} ({name})"
-            line_warnings.warn(f"{file}: {which}: {outcome}")
     if line_warnings.count and not any_good:
         raise InvalidInputError(f"{file}: no list can be re-ranked")
     line_warnings.warn_rest(file, "more lists failed")
