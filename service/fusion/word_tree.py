@@ -14,12 +14,11 @@ one, including the garbage collector's. The trees themselves are for one thread 
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from service.client import Client
 from service.client.calls import ContinuationOptions, StateElsewhereError
-from service.client.client import States
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000
@@ -48,13 +47,12 @@ class ReleasedHandles:
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-        try:
+        with ExitStack() as failure:
+            failure.callback(handles.extendleft, batch[::-1])
             yield batch
-        except BaseException:
-            handles.extendleft(reversed(batch))
-            raise
+            failure.pop_all()  # there was none
 
-    def free(self, states: States[Client]) -> None:
+    def free(self, client: Client) -> None:
         """Free all handles of the process that answers; states kept by other processes expire.
 
         Raises:
@@ -64,7 +62,7 @@ class ReleasedHandles:
             try:
                 while handles:
                     with self.batch_for(process) as batch:
-                        states.free(batch)
+                        client.states.free(batch)
             except StateElsewhereError:
                 del self._by_process[process]
 
@@ -175,7 +173,7 @@ class _StateTree:
 
     def close(self) -> None:
         """Free the states of dropped texts."""
-        self._dropped.free(self._states)
+        self._dropped.free(self._client)
 
     def _open(self, *, bos: bool) -> tuple[str, StateHandle]:
         """Return the address of the version that answers, and its state at the start of a text."""

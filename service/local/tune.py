@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
 
 from models.errors import FormatError, InvalidInputError
@@ -16,7 +17,6 @@ from models.reranking.candidates import CandidateList
 from models.reranking.features import ListFeatures, check_given, offsets_of
 from models.reranking.tuning.cross_fitting import TuningOutcome, select_with_references
 from models.reranking.tuning.fitting import assign_folds
-from models.reranking.tuning.problem import Ints
 from service.engine.job import run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.ask import UNLIMITED, model_loader
@@ -25,6 +25,7 @@ from service.use_cases.candidate_features import ScoringModels, score_candidates
 from service.use_cases.rerank_request import parse_names, parse_weights
 from service.use_cases.tune import TuneReply, TuneSettings, tune_and_evaluate, tune_reply
 
+Ints: TypeAlias = npt.NDArray[np.int64]
 NO_MODEL = "-"
 _BATCH_LISTS = 128
 
