@@ -37,7 +37,6 @@ from service.logs import configure_logs
 from service.middleware.authentication import AccessRule, AccessTable, Authentication
 from service.middleware.cross_origin import CORS_OPTIONS, CrossOriginGuard
 from service.middleware.limits import BodyLimit, ConnectionLimit
-from service.middleware.request_context import ModelUseMiddleware
 from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
 from service.routes import (
     autocomplete,
@@ -214,7 +213,6 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
         }
         app.add_middleware(Broadcast, **shared)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(ModelUseMiddleware)
     app.add_middleware(
         CrossOriginGuard,
         keys=keys,

@@ -171,12 +171,12 @@ def tokenise_texts(
     else:
         texts = yield from _encode_each(loaded, distinct, starts)
     if loaded.reads_backward:
-        ends = np.repeat(texts.offsets[:-1] + texts.offsets[1:] - 1, np.diff(texts.offsets))
-        texts = texts._replace(ids=texts.ids[ends - np.arange(len(texts.ids))])
+        # in each text, from `first` to `last`, what is first changes places with what is last, and so on
+        first, last = texts.offsets[:-1], texts.offsets[1:] - 1
+        mirrored = np.repeat(first + last, np.diff(texts.offsets)) - np.arange(len(texts.ids))
+        texts = texts._replace(ids=texts.ids[mirrored])
     if eos:
-        rows = np.arange(len(texts.context_of))
-        ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
-        ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
+        ids = np.insert(texts.ids, texts.offsets[1:], EOS)
         texts = texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
     before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
     lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
