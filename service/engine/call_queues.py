@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from models.calls import ModelCall
 from service.engine.batching import CallBatch
-from service.engine.calls import batch_for, merges
+from service.engine.calls import BATCHES, merges
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
 from service.engine.job import Job
 
@@ -87,7 +87,7 @@ class CallQueue:
         self._jobs[call] = job
         key = _batch_key(job, call)
         if key not in self._batches:
-            self._batches[key] = batch_for(call)
+            self._batches[key] = BATCHES[type(call)]()
         self._batches[key].add(call)
 
     def remove(self, job: Job) -> None:

@@ -144,11 +144,6 @@ BATCHES: dict[type[ModelCall], Callable[[], CallBatch[Any, Any]]] = {
 """Batch of each kind of call; `service.engine.decode`, which needs compiled code, adds its own when it is imported."""
 
 
-def batch_for(call: ModelCall) -> CallBatch[Any, Any]:
-    """Return an empty batch for calls of the kind of one."""
-    return BATCHES[type(call)]()
-
-
 def merges(call: ModelCall) -> bool:
     """Return whether batching saves time; not for n-gram tables, where it only adds copies, nor without padding."""
     return not (is_lookup(call.model) or isinstance(call, ScoreRagged))
@@ -167,7 +162,7 @@ def is_urgent(call: ModelCall) -> bool:
 
 def run_single(call: ModelCall) -> Any:
     """Compute the answer to one call alone, without a scheduler."""
-    batch = batch_for(call)
+    batch = BATCHES[type(call)]()
     batch.add(call)
     while True:
         if answers := batch.run_slice(max(call.size, 1)).answers:

@@ -8,13 +8,13 @@ import itertools
 import secrets
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from models.arrays import ModelBytes, TokenIds
+from models.arrays import ModelBytes
 from models.checkpoint.load import Checkpoint
 from models.checkpoint.manifest import CHAMPION, Version
 from models.completion.token_trie import TokenTrie
@@ -65,7 +65,7 @@ class LoadedModel:
         address: `name@number`.
         checkpoint: the loaded checkpoint.
         prefix_cache: states after recently read texts; None if none are kept.
-        next_token_cache: next-token distributions after recently typed texts; None if none are kept.
+        next_token_cache: next-token distributions after recently typed texts.
         use: its use by requests.
         tag: name of this loaded version, distinct from those loaded before; the first is random.
     """
@@ -73,7 +73,9 @@ class LoadedModel:
     address: str
     checkpoint: Checkpoint
     prefix_cache: PrefixCache | None = None
-    next_token_cache: NextTokenCache | None = field(default=None, compare=False, repr=False)
+    next_token_cache: NextTokenCache = field(
+        default_factory=lambda: NextTokenCache(0), compare=False, repr=False
+    )
     use: ModelUse = field(default_factory=ModelUse, compare=False, repr=False)
     tag: str = field(default_factory=lambda: f"{next(_TAGS) % _MAX_TAGS:06x}", compare=False, repr=False)
 
@@ -106,14 +108,6 @@ class LoadedModel:
     def reads_backward(self) -> bool:
         """Whether the model reads a text from its end to its start."""
         return self.checkpoint.manifest.direction == "backward"
-
-    def check_ids(self, ids: Sequence[int], *, parameter: str) -> TokenIds:
-        """Check ids and return them as an array [T].
-
-        Raises:
-            InvalidInputError: an id is outside [0, V).
-        """
-        return self.model.vocabulary.check_ids(ids, parameter=parameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +168,7 @@ def build_address_table(
     served: Mapping[str, str],
     aliases: Mapping[str, Mapping[str, int]],
     default: str,
-    before: AddressTable | None,
+    before: AddressTable,
 ) -> AddressTable:
     """Build the address table, with the aliases of each hosted model filled in.
 
@@ -183,7 +177,7 @@ def build_address_table(
         served: `name@number` of the model to answer, for each served address.
         aliases: version numbers by model name and alias in the registry; those of versions not hosted are ignored.
         default: address of the default model; a key of `served`.
-        before: the table to replace; None for the first.
+        before: the table to replace.
     """
     targets = {address: address for address in models}
     targets |= _alias_targets(models, aliases, before)
@@ -205,7 +199,7 @@ def build_address_table(
 
 
 def _alias_targets(
-    models: Mapping[str, HostedModel], aliases: Mapping[str, Mapping[str, int]], before: AddressTable | None
+    models: Mapping[str, HostedModel], aliases: Mapping[str, Mapping[str, int]], before: AddressTable
 ) -> dict[str, str]:
     """Return `name@number` by `name@alias` for the registry's aliases of hosted versions."""
     targets = {}
@@ -214,7 +208,7 @@ def _alias_targets(
             address, target = f"{name}@{alias}", f"{name}@{number}"
             if target not in models:
                 continue
-            old = before.by_address.get(address) if before is not None else None
+            old = before.by_address.get(address)
             if (
                 models[target].loaded is None
                 and old is not None

@@ -216,7 +216,7 @@ class Loader:
             version.address,
             checkpoint,
             PrefixCache(prefix_bytes) if prefix_bytes and not reads_fast else None,
-            NextTokenCache(next_token_bytes) if next_token_bytes else None,
+            NextTokenCache(next_token_bytes),
         )
         loaded_s = self.clock()
         warm_up(checkpoint.model)

@@ -50,6 +50,11 @@ class ModelHost:
         report_load: receives the outcome of each load, `loaded`, `failed`, or `refused` for lack of memory, and its
             seconds.
 
+    Attributes:
+        registry: source of the models.
+        address_table: the current addresses; replaced as a whole.
+        default_model: choice of the default.
+
     Raises:
         RegistryError: the registry holds no model.
         ModelNotFoundError: an address is not in the registry, or the default is not served.
@@ -75,18 +80,14 @@ class ModelHost:
         self._unloading: tuple[UnloadingModel, ...] = ()
         self._stopping = False
         self.default_model = DefaultModel(self._watcher, default)
-        self._address_table: AddressTable | None = None
+        self.address_table = AddressTable(
+            {}, {}, HostedModel("", None)
+        )  # until `_reconcile` publishes the first
         self._reconcile()
         self.default_model.choose(self.find)
         self._reconcile()
 
     # --- for any thread -----------------------------------------------------------------------------
-
-    @property
-    def address_table(self) -> AddressTable:
-        """The current address table."""
-        assert self._address_table is not None  # noqa: S101 - set by __init__
-        return self._address_table
 
     @property
     def models(self) -> Mapping[str, HostedModel]:
@@ -326,7 +327,7 @@ class ModelHost:
                 _log.info("model unloaded", model=model.address, requests=use.in_flight)
 
     def _publish(self) -> None:
-        self._address_table = build_address_table(
+        self.address_table = build_address_table(
             {
                 address: replace(model, failure=self._problem(model))
                 for address, model in self._models.items()
@@ -334,7 +335,7 @@ class ModelHost:
             served={address: watched.serving_or_target for address, watched in self._watcher.watched.items()},
             aliases=self._watcher.aliases,
             default=self.default_model.address,
-            before=self._address_table,
+            before=self.address_table,
         )
 
     def _problem(self, model: HostedModel) -> str | None:

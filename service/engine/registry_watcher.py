@@ -254,9 +254,8 @@ class DefaultModel:
             or remembered == self._remembered
             or remembered is None
             or remembered not in names
+            or find(remembered).loaded is None
         ):
-            return False
-        if find(remembered).loaded is None:
             return False
         before = self.address
         self.choose(find)

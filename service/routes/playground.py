@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from fastapi import Path as PathParameter
 from fastapi import Request
@@ -63,12 +63,6 @@ _FileName = Annotated[
 _NOT_MODIFIED = {304: "what `If-None-Match` names is still the file"}
 
 
-class _StaticFile(NamedTuple):
-    etag: str
-    content: bytes
-    media_type: str
-
-
 @router.endpoint("GET", "/", tag=None, scope=None)
 async def playground(request: Request) -> Response:
     """Serve the playground."""
@@ -122,15 +116,15 @@ async def get_model_file(request: Request, address: AddressInPath, name: _FileNa
 
 
 @cache
-def _static_files() -> Mapping[str, _StaticFile]:
-    """Read all files of the pages, by name; no others are served."""
+def _static_files() -> Mapping[str, tuple[str, bytes, str]]:
+    """Read all files of the pages, by name: entity tag, content and media type. No others are served."""
     files = {}
     for path in (*_STATIC.iterdir(), *(_SWAGGER / name for name in _SWAGGER_FILES)):
         suffix = PurePosixPath(path.name).suffix
         if suffix in _MEDIA_TYPES:
             content = path.read_bytes()
             etag = hashlib.sha256(content).hexdigest()[:32]
-            files[path.name] = _StaticFile(etag, content, _MEDIA_TYPES[suffix])
+            files[path.name] = etag, content, _MEDIA_TYPES[suffix]
     return files
 
 

@@ -235,12 +235,17 @@ class FreeReply:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenCandidate:
-    """A token that may come next."""
+class TokenScore:
+    """A token and its log-probability given all before it."""
 
     id: int
     text: str
     logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCandidate(TokenScore):
+    """A token that may come next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,15 +286,6 @@ class NextWordReply:
 
     model: str
     results: list[NextWordResult]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenScore:
-    """A token and its log-probability given all before it."""
-
-    id: int
-    text: str
-    logprob: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -379,8 +379,7 @@ def max_search_steps(loaded: LoadedModel, request: AutocompleteRequest) -> int:
 
 def cached_next_tokens(loaded: LoadedModel, request: AutocompleteRequest) -> NextTokenEntry | None:
     """Look up the state and distribution after the context; if cached, only search steps need the model."""
-    cache = loaded.next_token_cache
-    return None if cache is None else cache.find(split_prefix(loaded.tokenizer, request.text).context)
+    return loaded.next_token_cache.find(split_prefix(loaded.tokenizer, request.text).context)
 
 
 def autocomplete(

@@ -28,7 +28,7 @@ from service.use_cases.inputs import (
     no_context_error,
     share_context,
 )
-from service.use_cases.prefill import context_groups
+from service.use_cases.prefill import token_runs
 from service.use_cases.states import ids_after
 
 Indices = npt.NDArray[np.int64]
@@ -201,7 +201,7 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
     contexts = yield from map_in_steps(context_texts, partial(encode, loaded, parameter="context"), size=len)
     parts = []
     most = CHARACTERS_PER_STEP[isinstance(tokenizer, WordTokenizer)]
-    for run in context_groups([len(text) for text in distinct.texts], most):
+    for run in token_runs([len(text) for text in distinct.texts], most):
         parts.append(tokenizer.encode_ragged(distinct.texts[run]))
         yield None
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])

@@ -129,7 +129,7 @@ def encode(loaded: LoadedModel, given: TextOrIds, *, parameter: str) -> TokenIds
     """
     if isinstance(given, str):
         return np.asarray(loaded.tokenizer.encode(given), dtype=np.int64)
-    return loaded.check_ids(given, parameter=parameter)
+    return loaded.model.vocabulary.check_ids(given, parameter=parameter)
 
 
 def encode_within(loaded: LoadedModel, given: TextOrIds, limits: Limits, *, parameter: str) -> TokenIds:

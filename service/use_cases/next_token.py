@@ -26,7 +26,7 @@ from service.schemas.replies import NextTokenResult, NextWordResult, TokenCandid
 from service.schemas.wire import OneOrMoreContexts, TextOrIds, TimedRequest, named_contexts
 from service.use_cases.constants import MAX_SEARCH_STEPS, ROWS_PER_STEP, VALUES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward, encode, encode_each
-from service.use_cases.prefill import context_groups, prefill
+from service.use_cases.prefill import prefill, token_runs
 
 
 class NextTokenRequest(TimedRequest):
@@ -80,7 +80,7 @@ def rank_next_tokens(
     check_reads_forward(loaded)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     ranked: list[RankedTokens] = []
-    for group in context_groups([len(context) for context in contexts]):
+    for group in token_runs([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         ranked += yield from _rank(loaded, state, request)
     return ranked
@@ -112,7 +112,7 @@ def next_distributions(
     """
     check_reads_forward(loaded)
     contexts = yield from encode_each(loaded, request.contexts, limits)
-    for group in context_groups([len(context) for context in contexts]):
+    for group in token_runs([len(context) for context in contexts]):
         state = yield from prefill(loaded, contexts[group], bos=True)
         for rows in _row_blocks(state, loaded.vocab_size):
             log_probs = yield from Predict(loaded.model, rows)
@@ -163,7 +163,7 @@ def predict_next(
 
     A context with too many tokens is cached too, so that it is not tokenised at every keystroke.
     """
-    entry = loaded.next_token_cache.find(context) if loaded.next_token_cache is not None else None
+    entry = loaded.next_token_cache.find(context)
     if entry is None:
         ids = encode(loaded, context, parameter=parameter)
         entry = NextTokenEntry(len(ids))
@@ -171,8 +171,7 @@ def predict_next(
             state = yield from prefill(loaded, [ids], bos=True)
             log_probs = yield from Predict(loaded.model, state)
             entry = NextTokenEntry(len(ids), materialize(state), np.array(log_probs))
-        if loaded.next_token_cache is not None:
-            loaded.next_token_cache.put(context, entry)
+        loaded.next_token_cache.put(context, entry)
     return entry
 
 

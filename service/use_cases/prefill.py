@@ -101,34 +101,27 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
     return concatenate_states(states).select(np.argsort(np.concatenate(orders)))
 
 
-def context_groups(lengths: Sequence[int], most: int | None = None) -> Iterator[slice]:
-    """Group contexts of these lengths into runs of at most `most` or `MAX_GROUP_TOKENS`, or one context."""
+def token_runs(lengths: Sequence[int], most: int | None = None, *, padded: bool = False) -> Iterator[slice]:
+    """Split sequences of these lengths into runs of at most so many tokens, or one sequence.
+
+    Args:
+        lengths: of the sequences, in order.
+        most: tokens of a run; None for `MAX_GROUP_TOKENS`.
+        padded: whether each sequence counts as long as the longest of its run.
+    """
     most = MAX_GROUP_TOKENS if most is None else most
-    first = total = 0
+    first = total = longest = 0
     for last, length in enumerate(lengths):
-        if total + length > most and last > first:
+        total, longest = total + length, max(longest, length)
+        if last > first and ((last + 1 - first) * longest if padded else total) > most:
             yield slice(first, last)
-            first, total = last, 0
-        total += length
+            first, total, longest = last, length, length
     if lengths:
-        yield slice(first, len(lengths))
-
-
-def padded_runs(lengths: npt.NDArray[np.int64], max_tokens: int) -> Iterator[slice]:
-    """Split sequences into runs of neighbours of at most so many padded tokens, or one sequence."""
-    first = widest = 0
-    for last, length in enumerate(lengths.tolist()):
-        wider = max(widest, length)
-        if last > first and (last + 1 - first) * wider > max_tokens:
-            yield slice(first, last)
-            first, wider = last, length
-        widest = wider
-    if len(lengths):
         yield slice(first, len(lengths))
 
 
 def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
     """Split indices by length into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
-    for run in padded_runs(lengths[order], MAX_CALL_TOKENS):
+    for run in token_runs(lengths[order].tolist(), MAX_CALL_TOKENS, padded=True):
         yield order[run]

@@ -45,7 +45,7 @@ from service.use_cases.constants import (
     PREFIX_COST,
 )
 from service.use_cases.inputs import EncodedText
-from service.use_cases.prefill import chunks_by_length, context_groups, padded_runs, prefill
+from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
 Indices = npt.NDArray[np.int64]
 
@@ -278,14 +278,14 @@ def score_ragged_texts(
     )
     order = np.arange(len(lengths)) if ragged else _lists_by_length(lengths, list_of)
     out = np.zeros(len(texts.ids), dtype=np.float32)
-    for run in context_groups(_new_ragged_context_lengths(texts, order)):
+    for run in token_runs(_new_ragged_context_lengths(texts, order)):
         rows = order[run]
         used, numbers = _distinct(texts.context_of[rows])
         states = yield from _context_states(loaded, texts, used, starts, bos=bos)
         if ragged:
             yield from _score_by_lookup(loaded, texts, rows, states, numbers, out)
         else:
-            for chunk in padded_runs(lengths[rows], MAX_TREE_TOKENS):
+            for chunk in token_runs(lengths[rows].tolist(), MAX_TREE_TOKENS, padded=True):
                 tokens, widths, positions = _pad_rows(texts, rows[chunk])
                 if not positions.size:  # empty texts without an end
                     continue

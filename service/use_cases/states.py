@@ -49,7 +49,7 @@ from service.use_cases.constants import (
     SPARSE_RATIO,
 )
 from service.use_cases.inputs import Limits, check_reads_forward, encode_each
-from service.use_cases.prefill import chunks_by_length, context_groups, prefill
+from service.use_cases.prefill import chunks_by_length, prefill, token_runs
 
 _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
@@ -312,11 +312,12 @@ def open_states(
     handles: list[str] = []
     complete = False
     try:
-        for group in context_groups([len(ids) for ids in contexts]):
+        for group in token_runs([len(ids) for ids in contexts]):
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
             rows = [state.select(np.array([row])) for row in range(len(group_contexts))]
-            stored = yield from stored_states(loaded, rows, group_contexts)
+            prior = [StoredState(loaded, None)] * len(rows)  # nothing was read before
+            stored = yield from stored_states(loaded, rows, group_contexts, prior)
             handles += state_store.store.keep(state_store.owner, stored)
         complete = True
     finally:
@@ -347,7 +348,7 @@ def advance_states(
         StatesFullError: the store has no capacity for the states; none is kept.
     """
     given = request.continuations
-    next_ids = loaded.check_ids(request.next_token_ids, parameter="next_token_ids")
+    next_ids = loaded.model.vocabulary.check_ids(request.next_token_ids, parameter="next_token_ids")
     to_keep = [i for i, item in enumerate(given) if item.keep]
     if to_keep:
         state_store.store.check_capacity(len(to_keep), sum(before[i].num_bytes for i in to_keep))
@@ -358,7 +359,7 @@ def advance_states(
         ids = (
             ids_after(before[index], text)
             if isinstance(text, str)
-            else loaded.check_ids(text, parameter=parameter)
+            else loaded.model.vocabulary.check_ids(text, parameter=parameter)
         )
         limits.check_length(len(ids), parameter=parameter)
         return ids
@@ -439,7 +440,7 @@ def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> Token
             f"token_ids has {len(ids)} entries; the model's vocabulary has {loaded.vocab_size} tokens",
             parameter="token_ids",
         )
-    return loaded.check_ids(ids, parameter="token_ids")
+    return loaded.model.vocabulary.check_ids(ids, parameter="token_ids")
 
 
 def ids_after(before: StoredState, text: str) -> TokenIds:
@@ -459,16 +460,13 @@ def ids_after(before: StoredState, text: str) -> TokenIds:
 
 
 def stored_states(
-    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState] = ()
+    loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState]
 ) -> Work[Any, list[StoredState]]:
-    """Copy states after texts, each into its own memory for the store; a bounded number per step."""
+    """Copy states after texts, each read after a prior one, into their own memory; a bounded number per step."""
 
     def build(index: int) -> StoredState:
-        ids = texts[index]
-        num_tokens, last = (0, None)
-        if prior:
-            num_tokens, last = prior[index].num_tokens, prior[index].last_token
-        last = int(ids[-1]) if len(ids) else last
-        return StoredState(loaded, materialize(states[index]), num_tokens + len(ids), last)
+        ids, before = texts[index], prior[index]
+        last = int(ids[-1]) if len(ids) else before.last_token
+        return StoredState(loaded, materialize(states[index]), before.num_tokens + len(ids), last)
 
     return (yield from map_in_steps(range(len(states)), build, size=lambda _: 0))

@@ -112,7 +112,7 @@ def detokenize(loaded: LoadedModel, request: DetokenizeRequest, limits: Limits) 
         InvalidInputError: an id is outside the vocabulary, or there are too many.
     """
     limits.check_length(len(request.tokens), parameter="tokens")
-    checked = loaded.check_ids(request.tokens, parameter="tokens")
+    checked = loaded.model.vocabulary.check_ids(request.tokens, parameter="tokens")
     yield None
     return DetokenizeReply(loaded.tokenizer.decode(checked.tolist()))
 

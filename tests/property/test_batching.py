@@ -13,7 +13,7 @@ from models.neural.config import NetworkConfig
 from models.neural.model import Int8Model
 from models.neural.network import Network
 from service.engine.batching import split_budget
-from service.engine.calls import batch_for, run_single
+from service.engine.calls import BATCHES, run_single
 from service.engine.job import Job, RequestOptions, run_to_completion
 from service.engine.metrics import Metrics
 from service.engine.prefill import slice_width
@@ -180,7 +180,7 @@ def flat(answer):
 @settings(max_examples=150, deadline=None)
 @given(kind=st.sampled_from(sorted(KINDS)), moves=moves)
 def test_whoever_joins_is_told_what_it_is_told_alone(kind, moves):
-    pool, here, answers = batch_for(KINDS[kind]([[3]])), [], {}
+    pool, here, answers = BATCHES[type(KINDS[kind]([[3]]))](), [], {}
     for move, given_ in [*moves, *[("go on", 1000)] * 30]:
         if move == "join":
             here.append(KINDS[kind](given_))

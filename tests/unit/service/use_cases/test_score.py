@@ -121,7 +121,7 @@ def test_distributions_come_in_bounded_parts(words):
 @pytest.mark.parametrize("lengths", [[], [0], [9], [4, 6, 1, 0, 12, 3], [10, 10]])
 def test_contexts_are_grouped_by_their_tokens(monkeypatch, lengths):
     monkeypatch.setattr(prefill_module, "MAX_GROUP_TOKENS", 10)
-    cut = [lengths[group] for group in prefill_module.context_groups(lengths)]
+    cut = [lengths[group] for group in prefill_module.token_runs(lengths)]
     assert [length for group in cut for length in group] == lengths
     assert all(sum(group) <= 10 or len(group) == 1 for group in cut)
 
