@@ -15,9 +15,6 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from typing_extensions import override
-
-from service.engine.job import SchedulerObserver
 
 # model requests take a quarter of a millisecond and more: the default buckets would put most into the first
 _SECONDS = (
@@ -52,12 +49,12 @@ class MetricsSource(Collector):
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
 
-    @override
     def collect(self) -> Iterable[Metric]:
+        """Yield the metrics."""
         return self._read()
 
 
-class Metrics(SchedulerObserver):
+class Metrics:
     """Metrics of one application, in a collector registry of their own.
 
     Args:
@@ -116,20 +113,20 @@ class Metrics(SchedulerObserver):
             for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
                 counted.labels(value)
 
-    @override
     def started(self, waited_s: float) -> None:
+        """Record the queue time of a job that has run its first step."""
         self.queue_time.observe(waited_s)
 
-    @override
     def rejected(self, reason: str) -> None:
+        """Record a job that was not admitted: `requests`, `tokens` or `draining`."""
         self.rejected_requests.labels(reason).inc()
 
-    @override
     def ended(self, how: str) -> None:
+        """Record the end of a job: `done`, `failed`, `cancelled` or `deadline`."""
         self.ended_jobs.labels(how).inc()
 
-    @override
     def answered(self, kind: str, rows: int) -> None:
+        """Record the number of rows of one kind of call that were computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
     def generation(
