@@ -6,8 +6,7 @@ One line per key is stored, without the key itself:
 
     <name>:<scopes, separated by commas>:sha256-<salt>-<digest>      both in hexadecimal
 
-The key file is checked for changes at most once a second, so keys are issued and revoked without a
-restart. A damaged or empty file leaves the keys as they were. This module imports no web framework.
+This module imports no web framework.
 """
 
 import hashlib

@@ -53,7 +53,7 @@ from service.routes.request import AutocompleteSessions, Services
 from service.settings import Settings
 from service.use_cases.inputs import Limits
 from service.workers.broadcast import Broadcast
-from service.workers.peers import AffinityRelay, Peer, PeerEndpoints
+from service.workers.peers import AffinityRelay, Peer, peer_endpoints
 from service.workers.pool import WorkerPool
 from service.workers.supervisor import Supervisor, has_networks, preload, probe_in_child
 from service.workers.worker import WorkerServer
@@ -231,7 +231,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS_OPTIONS)
     if pool is not None:
         app.add_middleware(
-            AffinityRelay, peer_endpoints=PeerEndpoints(app.state.services), keys=keys, **shared
+            AffinityRelay, peer_endpoints=peer_endpoints(app.state.services), keys=keys, **shared
         )
 
 

@@ -1,20 +1,18 @@
 """Running a load: probe the target, send requests at their times, record the replies.
 
-The clock wakes to some ten microseconds by a Linux timer; an event loop's own timers count whole
+The clock wakes to some ten microseconds by an alarm of the system; an event loop's own timers count whole
 milliseconds. Garbage collection is switched off during a load, because a full collection delays
 every reply.
 """
 
 import asyncio
-import contextlib
-import ctypes
 import gc
 import itertools
-import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
+from http import HTTPStatus
 from typing import Self
 
 import uvloop
@@ -25,55 +23,36 @@ from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request
 from service.bench.results import TIMEOUT, Observation, Recording
 from service.http_client import ConnectionPool, ExchangeError
 
-_CLOCK_MONOTONIC = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_TimerSpec = ctypes.c_long * 4
-"""Seconds and nanoseconds of the interval, here 0, then those until the timer expires."""
+_LEAST_WAIT_S = 1e-6  # of the alarm, which 0 would switch off
 
 
 class PreciseClock:
-    """Clock for one sleeping task, woken by a Linux timer; elsewhere by the event loop, up to 1 ms late.
+    """Clock for one sleeping task, woken by the system's alarm signal; for the main thread only.
 
     A thread that sleeps and wakes the loop was tried: it is late by 0.1 ms instead of 0.03, and on a busy machine
-    it waits twice for a core. Python itself has these timers from 3.13 on.
+    it waits twice for a core.
     """
 
     def __init__(self) -> None:
-        self._file: int | None = None
         self._expired = asyncio.Event()
 
     def __enter__(self) -> Self:
-        if hasattr(_LIBC, "timerfd_create"):
-            file = _LIBC.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-            if file < 0:
-                raise OSError(ctypes.get_errno(), "no timer can be had")
-            self._file = file
-            asyncio.get_running_loop().add_reader(file, self._wake, file)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGALRM, self._expired.set)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            asyncio.get_running_loop().remove_reader(self._file)
-            os.close(self._file)
+    def __exit__(self, *_error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGALRM)
 
     async def sleep_until(self, time_s: float) -> None:
         """Sleep until a time of `time.perf_counter`; if it has passed, only yield to other tasks."""
         left_s = time_s - time.perf_counter()
-        if left_s <= 0 or self._file is None:
-            await asyncio.sleep(max(left_s, 0))
+        if left_s <= 0:
+            await asyncio.sleep(0)
             return
-        seconds, fraction_s = divmod(left_s, 1)
-        spec = _TimerSpec(0, 0, int(seconds), max(int(fraction_s * 1e9), 1))
         self._expired.clear()
-        _LIBC.timerfd_settime(self._file, 0, ctypes.byref(spec), None)
+        signal.setitimer(signal.ITIMER_REAL, max(left_s, _LEAST_WAIT_S))
         await self._expired.wait()
-
-    def _wake(self, file: int) -> None:
-        with contextlib.suppress(BlockingIOError):  # the timer was set again in the meantime
-            os.read(file, 8)
-            self._expired.set()
 
 
 RecordingCallback = Callable[[Recording], None]
@@ -213,26 +192,16 @@ def run_load(
         watch: called with the recording so far, twice a second.
     """
     recording = Recording(load, terms)
-    with _gc_disabled(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        try:
-            runner.run(LoadRun(target, requests, recording).run(watch))
-        except KeyboardInterrupt:
-            recording.interrupted = True
-    return recording
-
-
-@contextlib.contextmanager
-def _gc_disabled() -> Iterator[None]:
-    """Disable garbage collection in the block: a full collection would delay replies."""
     gc.collect()
     gc.disable()
     try:
-        yield
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(LoadRun(target, requests, recording).run(watch))
+    except KeyboardInterrupt:
+        recording.interrupted = True
     finally:
         gc.enable()
-
-
-_OVERLOADED = 429
+    return recording
 
 
 def probe(target: Target, request: Request, timeout_s: float) -> None:
@@ -259,5 +228,5 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
         raise EngineError(f"{target_name} was not answered: {error}") from None
     if reply.error is not None:
         raise EngineError(f"{target_name} failed in the middle: {reply.error}")
-    if not 200 <= reply.status < 300 and reply.status != _OVERLOADED:
+    if not 200 <= reply.status < 300 and reply.status != HTTPStatus.TOO_MANY_REQUESTS:
         raise EngineError(f"{target_name} was answered {reply.status}: {error_message(reply.body)}")

@@ -201,9 +201,6 @@ def validity_problems(
     return found
 
 
-_REJECTED = "http_429"
-
-
 class ErrorCount(BaseModel):
     """Number of errors of a kind, and the first message."""
 
@@ -312,7 +309,7 @@ def summarise_load(recording: Recording) -> LoadSummary:
             kind: ErrorCount(count=count, example=recording.examples[kind])
             for kind, count in counts.most_common()
         },
-        rejected_share=counts[_REJECTED] / len(due) if due else 0.0,
+        rejected_share=counts["http_429"] / len(due) if due else 0.0,
         latency_ms=latency,
         ttft_ms=Percentiles.of(seen.ttft_s for seen in answered if seen.ttft_s is not None),
         itl_ms=Percentiles.of(gap_s for seen in answered for gap_s in seen.gaps_s),

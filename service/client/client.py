@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from types import MethodType, TracebackType
+from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 from urllib.parse import quote
 
@@ -132,6 +132,10 @@ def _user_path(user: str) -> str:
     return f"/v1/autocomplete/users/{quote(user, safe='')}"
 
 
+def _post(path: str, kind: type[R], body: Mapping[str, Any]) -> Call[R]:
+    return Call("POST", path, json_reply(kind), body)
+
+
 def _lines(
     path: str, read: Callable[[str], R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
 ) -> Call[R]:
@@ -169,12 +173,7 @@ class States(MethodGroup[C_co]):
         self, context: Contexts = "", *, model: str | None = None, bos: bool = True
     ) -> Call[OpenStatesReply]:
         """Open a state after each context."""
-        return Call(
-            "POST",
-            "/v1/states",
-            json_reply(OpenStatesReply),
-            {"context": context, "model": model, "bos": bos},
-        )
+        return _post("/v1/states", OpenStatesReply, {"context": context, "model": model, "bos": bos})
 
     @Method
     def advance(
@@ -186,14 +185,12 @@ class States(MethodGroup[C_co]):
     ) -> Call[AdvanceReply]:
         """Score continuations, keep the states after them, then free the states in `free`."""
         body = {"continuations": continuations, "next_token_ids": list(next_token_ids), "free": list(free)}
-        return Call("POST", "/v1/states/advance", json_reply(AdvanceReply), body)
+        return _post("/v1/states/advance", AdvanceReply, body)
 
     @Method
     def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
         """Return the log-probabilities of the given tokens, or of all, after each state."""
-        return Call(
-            "POST", "/v1/states/next", json_reply(NextReply), {"states": states, "token_ids": token_ids}
-        )
+        return _post("/v1/states/next", NextReply, {"states": states, "token_ids": token_ids})
 
     @Method
     def log_probs(
@@ -217,9 +214,7 @@ class Users(MethodGroup[C_co]):
     @Method
     def accept(self, user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
         """Learn words and pairs from a text that a user has accepted after a context."""
-        return Call(
-            "POST", f"{_user_path(user)}/accepted", json_reply(UserReply), {"text": text, "context": context}
-        )
+        return _post(f"{_user_path(user)}/accepted", UserReply, {"text": text, "context": context})
 
     @Method
     def export(self, user: str) -> Call[UserWords]:
@@ -268,7 +263,7 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[NextTokenReply]:
         """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
         body = {"context": context, "top_k": top_k, "entropy": entropy, "model": model}
-        return Call("POST", "/v1/next-token", json_reply(NextTokenReply), body)
+        return _post("/v1/next-token", NextTokenReply, body)
 
     @Method
     def next_word(
@@ -276,7 +271,7 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[NextWordReply]:
         """Return the most probable words of one or more tokens after each context."""
         body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
-        return Call("POST", "/v1/next-token", json_reply(NextWordReply), body)
+        return _post("/v1/next-token", NextWordReply, body)
 
     @Method
     def log_probs(self, context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
@@ -294,7 +289,7 @@ class _HttpClient(Generic[H, T]):
     ) -> Call[ScoreReply]:
         """Score texts or sequences of token ids."""
         sequences = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
-        return Call("POST", "/v1/score", json_reply(ScoreReply), {**sequences, "context": context, **options})
+        return _post("/v1/score", ScoreReply, {**sequences, "context": context, **options})
 
     @LinesMethod
     def score_lines(
@@ -308,7 +303,7 @@ class _HttpClient(Generic[H, T]):
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
     ) -> Call[RerankReply]:
         """Re-rank lists of candidates."""
-        return Call("POST", "/v1/rerank", json_reply(RerankReply), {"lists": lists, **options})
+        return _post("/v1/rerank", RerankReply, {"lists": lists, **options})
 
     @LinesMethod
     def rerank_lines(
@@ -326,16 +321,14 @@ class _HttpClient(Generic[H, T]):
         self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
     ) -> Call[dict[str, Any]]:
         """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
-        return Call("POST", "/v1/rerank/tune", json_reply(dict[str, Any]), {"lists": lists, **options})
+        return _post("/v1/rerank/tune", dict[str, Any], {"lists": lists, **options})
 
     @Method
     def generate(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> Call[GenerateReply]:
         """Generate continuations of a prompt."""
-        return Call(
-            "POST", "/v1/generate", json_reply(GenerateReply), {"prompt": prompt, "stream": False, **options}
-        )
+        return _post("/v1/generate", GenerateReply, {"prompt": prompt, "stream": False, **options})
 
     @LinesMethod
     def stream(
@@ -347,17 +340,17 @@ class _HttpClient(Generic[H, T]):
     @Method
     def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> Call[AutocompleteReply]:
         """Return completions of the last word of a text, or the next words."""
-        return Call("POST", "/v1/autocomplete", json_reply(AutocompleteReply), {"text": text, **options})
+        return _post("/v1/autocomplete", AutocompleteReply, {"text": text, **options})
 
     @Method
     def check(self, text: str, **options: Unpack[CheckOptions]) -> Call[CheckReply]:
         """Return the probable errors of a text, with suggestions."""
-        return Call("POST", "/v1/check", json_reply(CheckReply), {"text": text, **options})
+        return _post("/v1/check", CheckReply, {"text": text, **options})
 
     @Method
     def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
         """Score texts by bits per word and byte, under one model or two."""
-        return Call("POST", "/v1/quality", json_reply(QualityReply), {"texts": texts, **options})
+        return _post("/v1/quality", QualityReply, {"texts": texts, **options})
 
     @LinesMethod
     def quality_lines(
@@ -411,9 +404,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -461,9 +452,7 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -226,14 +226,12 @@ def show_models(rows: Sequence[dict[str, Any]]) -> None:
         "model", "aliases", "family", "parameters", "perplexity per token", "per word", "created", folded=True
     )
     for row in rows:
+        names = row["model"], " ".join(row["aliases"])
         if "problem" in row:
-            table.add_row(
-                row["model"], " ".join(row["aliases"]), Text(f"cannot be used: {row['problem']}", style="red")
-            )
+            table.add_row(*names, Text(f"cannot be used: {row['problem']}", style="red"))
             continue
         table.add_row(
-            row["model"],
-            " ".join(row["aliases"]),
+            *names,
             row["family"],
             f"{row['parameters']:,}",
             f"{format_number(row['perplexity'])} ({row['split']})" if row["split"] else "",

@@ -30,16 +30,8 @@ _UNTRACED = ("/health/", "/metrics")
 _SEND_TIMEOUT_S = 3
 """Timeout of a send with all retries; a stopping service also waits this long for a dead collector."""
 
-_ATTRIBUTES = {
-    "route": "http.route",
-    "model": "gramophone.model",
-    "key": "gramophone.key",
-    "prompt_tokens": "gramophone.prompt_tokens",
-    "scored_tokens": "gramophone.scored_tokens",
-    "generated_tokens": "gramophone.generated_tokens",
-    "queue_ms": "gramophone.queue_ms",
-}
-"""Attributes of a span by field of the request's context."""
+_OWN_FIELDS = ("model", "key", "prompt_tokens", "scored_tokens", "generated_tokens", "queue_ms")
+"""Fields of the request's context that are attributes of its span, in this service's namespace."""
 
 
 def make_tracer_provider(endpoint: str) -> "TracerProvider":
@@ -121,9 +113,9 @@ class Tracing:
             fields = context_of(scope)
             if "route" in fields:
                 span.update_name(f"{scope['method']} {fields['route']}")
-            for name, attribute in _ATTRIBUTES.items():
-                if name in fields:
-                    span.set_attribute(attribute, fields[name])
+                span.set_attribute("http.route", fields["route"])
+            for name in fields.keys() & _OWN_FIELDS:
+                span.set_attribute(f"gramophone.{name}", fields[name])
             span.end()
 
 

@@ -5,7 +5,7 @@ Changes are serialised by a file lock across processes. Plain ASGI, behind the a
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -105,23 +105,13 @@ class Broadcast:
         else:
             await self.app(scope, receive, send)
 
-    # --- metrics ------------------------------------------------------------------------------------
-
     async def _exposition(self) -> bytes:
         """Return the metrics of all workers that reply in time."""
-        texts = {self.pool.number: self.metrics.exposition()}
-
-        async def add(number: int, peer: Peer) -> None:
-            try:
-                texts[number] = (await peer.get(METRICS_PATH)).body
-            except ExchangeError as error:
-                _log.warning("a worker told no metrics", other=number, reason=str(error))
-
-        await asyncio.gather(*(add(number, peer) for number, peer in self.peers.items()))
+        replies = await self._ask_peers(lambda peer: peer.get(METRICS_PATH), "a worker told no metrics")
+        texts = {number: reply.body for number, reply in replies.items()}
+        texts[self.pool.number] = self.metrics.exposition()
         pool = MetricsSource(lambda: pool_metrics(len(texts), self.pool.status.restarts))
         return merge_expositions([*(texts[number] for number in sorted(texts)), generate_latest(pool)])
-
-    # --- changes --------------------------------------------------------------------------------------
 
     async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, receive = await read_body(scope, receive, max_bytes=self.max_body_bytes)
@@ -134,7 +124,8 @@ class Broadcast:
                 answer = await self._change_alias(scope, receive, body)
             else:
                 answer = await self._apply_everywhere(scope, receive, body)
-        await _send_response(answer, send)
+        await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
+        await send({"type": "http.response.body", "body": answer.body})
 
     async def _apply_everywhere(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
         own = PeerResponse()
@@ -143,19 +134,26 @@ class Broadcast:
         return _merge_responses(own, self.pool.number, replies)
 
     async def _forward(self, request: bytes) -> dict[int, PeerResponse]:
+        async def ask(peer: Peer) -> PeerResponse:
+            reply = PeerResponse()
+            await peer.exchange(request, reply.send)
+            return reply
+
+        return await self._ask_peers(ask, "a worker was not told of a change")
+
+    async def _ask_peers(
+        self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str
+    ) -> dict[int, PeerResponse]:
         """Return the replies of the other workers; one that does not answer is left out."""
         replies: dict[int, PeerResponse] = {}
 
-        async def ask(number: int, peer: Peer) -> None:
-            reply = PeerResponse()
+        async def add(number: int, peer: Peer) -> None:
             try:
-                await peer.exchange(request, reply.send)
+                replies[number] = await ask(peer)
             except ExchangeError as error:
-                _log.warning("a worker was not told of a change", other=number, reason=str(error))
-            else:
-                replies[number] = reply
+                _log.warning(warning, other=number, reason=str(error))
 
-        await asyncio.gather(*(ask(number, peer) for number, peer in self.peers.items()))
+        await asyncio.gather(*(add(number, peer) for number, peer in self.peers.items()))
         return replies
 
     async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
@@ -211,8 +209,3 @@ def _with_body(answer: PeerResponse, body: bytes) -> PeerResponse:
     """Replace the body of a reply, without the headers that this worker adds to every reply."""
     headers = [(name, value) for name, value in answer.headers if name in _KEPT_HEADERS]
     return PeerResponse(answer.status, [*headers, (b"content-length", str(len(body)).encode())], body)
-
-
-async def _send_response(answer: PeerResponse, send: Send) -> None:
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    await send({"type": "http.response.body", "body": answer.body})

@@ -27,7 +27,7 @@ from urllib.parse import parse_qs
 import structlog
 from prometheus_client import Counter
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 
@@ -385,15 +385,12 @@ class AffinityRelay:
         except ExchangeError as error:
             _log.warning("a worker did not answer", other=owner, reason=str(error))
             if not error.reply_begun:  # else the server closes the connection, as the reply is incomplete
-                await RequestLog(_peer_lost(owner), metrics=self.metrics)(scope, receive, send)
-
-
-def _peer_lost(number: int) -> ASGIApp:
-    error = NotReadyError(
-        f"worker {number}, which keeps what this request is about, does not answer; it is started again if it has "
-        "died, and then has forgotten it"
-    )
-    return error_response(error_status(error).status, error_body(error), {"retry-after": "1"})
+                lost = NotReadyError(
+                    f"worker {owner}, which keeps what this request is about, does not answer; it is started again if "
+                    "it has died, and then has forgotten it"
+                )
+                reply = error_response(error_status(lost).status, error_body(lost), {"retry-after": "1"})
+                await RequestLog(reply, metrics=self.metrics)(scope, receive, send)
 
 
 METRICS_PATH = PEER_PREFIX + "metrics"
@@ -408,36 +405,27 @@ def served_addresses(services: Services) -> set[str]:
     return hosted | set(services.reloader.queued)
 
 
-class PeerEndpoints:
-    """Application of the internal endpoints, for other workers.
+def peer_endpoints(services: Services) -> ASGIApp:
+    """Return the application of a worker's internal endpoints, for other workers."""
+    at_start = served_addresses(services)
 
-    Args:
-        services: services of this worker.
-    """
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._at_start = served_addresses(services)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         if path == METRICS_PATH:
-            reply = Response(self._services.metrics.exposition(), media_type="text/plain")
+            reply = Response(services.metrics.exposition(), media_type="text/plain")
         elif path == SERVED_PATH:
-            now = served_addresses(self._services)
-            result = {"served": sorted(now), "unloaded": sorted(self._at_start - now)}
-            reply = Response(json.dumps(result), media_type="application/json")
+            now = served_addresses(services)
+            reply = JSONResponse({"served": sorted(now), "unloaded": sorted(at_start - now)})
         elif path == REFRESH_PATH:
-            reply = await self._refresh(parse_qs(scope["query_string"].decode()))
+            query = parse_qs(scope["query_string"].decode())
+            refreshed = services.reloader.refresh()
+            if "wait" in query:
+                await asyncio.shield(refreshed)
+            model = services.host.address_table.by_address.get(query["address"][0])
+            serving = model.address if model is not None and model.loaded is not None else None
+            reply = JSONResponse({"serving": serving})
         else:
             reply = not_found(path)
         await reply(scope, receive, send)
 
-    async def _refresh(self, query: dict[str, list[str]]) -> Response:
-        refreshed = self._services.reloader.refresh()
-        if "wait" in query:
-            await asyncio.shield(refreshed)
-        model = self._services.host.address_table.by_address.get(query["address"][0])
-        serving = model.address if model is not None and model.loaded is not None else None
-        return Response(json.dumps({"serving": serving}), media_type="application/json")
+    return answer

@@ -14,14 +14,13 @@ import gc
 import importlib
 import os
 import secrets
-import select
 import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,29 +84,17 @@ class SignalQueue:
     """
 
     def __init__(self, kinds: Iterable[signal.Signals]) -> None:
-        self._kinds = frozenset(kinds)
         self._reading, self._writing = socket.socketpair()
-        self._reading.settimeout(0)
         self._writing.settimeout(0)
-        self._before = {kind: signal.signal(kind, lambda *_: None) for kind in self._kinds}
+        self._before = {kind: signal.signal(kind, lambda *_: None) for kind in kinds}
         signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
 
     def wait(self, timeout_s: float | None) -> list[int]:
         """Return the signals received, in order; none after the timeout."""
-        if not select.select([self._reading], [], [], timeout_s)[0]:
-            return []
-        with contextlib.suppress(BlockingIOError):
+        self._reading.settimeout(timeout_s)
+        with contextlib.suppress(TimeoutError, BlockingIOError):
             return list(self._reading.recv(4096))
         return []
-
-    @contextlib.contextmanager
-    def blocked(self) -> Iterator[None]:
-        """Block the signals in the context, since a child forked there would write its own signals to this queue."""
-        previous = signal.pthread_sigmask(signal.SIG_BLOCK, self._kinds)
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def close(self) -> None:
         """Restore the former signal handlers."""
@@ -119,6 +106,7 @@ class SignalQueue:
 
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
+_QUEUED = (*_STOP, signal.SIGHUP, signal.SIGCHLD)
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 _MAX_NAME_LENGTH = 59
@@ -199,7 +187,7 @@ class Supervisor:
         self._folder = _socket_folder()
         self._weights = LockedFolder("weights", _shared_memory_folder())
         self._lifeline, self._own_end = os.pipe()
-        self._signals = SignalQueue((*_STOP, signal.SIGHUP, signal.SIGCHLD))
+        self._signals = SignalQueue(_QUEUED)
         for number in range(self._size):
             if pool := self._start(number):
                 return pool
@@ -213,15 +201,17 @@ class Supervisor:
                 return pool
         raise SystemExit(self._clean_up())
 
-    # --- starting -----------------------------------------------------------------------------------
-
     def _start(self, number: int) -> WorkerPool | None:
         """Fork a worker; return its pool in the worker, None in this process."""
         slot = self._slots[number]
-        with self._signals.blocked():
+        # blocked meanwhile, as the child would write its own signals to this process's queue
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, _QUEUED)
+        try:
             pid = os.fork()
             if not pid:
                 return self._as_worker(number)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         slot.pid, slot.since_s, slot.due_s = pid, time.monotonic(), None
         return None
 
@@ -269,8 +259,6 @@ class Supervisor:
         if self._stopping is not None:
             dues = [] if self._kill_s is None else [self._kill_s]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
-
-    # --- stopping -----------------------------------------------------------------------------------
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:

@@ -12,6 +12,7 @@ from service.settings import Settings
 from tests.support.services import running, typed_line
 
 QUICK = ["--requests", "20", "--warmup", "0"]
+pytestmark = pytest.mark.timeout(method="thread")  # the clock takes the alarm that would end a test
 
 
 @pytest.fixture(scope="module", autouse=True)

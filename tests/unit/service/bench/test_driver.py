@@ -13,6 +13,7 @@ from service.bench.results import summarise_load
 from tests.support.http import EVENTS, answering, chunk, token_event, whole
 
 NOTHING = Request("/x", b"{}")
+pytestmark = pytest.mark.timeout(method="thread")  # the clock takes the alarm that would end a test
 
 
 def run(answer, load, *, watch=None, requests=(NOTHING,), **terms):
