@@ -23,7 +23,7 @@ import numpy.typing as npt
 from numba import types
 
 from models.errors import InvalidInputError
-from models.ngram.access import AUTOMATON_TYPES, U, link_states, log10_backoff_of, log10_prob_of, word_of
+from models.ngram.access import U, automaton_kernel, link_states, log10_backoff_of, log10_prob_of, word_of
 from models.ngram.automaton import Automaton, reject
 from models.vocabulary import UNK
 
@@ -417,7 +417,7 @@ def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
     return not charged <= MAX_LOG10_BACKOFF
 
 
-@numba.njit([types.int64(automaton) for automaton in AUTOMATON_TYPES], nogil=True, cache=True)
+@automaton_kernel(types.int64)
 def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass over the arrays
     """The number of the first problem found, 0 if there is none.
 
