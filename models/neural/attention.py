@@ -89,8 +89,8 @@ class AttentionBody(Body):
         self.scores = _make_scores(config, inner.width)
         self.projection = nn.Linear(self.width, self.width, bias=False)
 
+    @override
     def start(self, batch: int) -> Hidden:
-        """The body's initial state, and no outputs."""
         like = self.projection.weight
         return (
             *self.inner.start(batch),
