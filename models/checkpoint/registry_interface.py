@@ -449,11 +449,7 @@ class Registry(Catalogue, ABC):
                 if not replace_damaged:
                     raise
             content = format_aliases(change(aliases))
-            if (
-                store.put_if_absent(key, content)
-                if current is None
-                else store.put_if_match(key, content, current.tag)
-            ):
+            if store.put_if_match(key, content, current and current.tag):
                 return aliases
             time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
         raise RegistryError(
