@@ -38,15 +38,12 @@ class ClusteredEmbedding(nn.Module):
         vocab_size: V.
         width: E.
         cutoffs: ranks at which a new cluster begins.
-        initial_range: of the values of vectors of full width.
 
     Raises:
         InvalidInputError: the cutoffs do not rise from 3 to below the vocabulary's size.
     """
 
-    def __init__(
-        self, vocab_size: int, width: int, *, cutoffs: Sequence[int], initial_range: float = INITIAL_RANGE
-    ) -> None:
+    def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int]) -> None:
         super().__init__()
         problem = cutoffs_problem(cutoffs, vocab_size=vocab_size)
         if problem is not None:
@@ -55,7 +52,7 @@ class ClusteredEmbedding(nn.Module):
         sizes = [end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
         widths = [max(1, width // WIDTH_DIVISOR**i) for i in range(len(sizes))]
         self.tables = nn.ParameterList(
-            torch.empty(s, w).uniform_(-initial_range, initial_range)
+            torch.empty(s, w).uniform_(-INITIAL_RANGE, INITIAL_RANGE)
             for s, w in zip(sizes, widths, strict=True)
         )
         # scaled so that the logits and widened vectors of all clusters start at the same size
@@ -127,16 +124,13 @@ class AdaptiveSoftmax(OutputLayer):
     Args:
         width: E, of the features.
         vectors: of the tokens, of full width E.
-        initial_range: of the values of cluster vectors.
     """
 
-    def __init__(
-        self, width: int, vectors: ClusteredEmbedding, *, initial_range: float = INITIAL_RANGE
-    ) -> None:
+    def __init__(self, width: int, vectors: ClusteredEmbedding) -> None:
         super().__init__()
         self.vectors = vectors
         tails = len(vectors) - 1
-        self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-initial_range, initial_range))
+        self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-INITIAL_RANGE, INITIAL_RANGE))
         sizes = [len(table) for table in vectors.tables]
         self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
         # on the CPU even if the model is on `meta`
