@@ -9,8 +9,8 @@ by step and for a whole text.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
@@ -23,6 +23,7 @@ from models.arrays import FloatArray
 from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen
 from models.kernels.math import exp, fold_lanes
 
+F = TypeVar("F", bound=Callable[..., Any])
 SEGMENT_TOKENS = 2_048
 """Tokens of a window whose weights are summed together; a multiple of `SUM_LANES`."""
 
@@ -108,23 +109,12 @@ _TOKENS = types.Array(types.int32, 1, "C", readonly=True)
 _INDICES = types.Array(types.int64, 1, "C", readonly=True)
 
 
-@numba.njit(
-    [
-        types.void(
-            _MATRIX,
-            _TOKENS,
-            _INDICES,
-            _INDICES,
-            _INDICES,
-            _FLOATS,
-            _MATRIX,
-            types.float32[:, :, ::1],
-            types.float32[:, :, ::1],
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+def _kernel(*arguments: Any) -> Callable[[F], F]:
+    """Compile a kernel for arguments of these types, or read it from numba's cache, at import."""
+    return cast("Callable[[F], F]", numba.njit([types.void(*arguments)], nogil=True, cache=True))
+
+
+@_kernel(_MATRIX, _TOKENS, _INDICES, _INDICES, _INDICES, _FLOATS, _MATRIX, *[types.float32[:, :, ::1]] * 2)
 def cache_shares(
     cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
@@ -195,11 +185,7 @@ def mix_log_prob(log_prob: float, share: float, weight: float) -> float:
     return math.log((1.0 - weight) * math.exp(log_prob) + weight * share)
 
 
-@numba.njit(
-    [types.void(_FLOATS, _FLOATS, _FLOATS, types.float64, types.float64, types.float32[::1])],
-    nogil=True,
-    cache=True,
-)
+@_kernel(_FLOATS, _FLOATS, _FLOATS, types.float64, types.float64, types.float32[::1])
 def mix_targets(
     log_probs: FloatArray,
     shares: FloatArray,
@@ -213,22 +199,7 @@ def mix_targets(
         out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(weight, evidence[t], prior))
 
 
-@numba.njit(
-    [
-        types.void(
-            _FLOATS,
-            _TOKENS,
-            types.float32,
-            _FLOATS,
-            types.float64,
-            types.float64,
-            _FLOATS,
-            types.float32[::1],
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@_kernel(_FLOATS, _TOKENS, types.float32, _FLOATS, types.float64, types.float64, _FLOATS, types.float32[::1])
 def mix_row(
     cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
@@ -358,7 +329,7 @@ _tile_1x4: Any = _tile_intrinsic(1, _TILE_SIDE)
 _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 
-@numba.njit([types.void(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1])], nogil=True, cache=True)
+@_kernel(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1])
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
     """Inner products of queries [Q, W] and keys [N, W], into `out[:, column : column + N]`.
 
@@ -407,7 +378,7 @@ def to_unit_vectors(features: FloatArray) -> FloatArray:
     return units
 
 
-@numba.njit([types.void(_MATRIX, types.float32[:, ::1])], nogil=True, cache=True)
+@_kernel(_MATRIX, types.float32[:, ::1])
 def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
     for row in range(len(features)):
         square = 0.0

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from models.kernels.math import bits_of_float, exp, float_of_bits
+from models.kernels.math import exp
 from models.kernels.threads import run_slices
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
@@ -125,14 +125,14 @@ _ONE = np.float32(1)
 @numba.njit(nogil=True, inline="always")
 def _sortable_bits(value: Any) -> Any:
     """Map a float32 to an integer of the same order: LLVM vectorises the maximum of integers, not of floats."""
-    bits = np.int32(bits_of_float(value))
+    bits = np.float32(value).view(np.int32)
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 
 
 @numba.njit(nogil=True, inline="always")
 def _float_of_sortable(key: Any) -> Any:
     """Map a key of `_sortable_bits` back to its float32."""
-    return float_of_bits(np.uint32(key ^ ((key >> _SIGN) & _MAGNITUDE)))
+    return np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
 
 
 # no "ninf": logits of never predicted tokens are minus infinity
