@@ -23,7 +23,6 @@ from models.checkpoint.registry_interface import redact_accounts
 from models.errors import (
     CheckpointError,
     DeadlineExceededError,
-    DrainingError,
     EngineError,
     EngineFailedError,
     FormatError,
@@ -64,8 +63,6 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
     FormatError: ErrorStatus(500, "server_error"),
     ProcessLostError: ErrorStatus(500, "server_error"),
     OverloadedError: ErrorStatus(429, "rate_limit_error"),
-    DrainingError: ErrorStatus(503, "service_unavailable_error"),
-    NotReadyError: ErrorStatus(503, "service_unavailable_error"),
     DeadlineExceededError: ErrorStatus(504, "timeout_error"),
     SupersededError: ErrorStatus(409, "conflict_error"),
     EngineFailedError: ErrorStatus(500, "server_error"),

@@ -26,6 +26,7 @@ from models.errors import RegistryError
 from service.api_errors import install_error_handlers
 from service.api_keys import KeyStore
 from service.engine.engine import Engine
+from service.engine.loading import Loader
 from service.engine.memory import reports_memory, system_memory
 from service.engine.metrics import Metrics
 from service.engine.model_host import READY, ModelHost, ModelReloader, readiness
@@ -36,7 +37,6 @@ from service.logs import configure_logs
 from service.middleware.authentication import AccessRule, AccessTable, Authentication
 from service.middleware.cross_origin import CORS_OPTIONS, CrossOriginGuard
 from service.middleware.limits import BodyLimit, ConnectionLimit
-from service.middleware.request_context import ModelUseMiddleware
 from service.middleware.request_log import HeadAsGet, RequestLog, Tracing, make_tracer_provider
 from service.routes import (
     autocomplete,
@@ -213,7 +213,6 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
         }
         app.add_middleware(Broadcast, **shared)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(ModelUseMiddleware)
     app.add_middleware(
         CrossOriginGuard,
         keys=keys,
@@ -249,16 +248,19 @@ def _model_copies(settings: Settings) -> Copies | None:
 
 def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None) -> Services:
     metrics = Metrics(None if pool is None else pool.number)
-    host = ModelHost(
-        open_registry(settings.registry, cache=settings.registry_cache),
-        addresses=settings.models,
-        default=settings.default_model,
+    loader = Loader(
+        registry=open_registry(settings.registry, cache=settings.registry_cache),
+        read=partial(load_checkpoint, shared=None if pool is None else pool.weights, copies=copies),
         device=settings.device,
         precision=settings.precision,
+        budget=settings.memory_budget,
         num_threads=settings.num_threads or (None if pool is None else pool.num_threads),
-        memory_budget=settings.memory_budget,
         prefix_cache_bytes=settings.prefix_cache_bytes,
-        load=partial(load_checkpoint, shared=None if pool is None else pool.weights, copies=copies),
+    )
+    host = ModelHost(
+        loader,
+        addresses=settings.models,
+        default=settings.default_model,
         report_load=metrics.model_load,
     )
     reloader = ModelReloader(
@@ -269,7 +271,7 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
     scheduler = Scheduler(
         clock=time.monotonic,
         limits=SchedulerLimits(max_jobs=settings.max_queued_requests, max_tokens=settings.max_queued_tokens),
-        observer=metrics,
+        metrics=metrics,
     )
     engine = Engine(
         scheduler,

@@ -21,7 +21,7 @@ from models.tokenizers import WordTokenizer
 from models.vocabulary import CONTROL_TOKENS
 from training.console import console_progress
 from training.corpus import read_corpus
-from training.evaluation.evaluate import evaluate, evaluation_facts
+from training.evaluation.evaluate import evaluate
 from training.ngram.pruning import compress
 from training.publish import (
     GOLDEN_SENTENCES,
@@ -96,7 +96,7 @@ def run_import_arpa(
         encoded = encode_corpus(tokenizer, text.sentences, progress=progress)
         golden = golden_sentences(encoded)
         result = evaluate(model, encoded.reversed() if report.backward else encoded, progress=progress)
-        facts |= {"test": evaluation_facts(result), "data": {"test": corpus_facts(text)}}
+        facts |= {"test": result.facts(), "data": {"test": corpus_facts(text)}}
     provenance = {
         "source": {"format": "ARPA", "file": file.name, "sha256": report.sha256},
         "seconds": round(time.monotonic() - began, 3),

@@ -26,13 +26,7 @@ from training.console import console_progress
 from training.corpus import read_corpus, read_lines
 from training.evaluation.autocomplete import DEFAULT_WORDS, autocomplete_figures
 from training.evaluation.breakdown import DEFAULT_SAMPLE, EvaluationOptions
-from training.evaluation.evaluate import (
-    CONTEXTS,
-    Context,
-    evaluation_facts,
-    score_corpus,
-    summarise_scores,
-)
+from training.evaluation.evaluate import CONTEXTS, Context, score_corpus, summarise_scores
 from training.evaluation.published import (
     OOV_POLICY,
     check_comparable,
@@ -50,7 +44,7 @@ from training.recipe import Recipe, load_recipe
 from training.scale.engines import require_engine
 from training.scale.options import ScaleOptions, check_relational, engine_memory_bytes
 from training.scale.tables import workspace
-from training.scale.training import EstimationJob, train_out_of_core
+from training.scale.training import train_out_of_core
 from training.single_model import (
     RUNS_FOLDER,
     ResumableRuns,
@@ -284,8 +278,8 @@ def _train_out_of_core(
         store, name = target
         folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
         with workspace(folder) as work:
-            job = EstimationJob(Path(recipe_name).stem, recipe, options, work, console_progress())
-            trained, run, notes = train_out_of_core(job, files)
+            title = Path(recipe_name).stem
+            trained, run, notes = train_out_of_core(title, recipe, files, options, work, console_progress())
             version = publish(store, name, trained, run)
             result = published_result(store, version, trained.seconds, first_notes=notes)
             work.remove()
@@ -334,7 +328,12 @@ def run_evaluate(
         LanguageModelError: a model, a file or an option is wrong, or a dynamic model has no gradient.
     """
     options = _evaluation_options("stream" if dynamic else context, window, sample)
-    precision = _dynamic_precision(precision) if dynamic else precision
+    if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
+        raise InvalidInputError(
+            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
+            parameter="precision",
+        )
+    precision = FLOAT32 if dynamic else precision
     store, progress = open_registry(registry), console_progress()
     checkpoints, addresses = _load_models(store, (address, against), device=device, precision=precision)
     checkpoint = checkpoints[0]
@@ -365,7 +364,7 @@ def run_evaluate(
     result = {
         "model": addresses[0],
         "precision": checkpoint.precision,
-        **evaluation_facts(summarise_scores(checkpoint.model, encoded, targets, context=options.context)),
+        **summarise_scores(checkpoint.model, encoded, targets, context=options.context).facts(),
         "oov_policy": OOV_POLICY,
     }
     notes = []
@@ -396,15 +395,6 @@ def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOpt
         if context == known:
             return EvaluationOptions(known, window, sample)
     raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
-
-
-def _dynamic_precision(precision: str) -> str:
-    if check_precision(precision) not in {"auto", FLOAT32}:
-        raise InvalidInputError(
-            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
-            parameter="precision",
-        )
-    return FLOAT32
 
 
 def _load_models(
@@ -475,8 +465,8 @@ def run_evaluate_autocomplete(
 def _held_out_texts(corpus: Sequence[Path], context: str, unit: str, progress: Progress) -> Sequence[str]:
     """Return the sentences; for `document`, one string per file."""
     if not corpus:
-        texts = read_default_corpus(progress)[2].sentences
+        texts = list(read_default_corpus(progress)[2].sentences)
         return ["\n".join(texts)] if context == "document" else texts
     if context == "document":
         return ["\n".join(read_lines(path)) for path in corpus]
-    return read_corpus(corpus, unit=unit, progress=progress).sentences
+    return list(read_corpus(corpus, unit=unit, progress=progress).sentences)

@@ -16,6 +16,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.text import Text
+from typing_extensions import override
 
 from training.progress import Progress
 
@@ -35,14 +36,14 @@ class RateColumn(ProgressColumn):
         )
 
 
-class TerminalProgress:
+class TerminalProgress(Progress):
     """A bar with rate and time left, on standard error."""
 
     def __init__(self) -> None:
         self._bars: Bars | None = None
 
+    @override
     def start(self, description: str, total: float | None) -> None:
-        """Draw a new bar below the finished bars."""
         self.finish()
         self._bars = Bars(
             SpinnerColumn(finished_text="✓"),
@@ -58,15 +59,15 @@ class TerminalProgress:
         self._bars.start()
         atexit.register(self._bars.stop)  # an error within a stage would leave the cursor hidden
 
+    @override
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Move the bar."""
         if self._bars is not None:
             self._bars.update(_ONLY_TASK, advance=amount)
             if note:
                 self._bars.update(_ONLY_TASK, note=note)
 
+    @override
     def finish(self) -> None:
-        """Fill the bar and leave it standing."""
         if self._bars is not None:
             task = self._bars.tasks[0]
             self._bars.update(_ONLY_TASK, total=task.completed or 1, completed=task.completed or 1)
@@ -75,7 +76,7 @@ class TerminalProgress:
             self._bars = None
 
 
-class LogProgress:
+class LogProgress(Progress):
     """Log lines on standard error: one every ten seconds of a stage, and one at its end.
 
     Rate and time left count from the first advance on: a resumed stage begins with the finished part, and
@@ -90,14 +91,14 @@ class LogProgress:
         self._first: tuple[float, float] | None = None  # time and amount done at the first advance
         self._note = ""
 
+    @override
     def start(self, description: str, total: float | None) -> None:
-        """Begin a stage without printing, so that a short stage takes one line."""
         self._description, self._total, self._done, self._note = description, total, 0.0, ""
         self._started_s = self._printed_s = time.monotonic()
         self._first = None
 
+    @override
     def advance(self, amount: float = 1, note: str = "") -> None:
-        """Add to the count, and print a line if the last one is ten seconds old."""
         self._done += amount
         self._note = note or self._note
         now = time.monotonic()
@@ -110,8 +111,8 @@ class LogProgress:
             left = f", {_duration((self._total - self._done) / rate)} left" if self._total and rate else ""
             self._print(f"{share}{speed}{left}{' · ' + self._note if self._note else ''}")
 
+    @override
     def finish(self) -> None:
-        """Print the stage's duration."""
         note = f" · {self._note}" if self._note else ""
         self._print(f"done in {time.monotonic() - self._started_s:.1f} s{note}")
 

@@ -74,6 +74,10 @@ _ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
 class Sentences(Sized, Iterable[str], Protocol):
     """Re-iterable sentences, not necessarily in memory."""
 
+    def __getitem__(self, part: slice) -> "Sentences":
+        """Return some of the sentences."""
+        ...
+
 
 class Corpus(NamedTuple):
     """Sentences and their source files.
@@ -83,14 +87,6 @@ class Corpus(NamedTuple):
         sha256: hash of the decompressed bytes of all files in order, hex.
         sources: names of the files.
     """
-
-    sentences: list[str]
-    sha256: str
-    sources: list[str]
-
-
-class StreamedCorpus(NamedTuple):
-    """Corpus whose sentences are read from files; fields as in `Corpus`."""
 
     sentences: Sentences
     sha256: str

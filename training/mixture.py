@@ -43,7 +43,6 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import (
     CHUNK_TOKENS,
     CorpusScores,
-    evaluation_facts,
     running_text,
     score_corpus,
     summarise_scores,
@@ -253,7 +252,7 @@ def _build_stages(
     def figures_of(model: LanguageModel[Any], targets: Mapping[str, CorpusScores]) -> Figures:
         context = recipe.mixture.fitted_context
         return {
-            split: evaluation_facts(summarise_scores(model, reading.corpus, targets[split], context=context))
+            split: summarise_scores(model, reading.corpus, targets[split], context=context).facts()
             for split, reading in readings.items()
         }
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from models.checkpoint.precision import NEURAL_FAMILIES
 from models.checkpoint.write import CheckpointDescription, StorableModel
 from models.report import ACCENT, INK, QUIET, draw_png
 from training.ngram.estimate import SMOOTHING_OF_KEY
@@ -104,7 +105,7 @@ def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *,
 
     Args:
         counts: n-grams by order.
-        hits: `HitRate` by order, as in metrics.json; empty: the left half alone.
+        hits: `hit_rates` by order, of metrics.json; empty: the left half alone.
         text: name of the text.
     """
 
@@ -310,7 +311,6 @@ _CONTEXTS = {
     "sentence": "Every sentence starts afresh after `<s>`",
     "stream": "Every sentence follows the one before it, which the model remembers",
 }
-_NEURAL = frozenset({"feed-forward", "elman", "lstm", "gru", "mingru"})
 _REPORT_LINK = (
     f"[Report of the training]({REPORT_FILE}): learning curves, gradients, gates, throughput, recipe."
 )
@@ -351,7 +351,7 @@ def model_card_files(
         text, hits = reported_hits(metrics)
         caption = "Distinct n-grams by order" + (", and how much of the text each finds" if hits else "")
         add("ngrams.png", caption, ngram_bars(metrics["ngrams"], hits, text=text))
-    if model.family in _NEURAL and histories:
+    if model.family in NEURAL_FAMILIES and histories:
         history = next(iter(histories.values()))
         files[REPORT_FILE] = report_page(name, introduction, metrics, provenance, history)
         links += [_REPORT_LINK, ""]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.corpus import Corpus, StreamedCorpus, read_sentences
+from training.corpus import Corpus, read_sentences
 from training.progress import Progress
 
 MIN_WORDS = 8
@@ -41,9 +41,7 @@ def _normalised(sentence: str) -> str:
     return " ".join(sentence.lower().split())
 
 
-def overlaps(
-    held_out: Mapping[str, Corpus | None], training: Corpus | StreamedCorpus
-) -> dict[str, dict[str, Any]]:
+def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[str, dict[str, Any]]:
     """Return the overlap facts of several texts by name; omit texts of None, or all if nothing is trained."""
     counters = {name: OverlapCounter(text.sentences) for name, text in held_out.items() if text is not None}
     for counter in counters.values():

@@ -1,6 +1,6 @@
 """Progress reporting of long work, and the records of a network's training; needs no torch."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class HistoryRecord(NamedTuple):
@@ -33,33 +33,21 @@ class HistoryRecord(NamedTuple):
     tokens_per_second: float | None = None
 
 
-class Progress(Protocol):
-    """Receives progress; the command line draws a bar from it or writes log lines."""
+class Progress:
+    """Receives progress, and drops it; the command line draws a bar from it or writes log lines."""
 
     def start(self, description: str, total: float | None) -> None:
         """Begin a stage of `total` units of work; None if unknown."""
-        ...
 
     def advance(self, amount: float = 1, note: str = "") -> None:
         """Add `amount` finished units; `note`, such as the current loss, replaces the last note."""
-        ...
 
     def finish(self) -> None:
         """End the stage."""
-        ...
 
 
-class Silent:
+class Silent(Progress):
     """No-op progress."""
-
-    def start(self, description: str, total: float | None) -> None:
-        """Do nothing."""
-
-    def advance(self, amount: float = 1, note: str = "") -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
 
 
 SILENT: Progress = Silent()

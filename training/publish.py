@@ -25,11 +25,11 @@ from models.checkpoint.registry_interface import Registry
 from models.checkpoint.write import CheckpointDescription, StorableModel, write_checkpoint
 from models.mixture import MixtureModel
 from models.tokenizers import Tokenizer
-from training.corpus import Corpus, EncodedCorpus, StreamedCorpus
+from training.corpus import Corpus, EncodedCorpus
 from training.evaluation.breakdown import token_counts
 from training.evaluation.published import COUNTS_FILE, int8_facts
 from training.model_card import card_notes, fitted_note, model_card_files, overlap_notes
-from training.progress import HistoryRecord, Silent
+from training.progress import SILENT, HistoryRecord
 from training.recipe import Recipe
 from training.texts import EncodedTexts, Texts
 from training.trained import Trained, part_title
@@ -148,7 +148,7 @@ def describe_model(
         },
         **({"overlap": dict(run.overlap)} if run.overlap else {}),
         **_fitted_on(trained.recipe, run.texts.valid.sources),
-        **int8_facts(trained.model, read, context=trained.context, progress=Silent()),
+        **int8_facts(trained.model, read, context=trained.context, progress=SILENT),
         **({"parts": parts} if parts else {}),
         **({"history": [record._asdict() for record in trained.history]} if trained.history else {}),
     }
@@ -205,7 +205,7 @@ def golden_sentences(text: EncodedCorpus) -> list[list[int]]:
     return [text.sentence(i).tolist() for i in range(min(GOLDEN_SENTENCES, text.num_sentences))]
 
 
-def corpus_facts(corpus: Corpus | StreamedCorpus) -> dict[str, Any]:
+def corpus_facts(corpus: Corpus) -> dict[str, Any]:
     """Return the hash, files and size of a text."""
     return {"sha256": corpus.sha256, "sources": corpus.sources, "sentences": len(corpus.sentences)}
 

@@ -20,8 +20,6 @@ from models.report import (
 )
 from training.progress import HistoryRecord
 
-SERIES = (ACCENT, SECOND, THIRD, QUIET)
-
 
 def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
     """Draw the trainer's records; omit missing fields."""
@@ -70,18 +68,18 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
     return [picture for picture in pictures if picture is not None]
 
 
-def gradient_picture(norms: Mapping[str, Sequence[float | None]]) -> Picture:
-    """Draw the norm of a late loss's gradient by lag, one curve per model.
+def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
+    """Draw the norm of a late loss's gradient by lag.
 
     Args:
-        norms: by the model's name: ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …; None and 0 are omitted.
+        name: of the model.
+        norms: ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …; None and 0 are omitted.
     """
+    points = [(lag, norm) for lag, norm in enumerate(norms) if norm]
 
     def draw(axes: Any) -> None:
-        for (name, model_norms), colour in zip(norms.items(), SERIES, strict=False):
-            points = [(lag, norm) for lag, norm in enumerate(model_norms) if norm]
-            if points:
-                axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6, label=name)
+        if points:
+            axes.plot(*zip(*points, strict=True), color=ACCENT, linewidth=1.6, label=name)
         axes.set_yscale("log")
         axes.set_xlabel("lag k: tokens between state and loss")
         axes.set_ylabel("gradient norm (log scale)")
@@ -231,7 +229,7 @@ def report_page(
     diagnostics = metrics.get("diagnostics", {})
     inside: list[Picture] = []
     if any(diagnostics.get("gradient_by_lag", ())):
-        inside.append(gradient_picture({name: diagnostics["gradient_by_lag"]}))
+        inside.append(gradient_picture(name, diagnostics["gradient_by_lag"]))
     if diagnostics.get("gate_saturation"):
         inside.append(gate_picture(diagnostics["gate_saturation"]))
     sections = [

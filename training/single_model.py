@@ -182,10 +182,7 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
         progress=inputs.progress,
     )
     facts = {
-        "ngrams": list(result.num_ngrams),
         "smoothing": settings.smoothing,
-        "discounts": [list(d) for d in result.discounts],
-        "fallback_orders": list(result.fallback_orders),
         **result.facts,
         **normalisation_facts(result.model),
     }
@@ -193,7 +190,7 @@ def _train_ngram(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
 
 
 def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained:
-    from training.neural.diagnostics import diagnose, normaliser_facts
+    from training.neural.diagnostics import diagnose, log_normalisers
     from training.neural.embeddings import read_embeddings  # imports torch
 
     began = time.monotonic()
@@ -207,8 +204,9 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
         "device": inputs.device,
         "diagnostics": diagnose(result.model.network, inputs.texts.valid),
         **({"embeddings": started} if started else {}),
-        **normaliser_facts(result.model, inputs.texts.valid),
     }
+    if result.model.self_normalised:
+        facts["log_normalisers"] = log_normalisers(result.model, inputs.texts.valid)
     return Trained(title, recipe, result.model, result.history, facts, {}, seconds)
 
 

@@ -10,14 +10,13 @@ Source: Stolcke (2002), "SRILM: an extensible language modeling toolkit", the st
 `ngram -mix-lm`.
 """
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.ngram.build import NGrams, NGramWeights, build_automaton, list_ngrams
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, WordTokenizer
@@ -26,7 +25,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import score_corpus
 from training.mixture_weights import fit_weights
 from training.ngram.pruning import compress
-from training.ngram.smoothing.interpolation import log10
+from training.ngram.smoothing.interpolation import attach_backoffs
 from training.ngram.trie import (
     MIN_LOWER_MASS,
     BackoffRows,
@@ -41,15 +40,6 @@ from training.ngram.trie import (
 from training.progress import Progress
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
-
-
-class _PartScores(NamedTuple):
-    """Scores of the union's n-grams of one order [n] and their contexts [m] by a part; see `ContextMasses`."""
-
-    probs: DoubleArray
-    lower: DoubleArray
-    lower_unlisted: DoubleArray
-    unlisted: DoubleArray
 
 
 def interpolate_models(
@@ -67,54 +57,38 @@ def interpolate_models(
 
     Returns:
         The mixture's n-grams and weights; suffixes are −1 if not listed.
-
-    Raises:
-        InvalidInputError: the weights are no distribution over the parts.
-        VocabularyMismatchError: the parts' vocabularies differ in size.
     """
-    _check(parts, weights)
     same_ids = parts[0][0][0].words
     ngrams_by_order, indices = _unite(parts, [same_ids for _ in parts], len(same_ids))
     trie = link(ngrams_by_order)
     rows = [BackoffRows(trie) for _ in parts]
     mixture = BackoffRows(trie)
-    weights_by_order: list[NGramWeights] = []
-    for length, ngrams in enumerate(ngrams_by_order, start=1):
-        part_scores = [
-            _score_part(part_rows, ngrams, length, part, part_indices)
-            for part_rows, part, part_indices in zip(rows, parts, indices, strict=True)
-        ]
-        mixed = _PartScores(*(_weighted_sum(weights, column) for column in zip(*part_scores, strict=True)))
-        if length > 1:
-            lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
-            # mixed.lower differs from lower where the mixture itself backs off for a suffix that no part lists
-            unlisted_mass = mixed.lower_unlisted + np.bincount(
-                ngrams.prefixes, mixed.lower - lower, minlength=len(mixed.lower_unlisted)
+
+    def mix() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
+        for length, (ngrams, suffixes) in enumerate(
+            zip(ngrams_by_order, suffixes_by_order(trie), strict=True), start=1
+        ):
+            scores = (
+                _score_part(part_rows, ngrams, length, part, part_indices)
+                for part_rows, part, part_indices in zip(rows, parts, indices, strict=True)
             )
-            backoffs = mixed.unlisted / np.maximum(unlisted_mass, MIN_LOWER_MASS)
-            mixture.set_backoffs(length - 1, backoffs)
-            weights_by_order[-1] = weights_by_order[-1]._replace(log10_backoffs=log10(backoffs))
-        mixture.set_probs(length, mixed.probs)
-        weights_by_order.append(NGramWeights(log10(mixed.probs), np.zeros(0, dtype=np.float32)))
-    suffixes = suffixes_by_order(trie)
-    linked = [ngrams._replace(suffixes=own) for ngrams, own in zip(ngrams_by_order, suffixes, strict=True)]
-    return list(zip(linked, weights_by_order, strict=True))
+            probs, lower, lower_unlisted, unlisted = (
+                sum(weight * value for weight, value in zip(weights, values, strict=True))
+                for values in zip(*scores, strict=True)
+            )
+            backoffs = np.ones(1)
+            if length > 1:
+                own_lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
+                # lower differs from own_lower where the mixture itself backs off for a suffix that no part lists
+                unlisted_mass = lower_unlisted + np.bincount(
+                    ngrams.prefixes, lower - own_lower, minlength=len(lower_unlisted)
+                )
+                backoffs = unlisted / np.maximum(unlisted_mass, MIN_LOWER_MASS)
+                mixture.set_backoffs(length - 1, backoffs)
+            mixture.set_probs(length, probs)
+            yield ngrams._replace(suffixes=suffixes), probs, backoffs
 
-
-def _check(parts: Sequence[Orders], weights: Sequence[float]) -> None:
-    if len(parts) != len(weights) or not parts:
-        raise InvalidInputError(
-            f"{len(parts)} models are to be mixed with {len(weights)} weights", parameter="weights"
-        )
-    if not all(w > 0 for w in weights) or not math.isclose(sum(weights), 1.0, abs_tol=1e-6):
-        raise InvalidInputError(
-            f"mixture weights are {list(weights)}; they must be positive and sum to 1", parameter="weights"
-        )
-    sizes = [len(part[0][0].words) for part in parts]
-    if len(set(sizes)) > 1:
-        raise VocabularyMismatchError(
-            f"models of different vocabularies cannot be mixed: they have {sizes} tokens"
-        )
+    return attach_backoffs(mix())
 
 
 def _unite(
@@ -161,8 +135,12 @@ def _merge_keys(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 def _score_part(
     rows: BackoffRows, ngrams: NGrams, length: int, part: Orders, indices: Sequence[IntArray]
-) -> _PartScores:
-    """Score the union's n-grams of one length with a part, and add them to the part's rows."""
+) -> tuple[DoubleArray, DoubleArray, DoubleArray, DoubleArray]:
+    """Score the union's n-grams of one length with a part, and add them to the part's rows.
+
+    Returns:
+        Their probabilities [n], and their contexts' masses, see `ContextMasses`.
+    """
     nothing = np.zeros(0)
     context = ContextMasses(nothing, nothing, nothing)
     probs, backoffs = np.zeros(len(ngrams.words)), np.ones(len(ngrams.words))
@@ -175,14 +153,7 @@ def _score_part(
         backoffs[indices[length - 1]] = from_log10(part[length - 1][1].log10_backoffs)
     rows.add_order(ngrams, length, probs, left=context.unlisted if length > 1 else 0.0)
     rows.set_backoffs(length, backoffs)
-    return _PartScores(probs, *context)
-
-
-def _weighted_sum(weights: Sequence[float], values: Sequence[DoubleArray]) -> DoubleArray:
-    total = weights[0] * values[0]
-    for weight, value in zip(weights[1:], values[1:], strict=True):
-        total += weight * value
-    return total
+    return probs, *context
 
 
 def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from models.errors import FormatError, InvalidInputError
 from models.tokenizers import Tokenizer
-from training.corpus import Corpus, EncodedCorpus, StreamedCorpus, paragraphs, read_corpus, split_sentences
+from training.corpus import Corpus, EncodedCorpus, paragraphs, read_corpus, split_sentences
 from training.progress import Progress
 from training.tokenizer import encode_corpus
 
@@ -105,7 +105,7 @@ _EMPTY_CORPUS = Corpus([], "", [])
 class Texts(NamedTuple):
     """Sentences by split, meant to be disjoint; `train` is empty where nothing is trained."""
 
-    train: Corpus | StreamedCorpus
+    train: Corpus
     valid: Corpus
     test: Corpus | None
 
@@ -125,9 +125,15 @@ class EncodedTexts(NamedTuple):
 
 
 def read_texts(
-    train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
+    train: Sequence[Path],
+    valid: Sequence[Path],
+    test: Sequence[Path],
+    *,
+    unit: str,
+    read: Callable[..., Corpus] = read_corpus,
+    progress: Progress,
 ) -> Texts:
-    """Read a run's files; without any, the default corpus.
+    """Read a run's files, training files by `read`; without any, the default corpus.
 
     Without validation files the end of the training text is held out: a twentieth of its
     sentences, at most 5,000, all consecutive, so that adjacent sentences do not leak.
@@ -140,13 +146,19 @@ def read_texts(
         if valid or test:
             raise InvalidInputError("--valid and --test need --corpus", parameter="corpus")
         return Texts(*read_default_corpus(progress))
-    corpus = read_corpus(train, unit=unit, progress=progress)
+    corpus = read(train, unit=unit, progress=progress)
     if valid:
         held_out = read_corpus(valid, unit=unit, progress=progress)
     else:
-        cut = len(corpus.sentences) - num_held_out(len(corpus.sentences))
+        size = len(corpus.sentences)
+        if size < 2:
+            raise InvalidInputError(
+                f"the corpus has {size} sentence, at least 2 are needed to hold one out; or give --valid",
+                parameter="corpus",
+            )
+        cut = size - min(max(size // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
         sources = [f"the end of {', '.join(corpus.sources)}"]
-        held_out = corpus._replace(sentences=corpus.sentences[cut:], sources=sources)
+        held_out = corpus._replace(sentences=list(corpus.sentences[cut:]), sources=sources)
         corpus = corpus._replace(sentences=corpus.sentences[:cut])
     return Texts(corpus, held_out, read_corpus(test, unit=unit, progress=progress) if test else None)
 
@@ -180,17 +192,3 @@ def encode_texts(tokenizer: Tokenizer, texts: Texts, *, progress: Progress) -> E
     train, valid = (encode_corpus(tokenizer, c.sentences, progress=progress) for c in texts[:2])
     test = None if texts.test is None else encode_corpus(tokenizer, texts.test.sentences, progress=progress)
     return EncodedTexts(train, valid, test)
-
-
-def num_held_out(num_sentences: int) -> int:
-    """Return the number of sentences to hold out at the end of a text.
-
-    Raises:
-        InvalidInputError: there are fewer than two sentences.
-    """
-    if num_sentences < 2:
-        raise InvalidInputError(
-            f"the corpus has {num_sentences} sentence, at least 2 are needed to hold one out; or give --valid",
-            parameter="corpus",
-        )
-    return min(max(num_sentences // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)

@@ -100,9 +100,9 @@ def encode_corpus(
     """Encode every sentence; words and bytes are those of the original text."""
     progress.start("tokenising", len(sentences))
     blocks: list[EncodedCorpus] = []
-    for block in encoded_blocks(tokenizer, batches(sentences)):
-        blocks.append(block)
-        progress.advance(block.num_sentences)
+    for batch in batches(sentences):
+        blocks.append(encode_block(tokenizer, batch))
+        progress.advance(len(batch))
     progress.finish()
     lengths = [np.diff(block.offsets) for block in blocks]
     return EncodedCorpus(
@@ -113,12 +113,11 @@ def encode_corpus(
     )
 
 
-def encoded_blocks(tokenizer: Tokenizer, blocks: Iterable[list[str]]) -> Iterator[EncodedCorpus]:
-    """Encode each block of sentences, with its own counts of words and bytes."""
-    for block in blocks:
-        ids, offsets = tokenizer.encode_ragged(block)
-        size = measure_text(block)
-        yield EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
+def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
+    """Encode some sentences in one call."""
+    ids, offsets = tokenizer.encode_ragged(block)
+    size = measure_text(block)
+    return EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
 
 
 def batches(sentences: Iterable[str]) -> Iterator[list[str]]:

@@ -13,7 +13,7 @@ from models.checkpoint.write import StorableModel
 from models.language_model import LanguageModel
 from models.ngram.model import NGramModel, NGramState
 from models.vocabulary import EOS
-from training.evaluation.evaluate import Context, evaluate, evaluation_facts
+from training.evaluation.evaluate import Context, evaluate
 from training.progress import HistoryRecord, Progress
 from training.recipe import Recipe
 from training.texts import EncodedTexts
@@ -64,7 +64,7 @@ class Trained(NamedTuple):
         model: the model.
         history: the neural trainer's records; empty for other families.
         facts: by family: discounts, n-grams by order, weights.
-        figures: held-out figures by split, as `evaluation_facts` returns them.
+        figures: held-out figures by split, `Evaluation.facts`.
         seconds: wall time of training, without texts, tokenizer and figures.
         parts: of a mixture: models trained for it, or published models.
         part_figures: of a mixture: each part's figures on the same texts.
@@ -101,7 +101,7 @@ def normalisation_facts(model: StorableModel[Any]) -> dict[str, Any]:
 def held_out_figures(model: LanguageModel[Any], texts: EncodedTexts, *, progress: Progress) -> Figures:
     """Compute sentence-context figures on the validation text and, if given, the test text."""
     return {
-        split: evaluation_facts(evaluate(model, corpus, progress=progress))
+        split: evaluate(model, corpus, progress=progress).facts()
         for split, corpus in {"valid": texts.valid, "test": texts.test}.items()
         if corpus is not None
     }

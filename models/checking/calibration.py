@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.errors import InvalidInputError
 
@@ -63,25 +63,15 @@ class Calibration(BaseModel):
         below = [point for point in self.points if point.threshold <= threshold]
         return below[-1].precision if below else None
 
+    def check_order(self) -> None:
+        """Refuse points that are not in ascending order of their thresholds.
 
-def parse_calibration(content: bytes) -> Calibration:
-    """A calibration from JSON.
-
-    Raises:
-        InvalidInputError: it is none; the message names the field and the value.
-    """
-    try:
-        read = Calibration.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"])) or "the calibration"
-        raise InvalidInputError(
-            f"{field} is {repr(first['input'])[:80]}: {first['msg']}", parameter=field
-        ) from None
-    for before, after in pairwise(read.points):
-        if after.threshold <= before.threshold:
-            raise InvalidInputError(
-                f"points are not in ascending order: {after.threshold:g} follows {before.threshold:g}",
-                parameter="points",
-            )
-    return read
+        Raises:
+            InvalidInputError: the message names two of them.
+        """
+        for before, after in pairwise(self.points):
+            if after.threshold <= before.threshold:
+                raise InvalidInputError(
+                    f"points are not in ascending order: {after.threshold:g} follows {before.threshold:g}",
+                    parameter="points",
+                )

@@ -3,12 +3,12 @@
 `Corrections` holds M candidates in arrays: the slot of the text that each replaces, its tokens and
 its error-model weight. A `CandidateGenerator` finds them for one tokenizer.
 
-`Replacer` re-tokenises only up to the white space on both sides of a replaced span if its tokens
+`token_replacer` re-tokenises only up to the white space on both sides of a replaced span if its tokens
 there are those of the whole text; otherwise it re-tokenises the whole sentence.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,61 +143,34 @@ def choice_log_probs(
     return out
 
 
-class Replacement(NamedTuple):
-    """A sentence's tokens from `first` on and before `last` are replaced.
+def token_replacer(
+    splitter: SentenceSplitter, sentence: Sentence, start: int, end: int
+) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
+    """Return a function that puts a text in the place of the characters of a sentence from `start` to `end`.
 
-    Attributes:
-        first: place of the first token that changes, or before which some are put in.
-        last: that after the last.
-        tokens: what stands there instead.
+    It returns the first token of the sentence that changes, the one after the last, and the tokens that stand there
+    instead; None if the tokenizer does not distinguish the two texts. An unknown word for another is a change, though
+    the tokens are the same.
     """
+    text = sentence.text
+    left, right = _whitespace_bounds(text, start, end)
+    tokens = splitter.tokens_in(sentence, left, right)
+    before = sentence.ids[tokens].tolist()
+    if splitter.tokenizer.encode(text[left:right]) != before:
+        left, right, tokens = 0, len(text), slice(0, len(sentence.ids))
+        before = sentence.ids.tolist()
+    begin: int = tokens.start
 
-    first: int
-    last: int
-    tokens: tuple[int, ...]
-
-
-class Replacer:
-    """Puts texts in the place of some characters of a sentence.
-
-    Args:
-        cutter: of the sentence's tokenizer.
-        sentence: any.
-        start: where the characters begin in it.
-        end: where they end.
-    """
-
-    def __init__(self, cutter: SentenceSplitter, sentence: Sentence, start: int, end: int) -> None:
-        text = sentence.text
-        left, right = _whitespace_bounds(text, start, end)
-        tokens = cutter.tokens_in(sentence, left, right)
-        ids = sentence.ids[tokens].tolist()
-        if cutter.tokenizer.encode(text[left:right]) != ids:
-            left, right, tokens = 0, len(text), slice(0, len(sentence.ids))
-            ids = sentence.ids.tolist()
-        self._splitter = cutter
-        self._before, self._behind = text[left:start], text[end:right]
-        self._begin, self._ids = tokens.start, ids
-
-    def put(self, text: str) -> Replacement | None:
-        """The change of tokens if a text stands there; None if the tokenizer does not distinguish the two.
-
-        An unknown word for another is a change, though the tokens are the same.
-        """
-        before = self._ids
-        after = self._splitter.tokenizer.encode(self._before + text + self._behind)
+    def replace(new: str) -> tuple[int, int, tuple[int, ...]] | None:
+        after = splitter.tokenizer.encode(text[left:start] + new + text[end:right])
         if before == after:
-            if UNK not in before:
-                return None
-            return Replacement(self._begin, self._begin + len(before), tuple(after))
+            return (begin, begin + len(before), tuple(after)) if UNK in before else None
         same = Prefix.similarity(before, after)
         rest = min(len(before), len(after)) - same
         same_end = min(Postfix.similarity(before, after), rest)
-        return Replacement(
-            self._begin + same,
-            self._begin + len(before) - same_end,
-            tuple(after[same : len(after) - same_end]),
-        )
+        return begin + same, begin + len(before) - same_end, tuple(after[same : len(after) - same_end])
+
+    return replace
 
 
 def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
@@ -294,14 +267,11 @@ class CandidateGenerator(ABC):
 
     Args:
         splitter: of its texts.
+        right_tokens: after a word, that its alternatives must explain too, of a model that remembers far.
     """
 
-    def __init__(self, splitter: SentenceSplitter) -> None:
-        self.splitter = splitter
-
-    @abstractmethod
-    def right_tokens(self) -> int:
-        """Tokens after a word that its alternatives must explain too, of a model that remembers far."""
+    def __init__(self, splitter: SentenceSplitter, right_tokens: int) -> None:
+        self.splitter, self.right_tokens = splitter, right_tokens
 
     @abstractmethod
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
@@ -320,9 +290,9 @@ class CandidateGenerator(ABC):
             log_probs: of every token [P].
         """
 
-    @abstractmethod
-    def log_spelling(self, word: str) -> float:
+    def log_spelling(self, word: str) -> float:  # noqa: ARG002 - what overrides it looks at the word
         """Logarithm of P(spelling | unknown word), where the model has one token for all of these; else 0."""
+        return 0.0
 
     def key(self, word: str) -> str:
         """Return a word as the vocabulary spells it."""
@@ -398,20 +368,15 @@ class CandidateGenerator(ABC):
         slot = context.slots[number]
         index = int(context.sentence_of[slot.first])
         sentence, base = context.sentences[index], int(context.bases[index])
-        replacer = Replacer(self.splitter, sentence, slot.start - sentence.offset, slot.end - sentence.offset)
+        start, end = slot.start - sentence.offset, slot.end - sentence.offset
+        replace = token_replacer(self.splitter, sentence, start, end)
         for text, log_weight, edits in meant:
-            change = replacer.put(text)
+            change = replace(text)
             if change is not None:
-                unknown = self.splitter.sentence(text).words if UNK in change.tokens else ()
-                yield Correction(
-                    number,
-                    base + change.first,
-                    base + change.last,
-                    change.tokens,
-                    log_weight + self._log_unknown(unknown),
-                    edits,
-                    text,
-                )
+                first, last, tokens = change
+                unknown = self.splitter.sentence(text).words if UNK in tokens else ()
+                weight = log_weight + self._log_unknown(unknown)
+                yield Correction(number, base + first, base + last, tokens, weight, edits, text)
 
     def _log_unknown(self, words: Sequence[Word]) -> float:
         """Logarithm of how probable the spellings of the unknown ones of some words are."""

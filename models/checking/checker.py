@@ -58,7 +58,7 @@ class Checker:
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
         """The sentences of a text that have a token; it begins so many characters into the whole text."""
-        return self.splitter.sentences(text, lookahead=self._proposer.right_tokens(), offset=offset)
+        return self.splitter.sentences(text, lookahead=self._proposer.right_tokens, offset=offset)
 
     def rescore_all(
         self,
@@ -84,7 +84,7 @@ class Checker:
         right_tokens = options.search.right_tokens
         if right_tokens is None:  # as many as the model can distinguish, if that is known to be few
             order = getattr(model, "order", 1)
-            right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens()
+            right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
         carried: list[Any] = []
 
         def work(first: int, batch: Sequence[Sentence]) -> CallGenerator[RescoredBatch]:

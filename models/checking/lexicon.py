@@ -74,7 +74,8 @@ class FuzzyLexicon:
 
     def _search(self, word: str, max_edits: int) -> FuzzyMatches:
         first, last = np.searchsorted(self._lengths, [len(word) - max_edits, len(word) + max_edits + 1])
-        differing = np.bitwise_count(self._letters[first:last] ^ _letter_set(word))
+        letters = _letter_sets([word], np.array([len(word)]))
+        differing = np.bitwise_count(self._letters[first:last] ^ letters)
         close = np.flatnonzero(differing <= 2 * max_edits) + first
         if not close.size:
             return NO_FUZZY_MATCHES
@@ -82,14 +83,6 @@ class FuzzyLexicon:
         edits = cdist([word], compared, scorer=OSA.distance, score_cutoff=max_edits, dtype=np.uint8)[0]
         within = np.flatnonzero((edits > 0) & (edits <= max_edits))
         return FuzzyMatches(self._order[close[within]], edits[within])
-
-
-def _letter_set(word: str) -> np.uint64:
-    """Compute `_letter_sets` for one word."""
-    bits = 0
-    for letter in word:
-        bits |= 1 << ord(letter) % 64
-    return np.uint64(bits)
 
 
 def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint64]:
@@ -118,18 +111,15 @@ class UserDictionary:
         return len(self._words)
 
     @cached_property
-    def _lexicon(self) -> FuzzyLexicon:
-        return FuzzyLexicon(list(self._words))
-
-    @cached_property
-    def _spellings(self) -> list[str]:
-        return list(self._words.values())
+    def _lexicon(self) -> tuple[FuzzyLexicon, list[str]]:
+        return FuzzyLexicon(list(self._words)), list(self._words.values())
 
     def __contains__(self, word: str) -> bool:
         return bool(self._words) and word.lower() in self._words
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
         """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
-        found = self._lexicon.fuzzy_matches(word.lower(), max_edits)
+        lexicon, spellings = self._lexicon
+        found = lexicon.fuzzy_matches(word.lower(), max_edits)
         for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):
-            yield self._spellings[index], edits
+            yield spellings[index], edits

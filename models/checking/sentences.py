@@ -369,6 +369,7 @@ MAX_CHARACTERS = 255
 _OTHER_CHARACTERS = 1 << 16
 """Among which a rare character is one, roughly."""
 
+_ADDED_COUNT = 0.1
 _END = 0
 _OTHER = 1
 
@@ -381,10 +382,9 @@ class SpellingModel:
 
     Args:
         words: to learn from.
-        add: k, what is added to every count.
     """
 
-    def __init__(self, words: Sequence[str], *, add: float = 0.1) -> None:
+    def __init__(self, words: Sequence[str]) -> None:
         codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         characters, counts = np.unique(codes, return_counts=True)
         common = characters[np.argsort(-counts, kind="stable")[:MAX_CHARACTERS]]
@@ -393,10 +393,9 @@ class SpellingModel:
         lookup = np.full(int(codes.max(initial=0)) + 1, _OTHER, dtype=np.int64)
         lookup[common] = np.arange(_OTHER + 1, size)
         lengths = np.fromiter(map(len, words), np.int64, len(words))
-        ended = np.full(len(codes) + len(words), _END, dtype=np.int64)  # an end after each word
-        ended[np.arange(len(codes)) + np.repeat(np.arange(len(words)), lengths)] = lookup[codes]
+        ended = np.insert(lookup[codes], np.cumsum(lengths), _END)  # after each word
         pairs = np.concatenate([[_END], ended[:-1]]) * size + ended if len(ended) else ended
-        table = np.bincount(pairs, minlength=size * size).reshape(size, size) + add
+        table = np.bincount(pairs, minlength=size * size).reshape(size, size) + _ADDED_COUNT
         self._log_probs = np.log(table / table.sum(axis=1, keepdims=True)).tolist()
 
     def log_prob(self, word: str) -> float:

@@ -55,20 +55,13 @@ class SubwordCandidateGenerator(CandidateGenerator):
     """
 
     def __init__(self, cutter: SentenceSplitter) -> None:
-        super().__init__(cutter)
+        is_character = isinstance(cutter, CharacterSentenceSplitter)
+        super().__init__(cutter, _RIGHT_CHARACTERS if is_character else _RIGHT_PIECES)
         spelled = [raw.decode("utf-8", "ignore").strip() for raw in cutter.tokenizer.token_bytes[3:]]
         pieces = [piece.lower() for piece in spelled if piece.isalpha()]
         counts = Counter("".join(pieces))
         self._letters = "".join(letter for letter, _ in counts.most_common(_ALPHABET_SIZE))
-        self._spelling = None if isinstance(cutter, CharacterSentenceSplitter) else SpellingModel(pieces)
-
-    @override
-    def right_tokens(self) -> int:
-        return _RIGHT_CHARACTERS if isinstance(self.splitter, CharacterSentenceSplitter) else _RIGHT_PIECES
-
-    @override
-    def log_spelling(self, word: str) -> float:
-        return 0.0
+        self._spelling = None if is_character else SpellingModel(pieces)
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:

@@ -56,7 +56,7 @@ class WordCandidateGenerator(CandidateGenerator):
     splitter: WordSentenceSplitter
 
     def __init__(self, cutter: WordSentenceSplitter) -> None:
-        super().__init__(cutter)
+        super().__init__(cutter, _RIGHT_TOKENS)
         tokens = cutter.tokenizer.vocabulary.tokens
         words = [(i, word) for i, token in enumerate(tokens) if i > EOS and (word := split_affixes(token))]
         self._ids = np.array([i for i, _ in words], dtype=np.int64)
@@ -71,10 +71,6 @@ class WordCandidateGenerator(CandidateGenerator):
         self._spelling = SpellingModel(list({word.core for _, word in words}))
         if NO_AFFIXES in self._members:  # most words, so they are not left to the first request
             self._group(NO_AFFIXES)
-
-    @override
-    def right_tokens(self) -> int:
-        return _RIGHT_TOKENS
 
     @override
     def log_spelling(self, word: str) -> float:

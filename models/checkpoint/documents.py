@@ -14,17 +14,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from models.checking.calibration import Calibration, parse_calibration
+from pydantic import BaseModel, ValidationError
+
+from models.checking.calibration import Calibration
 from models.checkpoint.manifest import check_name
 from models.checkpoint.registry import Address, open_store
 from models.checkpoint.stores import FolderStore, ObjectStore, require_writable
 from models.errors import FormatError, InvalidInputError, RegistryError
-from models.reranking.ranking import Profile, parse_profile
+from models.reranking.ranking import Profile
 
+_Document = TypeVar("_Document", bound=BaseModel)
 MAX_DOCUMENT_BYTES = 1 << 20
-
 
 _CACHE_TTL_S = 5.0
 """Lifetime of a cached document."""
@@ -143,6 +145,17 @@ class DocumentStore:
         return f"{self._folder}/{name}"
 
 
+def _parse_document(kind: type[_Document], content: bytes, what: str) -> _Document:
+    """Parse JSON; an error names the field, or the whole by `what`, and the value."""
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join(map(str, first["loc"])) or what
+        shown = repr(first["input"])[:80]
+        raise InvalidInputError(f"{field} is {shown}: {first['msg']}", parameter=field) from None
+
+
 PROFILES_FOLDER = ".profiles"
 _SUFFIX = ".json"
 
@@ -188,7 +201,8 @@ class ProfileStore:
         if len(content) > MAX_DOCUMENT_BYTES:
             raise FormatError(path, f"has more than {MAX_DOCUMENT_BYTES} bytes: no profile")
         try:
-            profile = parse_profile(content)
+            profile = _parse_document(Profile, content, "the profile")
+            profile.weighting()
         except InvalidInputError as error:
             raise FormatError(path, f"is no profile: {error}", hint="tune again and save it") from None
         if profile.name != name:
@@ -266,7 +280,8 @@ class CalibrationStore:
         if len(content) > MAX_DOCUMENT_BYTES:
             raise FormatError(path, f"has more than {MAX_DOCUMENT_BYTES} bytes: no calibration", hint=hint)
         try:
-            calibration = parse_calibration(content)
+            calibration = _parse_document(Calibration, content, "the calibration")
+            calibration.check_order()
         except InvalidInputError as error:
             raise FormatError(path, f"is no calibration: {error}", hint=hint) from None
         if calibration.model != address:

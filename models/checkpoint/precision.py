@@ -1,18 +1,19 @@
 """Precision of a model's networks: float32, or int8 on a CPU."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from models.errors import InvalidInputError
 from models.language_model import LanguageModel
 from models.mixture import MixtureModel
+from models.neural.config import CellName
 
 Precision = Literal["auto", "float32", "int8"]
 FLOAT32: Literal["float32"] = "float32"
 INT8: Literal["int8"] = "int8"
 PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8)
 
-NEURAL_FAMILIES = ("feed-forward", "elman", "lstm", "gru", "mingru")
+NEURAL_FAMILIES: tuple[str, ...] = get_args(CellName)
 """Families that have weights to round."""
 
 CACHE_FAMILY = "cache"

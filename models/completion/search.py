@@ -6,12 +6,12 @@ Characters", 2024). The search expands the most probable token sequence first. U
 are accounted for by their mass: probabilities are exact when nothing is left, lower bounds before.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace, nlargest
 from itertools import count, islice
-from operator import itemgetter, neg
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -171,51 +171,46 @@ class Child(NamedTuple):
 
 
 class _Siblings:
-    """Children of one node, the most probable first."""
+    """Children of one node, the least probable first.
 
-    __slots__ = ("_masses", "_next", "_parent", "_sums", "_tokens", "num_words")
+    Attributes:
+        masses: of those that are left, ascending.
+    """
+
+    __slots__ = ("_parent", "_sums", "_tokens", "masses", "num_words")
 
     def __init__(self, parent: Node, num_words: int, tokens: TokenIds, masses: Masses) -> None:
+        order = np.argsort(-masses, kind="stable")[::-1]
         self._parent, self.num_words = parent, num_words
-        self._tokens: list[int] = tokens.tolist()
-        self._masses: list[float] = masses.tolist()
-        self._sums: list[float] = [*masses[::-1].cumsum()[::-1].tolist(), 0.0]
-        self._next = 0
-
-    def __len__(self) -> int:
-        return len(self._masses) - self._next
+        self._tokens: list[int] = tokens[order].tolist()
+        self.masses: list[float] = masses[order].tolist()
+        self._sums: list[float] = [0.0, *masses[order].cumsum().tolist()]  # of the first 0, 1, …
 
     @property
     def best(self) -> float:
-        """The mass of the first; 0 if none is left."""
-        return self._masses[self._next] if self._next < len(self._masses) else 0.0
+        """The mass of the most probable; 0 if none is left."""
+        return self.masses[-1] if self.masses else 0.0
 
     @property
     def mass(self) -> float:
         """Probability mass of all remaining children."""
-        return self._sums[self._next]
+        return self._sums[len(self.masses)]
 
     def pop(self) -> Child:
-        """Take the first away."""
-        at, self._next = self._next, self._next + 1
-        return Child(self._parent, self._tokens[at], self._masses[at], self.num_words)
+        """Take the most probable away."""
+        return Child(self._parent, self._tokens.pop(), self.masses.pop(), self.num_words)
 
     def cut(self, least: float) -> float:
         """Drop those of less than this mass; how much all they had."""
-        past = bisect_right(self._masses, -least, lo=self._next, key=neg)
+        past = bisect_left(self.masses, least)
         dropped = self._sums[past]
-        del self._tokens[past:], self._masses[past:]
-        self._sums = [mass - dropped for mass in self._sums[: past + 1]]
+        del self._tokens[:past], self.masses[:past]
+        self._sums = [mass - dropped for mass in self._sums[past:]]
         return dropped
 
-    @property
-    def masses(self) -> list[float]:
-        """Masses of the remaining children."""
-        return self._masses[self._next :]
-
     def left(self) -> Iterator[Child]:
-        """Iterate over the remaining children."""
-        for token, mass in islice(zip(self._tokens, self._masses, strict=True), self._next, None):
+        """Iterate over the remaining children, the most probable first."""
+        for token, mass in zip(reversed(self._tokens), reversed(self.masses), strict=True):
             yield Child(self._parent, token, mass, self.num_words)
 
 
@@ -251,10 +246,9 @@ class Frontier:
         """
         if not len(tokens):
             return
-        order = np.argsort(-masses, kind="stable")
-        siblings = _Siblings(parent, num_words, tokens[order], masses[order])
+        siblings = _Siblings(parent, num_words, tokens, masses)
         heappush(self._heap, (-siblings.best, next(self._numbers), siblings))
-        self._num_children += len(siblings)
+        self._num_children += len(tokens)
 
     def prune(self, most: int) -> float:
         """Drop all but the most probable of very many children, to bound memory.
@@ -273,9 +267,9 @@ class Frontier:
         for _, _, siblings in self._heap:
             mass = siblings.cut(least)
             dropped += 0.0 if siblings.num_words else mass
-        self._heap = [entry for entry in self._heap if len(entry[2])]
+        self._heap = [entry for entry in self._heap if entry[2].masses]
         heapify(self._heap)
-        self._num_children = sum(len(siblings) for _, _, siblings in self._heap)
+        self._num_children = sum(len(siblings.masses) for _, _, siblings in self._heap)
         return dropped
 
     def pop(self) -> Child:

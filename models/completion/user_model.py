@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import islice, pairwise
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -165,16 +166,11 @@ class UserModel:
         """Return the model pruned to the bounds, its unit rescaled to a moderate number."""
         words, followers = self._words, self._followers
         if len(words) > bounds.max_words:
-            words = dict(
-                heapq.nlargest(_pruned_size(bounds.max_words), words.items(), key=lambda item: item[1])
-            )
+            words = dict(heapq.nlargest(_pruned_size(bounds.max_words), words.items(), key=itemgetter(1)))
             followers = _group_pairs(pair for pair in _flatten_pairs(followers) if pair[1] in words)
         if sum(map(len, followers.values())) > bounds.max_pairs:
-            followers = _group_pairs(
-                heapq.nlargest(
-                    _pruned_size(bounds.max_pairs), _flatten_pairs(followers), key=lambda pair: pair[2]
-                )
-            )
+            pairs = _flatten_pairs(followers)
+            followers = _group_pairs(heapq.nlargest(_pruned_size(bounds.max_pairs), pairs, key=itemgetter(2)))
         if self._unit > _LARGEST_UNIT:
             words = {word: count / self._unit for word, count in words.items()}
             followers = _group_pairs(

@@ -377,7 +377,7 @@ class TokenChoices(NamedTuple):
     log_probs: FloatArray
 
 
-_NO_ROWS, _NO_LOG_PROBS = np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
+_NO_LOG_PROBS = np.zeros((0, 0), np.float32)
 
 
 def choose_next_tokens(
@@ -391,37 +391,25 @@ def choose_next_tokens(
         batch: the rows; theirs are the rules.
         in_full: which of them must have their whole distributions computed [R].
     """
-    if not supports(model, BlockSampler):
-        return _choose_from_distributions(model, state, batch)
-    by_weight = batch.table.unfiltered & ~in_full
-    if not by_weight.any():
-        return _choose_from_distributions(model, state, batch)
-    if by_weight.all():
-        chosen = sample_by_blocks(model, state, batch)
-    else:
-        rows = np.flatnonzero(by_weight)
-        subset = sample_by_blocks(model, state.select(rows), batch.select(rows))
-        chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
-        _scatter(chosen, rows, subset)
+    chosen = ChosenTokens(np.full(len(batch), UNDETERMINED), np.empty(len(batch), np.float32))
+    if supports(model, BlockSampler):
+        rows = np.flatnonzero(batch.table.unfiltered & ~in_full)
+        if len(rows):
+            subset = sample_by_blocks(model, *_select_rows(state, batch, rows))
+            chosen.tokens[rows], chosen.log_probs[rows] = subset
     rest = np.flatnonzero(chosen.tokens == UNDETERMINED)
     if not len(rest):
-        return TokenChoices(chosen, _NO_ROWS, _NO_LOG_PROBS)
-    log_probs, part = to_numpy(model.next_log_probs(state.select(rest))), batch.select(rest)
-    _scatter(chosen, rest, choose_tokens(log_probs, part.rows(), uniform_numbers(part.seeds, part.lengths)))
+        return TokenChoices(chosen, rest, _NO_LOG_PROBS)
+    state, part = _select_rows(state, batch, rest)
+    log_probs = to_numpy(model.next_log_probs(state))
+    subset = choose_tokens(log_probs, part.rows(), uniform_numbers(part.seeds, part.lengths))
+    chosen.tokens[rest], chosen.log_probs[rest] = subset
     return TokenChoices(chosen, rest, log_probs)
 
 
-def _choose_from_distributions(model: LanguageModel[Any], state: Any, batch: SequenceBatch) -> TokenChoices:
-    log_probs = to_numpy(model.next_log_probs(state))
-    return TokenChoices(
-        choose_tokens(log_probs, batch.rows(), uniform_numbers(batch.seeds, batch.lengths)),
-        np.arange(len(batch)),
-        log_probs,
-    )
-
-
-def _scatter(chosen: ChosenTokens, rows: TokenIds, subset: ChosenTokens) -> None:
-    chosen.tokens[rows], chosen.log_probs[rows] = subset
+def _select_rows(state: Any, batch: SequenceBatch, rows: TokenIds) -> tuple[Any, SequenceBatch]:
+    """Select rows, ascending, of a state and a batch; all of them are not copied."""
+    return (state, batch) if len(rows) == len(batch) else (state.select(rows), batch.select(rows))
 
 
 @numba.njit(nogil=True)

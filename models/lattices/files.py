@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path, PurePath
@@ -76,15 +77,12 @@ def write_lattices(
         InvalidInputError: a word has no number, or a lattice no name that a file may have.
     """
     texts = ((lattice, _format_lattice(lattice, form, symbols)) for lattice in lattices)
-    if not isinstance(target, Path):
-        for _, text in texts:
-            target.write(text)
-    elif form == "kaldi":
-        with atomic_writer(target) as write:
-            for _, text in texts:
-                write(text)
-    else:
+    if isinstance(target, Path) and form == "slf":
         _write_files(texts, target)
+        return
+    with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
+        for _, text in texts:
+            write(text)
 
 
 def _format_lattice(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable | None) -> bytes:

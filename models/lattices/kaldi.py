@@ -12,7 +12,7 @@ Source: Kaldi's lat/kaldi-lattice.cc and "Lattices in Kaldi".
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from models.errors import InvalidInputError
 from models.lattices.lattice import (
     NO_WORD,
     NON_WORD_LABELS,
-    ArcColumns,
+    Arc,
     Lattice,
     Scores,
     SymbolTable,
@@ -38,17 +38,8 @@ _FRAME_S = 0.01
 
 _EPSILON = "<eps>"
 _NEEDS_SYMBOLS = "words are numbers here: give Kaldi's words.txt"
-
-
-class _Arc(NamedTuple):
-    """An arc, or a final state, which has no target."""
-
-    source: int
-    target: int | None
-    word: str
-    am: float
-    old_lm: float
-    alignment: str
+_FINAL = -1
+"""The target of final states."""
 
 
 def read_kaldi(
@@ -72,7 +63,7 @@ def read_kaldi(
         number = first
         try:
             name = _utterance(decode_line(block[0]))
-            arcs: list[_Arc] = []
+            arcs: list[Arc] = []
             for number, line in enumerate(block[1:], start=first + 1):  # noqa: B007 - named by the complaint
                 arcs.append(_arc(decode_line(line).split(), symbols, no_words))
             number = first
@@ -132,8 +123,8 @@ def _utterance(line: str) -> str:
     return name
 
 
-def _arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collection[str]) -> _Arc:
-    """A line's arc; of a Lattice if it has an input label besides the word."""
+def _arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collection[str]) -> Arc:
+    """A line's arc or final state; of a Lattice if it has an input label besides the word."""
     costs = fields[-1] if len(fields) in {2, 4, 5} and "," in fields[-1] else ""
     states = fields[: len(fields) - 1] if costs else fields
     if len(states) not in {1, 3, 4}:
@@ -141,13 +132,13 @@ def _arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collectio
     graph, acoustic, alignment = _costs(costs)
     source = _state(states[0])
     if len(states) == 1:
-        return _Arc(source, None, "", 0.0 - acoustic, 0.0 - graph, alignment)  # not −0
+        return Arc(source, _FINAL, "", 0.0 - acoustic, 0.0 - graph, alignment=alignment)  # not −0
     if not (math.isfinite(graph) and math.isfinite(acoustic)):
         raise InvalidInputError(f"the cost {costs[:40]} of an arc must be finite")
     if len(states) == 4:
         alignment = "" if states[2] == "0" else states[2]
     word = _word(states[-1], symbols, no_words)
-    return _Arc(source, _state(states[1]), word, 0.0 - acoustic, 0.0 - graph, alignment)
+    return Arc(source, _state(states[1]), word, 0.0 - acoustic, 0.0 - graph, alignment=alignment)
 
 
 def _costs(text: str) -> tuple[float, float, str]:
@@ -188,30 +179,23 @@ def _word_label(word: str, symbols: SymbolTable | None) -> str:
     return str(symbols.ids[word])
 
 
-def _lattice(name: str, arcs: Sequence[_Arc]) -> Lattice:
+def _lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     """The lattice of an utterance: its final states lead to one more node."""
     if not arcs:
         raise InvalidInputError("the lattice has no arcs")
-    if all(arc.target is not None for arc in arcs):
+    if all(arc.target != _FINAL for arc in arcs):
         raise InvalidInputError("no state is final")
-    numbers = np.unique(
-        [arc.source for arc in arcs] + [arc.source if arc.target is None else arc.target for arc in arcs]
-    )
-    end = len(numbers)
-    start = int(np.searchsorted(numbers, arcs[0].source))
+    states = {node for arc in arcs for node in arc[:2]} - {_FINAL}
+    number_of = {state: number for number, state in enumerate(sorted(states))}
+    start = number_of[arcs[0].source]
+    end = number_of[_FINAL] = len(states)
     # a state whose cost is infinite is not final
-    arcs = [arc for arc in arcs if math.isfinite(arc.am) and math.isfinite(arc.old_lm)]
-    sources = np.searchsorted(numbers, [arc.source for arc in arcs])
-    targets = np.array([end if arc.target is None else np.searchsorted(numbers, arc.target) for arc in arcs])
-    columns = ArcColumns(
-        sources,
-        targets,
-        [arc.word for arc in arcs],
-        [arc.am for arc in arcs],
-        [arc.old_lm for arc in arcs],
-        alignments=[arc.alignment for arc in arcs] if any(arc.alignment for arc in arcs) else (),
-    )
-    lattice = build_lattice(columns, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
+    arcs = [
+        arc._replace(source=number_of[arc.source], target=number_of[arc.target])
+        for arc in arcs
+        if math.isfinite(arc.am) and math.isfinite(arc.old_lm)
+    ]
+    lattice = build_lattice(arcs, name=name, start=start, end=end, times=np.full(end + 1, math.nan))
     return replace(lattice, times=_times(lattice)) if lattice.alignments else lattice
 
 

@@ -100,26 +100,26 @@ def check_size(num_nodes: int, num_arcs: int) -> None:
             )
 
 
-class ArcColumns(NamedTuple):
-    """A arcs between numbered nodes.
+class Arc(NamedTuple):
+    """An arc between numbered nodes, as a file has it.
 
     Attributes:
-        sources: node that each leaves.
-        targets: node that it leads to.
-        words: its word; empty if it has none.
+        source: node that it leaves.
+        target: node that it leads to.
+        word: its word; empty if it has none.
         am: acoustic score, a natural logarithm.
         old_lm: score by the first pass's language model, a natural logarithm.
-        variants: which pronunciation; −1 where that is not known.
-        alignments: transition-ids; empty where the format has none.
+        variant: which pronunciation; −1 where that is not known.
+        alignment: transition-ids; empty where the format has none.
     """
 
-    sources: Sequence[int] | Indices
-    targets: Sequence[int] | Indices
-    words: Sequence[str]
-    am: Sequence[float] | Scores
-    old_lm: Sequence[float] | Scores
-    variants: Sequence[int] | Indices = ()
-    alignments: Sequence[str] = ()
+    source: int
+    target: int
+    word: str
+    am: float
+    old_lm: float
+    variant: int = NO_VARIANT
+    alignment: str = ""
 
 
 class ArcLevels(NamedTuple):
@@ -176,7 +176,7 @@ def index_ranges(begins: Indices, ends: Indices) -> Indices:
 
 
 def build_lattice(
-    arcs: ArcColumns,
+    arcs: Sequence[Arc],
     *,
     name: str | None,
     start: int,
@@ -197,8 +197,8 @@ def build_lattice(
     Raises:
         InvalidInputError: there is a cycle, no path, a score that is none, or more than the limits allow.
     """
-    check_size(len(times), len(arcs.sources))
-    sources, targets = (np.asarray(column, dtype=np.int64) for column in (arcs.sources, arcs.targets))
+    check_size(len(times), len(arcs))
+    sources, targets = np.array([arc[:2] for arc in arcs]).T
     depth = node_depths(sources, targets, len(times))
     if (depth < 0).any():
         raise InvalidInputError(
@@ -216,31 +216,31 @@ def build_lattice(
     ranks[nodes] = np.arange(len(nodes))
     arc_ids = arc_ids[np.argsort(ranks[sources[arc_ids]], kind="stable")]
     labels: dict[str, int] = {"": 0}
-    rows = arc_ids.tolist()
-    variants = np.asarray(arcs.variants, dtype=np.int64)
+    rows = [arcs[row] for row in arc_ids.tolist()]
+    variants = np.array([arc.variant for arc in rows])
     return Lattice(
         name=name,
-        labels=np.array([labels.setdefault(arcs.words[row], len(labels)) for row in rows], dtype=np.int64),
+        labels=np.array([labels.setdefault(arc.word, len(labels)) for arc in rows]),
         words=tuple(labels),
         sources=ranks[sources[arc_ids]],
         targets=ranks[targets[arc_ids]],
-        am=_scores_of(arcs.am, arc_ids),
-        old_lm=_scores_of(arcs.old_lm, arc_ids),
+        am=_score_array([arc.am for arc in rows]),
+        old_lm=_score_array([arc.old_lm for arc in rows]),
         times=times[nodes],
         scales=scales,
-        variants=variants[arc_ids] if (variants != NO_VARIANT).any() else None,
-        alignments=tuple(arcs.alignments[row] for row in rows) if arcs.alignments else (),
+        variants=variants if (variants != NO_VARIANT).any() else None,
+        alignments=tuple(arc.alignment for arc in rows) if any(arc.alignment for arc in arcs) else (),
     )
 
 
-def _scores_of(scores: Sequence[float] | Scores, arc_ids: Indices) -> Scores:
-    selected = np.asarray(scores, dtype=np.float64)[arc_ids]
-    wrong = selected[~(np.abs(selected) <= MAX_SCORE)]
+def _score_array(values: Sequence[float]) -> Scores:
+    scores = np.array(values, dtype=np.float64)
+    wrong = scores[~(np.abs(scores) <= MAX_SCORE)]
     if wrong.size:
         raise InvalidInputError(
             f"a score is {wrong[0]:g}; it must be from {-MAX_SCORE:g} to {MAX_SCORE:g}", parameter="lattice"
         )
-    return selected
+    return scores
 
 
 def _nodes_on_paths(

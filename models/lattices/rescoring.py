@@ -9,8 +9,9 @@ Source: Mohri and Riley (2002), "An efficient algorithm for the n-best-strings p
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from models.lattices.graph import (
 from models.lattices.lattice import (
     NO_VARIANT,
     NO_WORD,
-    ArcColumns,
+    Arc,
     Indices,
     Lattice,
     Scales,
@@ -97,19 +98,23 @@ class RescoredLattice:
         scale = weights.lm + weights.old_lm
         lm = features["lm"] * weights.lm + features["old_lm"] * weights.old_lm + features["unk"] * weights.unk
         words = lattice.words
-        alignments = (*lattice.alignments, "") if lattice.alignments else ()
-        variants = None if lattice.variants is None else np.append(lattice.variants, NO_VARIANT)[arcs]
-        columns = ArcColumns(
+        alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)
+        variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
+        columns = (
             tokens.edges.parents,
             np.repeat(np.arange(self.num_tokens), np.diff(tokens.offsets)),
-            [words[label] for label in labels.tolist()],
+            labels,
             features["am"],
             lm / scale if scale else lm,
-            () if variants is None else variants,
-            [alignments[arc] for arc in arcs.tolist()] if alignments else (),
+            np.append(variants, NO_VARIANT)[arcs],
+            arcs,
         )
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         return build_lattice(
-            columns,
+            [
+                Arc(parent, token, words[label], am, old_lm, variant, alignments[arc])
+                for parent, token, label, am, old_lm, variant, arc in rows
+            ],
             name=lattice.name,
             start=0,
             end=self.num_tokens - 1,
@@ -228,22 +233,6 @@ class _Suffix(NamedTuple):
         return labels
 
 
-class _SuffixExtensions(NamedTuple):
-    """The ways that may come before an ending, in runs of one word each.
-
-    Attributes:
-        ending: it.
-        edges: by word [E].
-        totals: of the best path to the end that begins with the way [E].
-        nexts: the step after it [E].
-    """
-
-    ending: _Suffix
-    edges: Indices
-    totals: Scores
-    nexts: Indices
-
-
 class _SuffixGraph:
     """A rescored lattice with the steps of paths that were found in it, each a way and the step after it."""
 
@@ -261,21 +250,20 @@ class _SuffixGraph:
         tokens, none = np.array([self._last]), np.array([-1])
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
-    def openings(self, ending: _Suffix) -> _SuffixExtensions:
-        """Return the possible extensions before an ending."""
+    def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
+        """For each word that may come before an ending, the best total so, and what makes the longer ending."""
         ways, indices = self._edges_to(ending.tokens)
-        spoken = np.flatnonzero(self.labels[ways] != NO_WORD)
-        spoken = spoken[np.argsort(self.labels[ways[spoken]], kind="stable")]
-        ways, indices = ways[spoken], indices[spoken]
-        totals = self.tokens.edges.scores[ways] + ending.totals[indices]
-        return _SuffixExtensions(ending, ways, totals, ending.steps[indices])
-
-    def longer(self, openings: _SuffixExtensions, run: slice) -> _Suffix:
-        """An ending with the word of a run of openings before it."""
-        ways = openings.edges[run]
-        ending = self._best_by_token(ways, openings.totals[run], openings.nexts[run])
-        word = int(self.labels[ways[0]])
-        return self._with_silence(ending._replace(word=word, rest=openings.ending))
+        order = np.argsort(self.labels[ways], kind="stable")
+        order = order[np.searchsorted(self.labels[ways[order]], NO_WORD, side="right") :]
+        ways, indices = ways[order], indices[order]
+        totals, nexts = self.tokens.edges.scores[ways] + ending.totals[indices], ending.steps[indices]
+        begins = np.flatnonzero(np.diff(self.labels[ways], prepend=NO_WORD))
+        if not begins.size:
+            return
+        before = self.tokens.forward[self.tokens.edges.parents[ways]]
+        bounds = np.maximum.reduceat(before + totals, begins).tolist()
+        for bound, begin, end in zip(bounds, begins, np.append(begins[1:], len(ways)), strict=True):
+            yield bound, partial(self._extend, ending, ways[begin:end], totals[begin:end], nexts[begin:end])
 
     def path(self, step: int) -> Indices:
         """The ways of a path from a step on."""
@@ -284,6 +272,11 @@ class _SuffixGraph:
             ways.append(int(self._step_edges[step]))
             step = int(self._step_nexts[step])
         return np.array(ways, dtype=np.int64)
+
+    def _extend(self, ending: _Suffix, ways: Indices, totals: Scores, nexts: Indices) -> _Suffix:
+        """An ending with the word of some ways before it."""
+        found = self._best_by_token(ways, totals, nexts)
+        return self._with_silence(found._replace(word=int(self.labels[ways[0]]), rest=ending))
 
     def _with_silence(self, ending: _Suffix) -> _Suffix:
         """The same words, begun after ways without a word too."""
@@ -333,26 +326,16 @@ def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
     """All paths of distinct strings, by falling total."""
     graph, words = _SuffixGraph(rescored), rescored.lattice.words
     serial = itertools.count()
-    heap: list[tuple[float, int, LatticePath | tuple[_SuffixExtensions, slice]]] = []
+    heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
     def reach(ending: _Suffix) -> None:
         """Put an ending's whole string and its longer ones, if they are any, where they wait for their turn."""
         if ending.tokens[0] == 0:
             text = " ".join(words[label] for label in ending.words())
-            total = float(ending.totals[0])
-            heapq.heappush(
-                heap, (-total, next(serial), LatticePath(text, total, graph.path(int(ending.steps[0]))))
-            )
-        openings = graph.openings(ending)
-        if not openings.edges.size:
-            return
-        before = rescored.tokens.forward[rescored.tokens.edges.parents[openings.edges]]
-        labels = graph.labels[openings.edges]
-        begins = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
-        best = np.maximum.reduceat(before + openings.totals, begins)
-        ends = np.append(begins[1:], len(labels))
-        for total, begin, end in zip(best.tolist(), begins.tolist(), ends.tolist(), strict=True):
-            heapq.heappush(heap, (-total, next(serial), (openings, slice(begin, end))))
+            path = LatticePath(text, float(ending.totals[0]), graph.path(int(ending.steps[0])))
+            heapq.heappush(heap, (-path.total, next(serial), path))
+        for bound, extend in graph.extensions(ending):
+            heapq.heappush(heap, (-bound, next(serial), extend))
 
     reach(graph.sentence_end())
     while heap:
@@ -360,42 +343,20 @@ def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
         if isinstance(item, LatticePath):
             yield item
         else:
-            reach(graph.longer(*item))
+            reach(item())
 
 
 ErrorCounts = npt.NDArray[np.int32]
 
 
-class OraclePath(NamedTuple):
-    """A path and how it differs from what is right.
-
-    Attributes:
-        text: its words, with spaces between.
-        errors: substitutions, insertions and deletions of words.
-        reference_words: words of what is right.
-    """
-
-    text: str
-    errors: int
-    reference_words: int
-
-
-def oracle_path(lattice: Lattice, reference: str) -> OraclePath:
-    """The path with the fewest errors against what is right; words are compared as they are written.
+def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
+    """Substitutions, insertions and deletions on the path with the fewest; words are compared as they are written.
 
     By dynamic programming over nodes and positions in the reference.
     """
-    words = reference.split()
     indices = {word: label for label, word in enumerate(lattice.words) if word}
-    labels = np.array([indices.get(word, -1) for word in words], dtype=np.int64)
-    costs = _error_counts(lattice, labels)
-    taken = _trace_back(lattice, labels, costs)
-    text = " ".join(lattice.words[label] for label in taken)
-    return OraclePath(text, int(costs[-1, -1]), len(words))
-
-
-def _error_counts(lattice: Lattice, reference: Indices) -> ErrorCounts:
-    """Fewest errors on a path to each node, against the beginnings of the reference [N, R + 1]."""
+    right = np.array([indices.get(word, -1) for word in reference], dtype=np.int64)
+    # fewest errors on a path to each node, against the beginnings of the reference [N, R + 1]
     lengths = np.arange(len(reference) + 1, dtype=np.int32)
     costs = np.zeros((lattice.num_nodes, len(lengths)), dtype=np.int32)
     costs[0] = lengths
@@ -406,11 +367,11 @@ def _error_counts(lattice: Lattice, reference: Indices) -> ErrorCounts:
         arcs = arcs[np.argsort(lattice.targets[arcs], kind="stable")]
         targets, firsts = np.unique(lattice.targets[arcs], return_index=True)
         best = np.minimum.reduceat(
-            _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], reference), firsts
+            _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], right), firsts
         )
         # words of the reference that the path leaves out
         costs[targets] = np.minimum.accumulate(best - lengths, axis=1) + lengths
-    return costs
+    return int(costs[-1, -1])
 
 
 def _extend_along_arcs(costs: ErrorCounts, labels: Indices, reference: Indices) -> ErrorCounts:
@@ -420,26 +381,3 @@ def _extend_along_arcs(costs: ErrorCounts, labels: Indices, reference: Indices) 
     matched = costs[:, :-1] + (labels[:, None] != reference)
     after[spoken, 1:] = np.minimum(after[spoken, 1:], matched[spoken])
     return after
-
-
-def _trace_back(lattice: Lattice, reference: Indices, costs: ErrorCounts) -> Sequence[int]:
-    """The labels of words on a path that costs what the end node says."""
-    order = np.argsort(lattice.targets, kind="stable")
-    starts = np.searchsorted(lattice.targets[order], np.arange(lattice.num_nodes + 1))
-    labels: list[int] = []
-    node, index = lattice.num_nodes - 1, len(reference)
-    while node > 0:
-        arcs = order[starts[node] : starts[node + 1]]
-        after = _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], reference)[:, index]
-        best = int(after.argmin())
-        if after[best] != costs[node, index]:  # a word of the reference is left out here
-            index -= 1
-            continue
-        label = int(lattice.labels[arcs[best]])
-        source = int(lattice.sources[arcs[best]])
-        if label != NO_WORD:
-            labels.append(label)
-            if costs[source, index] + 1 != after[best]:
-                index -= 1
-        node = source
-    return labels[::-1]

@@ -16,7 +16,7 @@ Sources: the HTK Book 3.4, section 4.6 (strings) and chapter 20 (lattices); SRIL
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from models.errors import InvalidInputError
 from models.lattices.lattice import (
     NO_VARIANT,
     NON_WORD_LABELS,
-    ArcColumns,
-    Indices,
+    Arc,
     Lattice,
     Scales,
     build_lattice,
@@ -110,27 +109,18 @@ _MAX_VARIANT = 1 << 31
 SlfFields = Mapping[str, str]
 
 
-class _Line(NamedTuple):
-    """Fields of a line and its number."""
+class _SlfFile:
+    """The lines of a file by kind, each with its number; nodes by their number.
 
-    number: int
-    fields: SlfFields
+    Attributes:
+        line: number of the line that is looked at, which a complaint names.
+    """
 
-
-class _File(NamedTuple):
-    """The lines of a file by kind; nodes by their number."""
-
-    header: dict[str, str]
-    nodes: dict[int, _Line]
-    links: list[_Line]
-
-
-class _LineError(Exception):
-    """Error in a line."""
-
-    def __init__(self, number: int, problem: object) -> None:
-        super().__init__(str(problem))
-        self.number = number
+    def __init__(self) -> None:
+        self.line = 0
+        self.header: dict[str, str] = {}
+        self.nodes: dict[int, tuple[int, SlfFields]] = {}
+        self.links: list[tuple[int, SlfFields]] = []
 
 
 def read_slf(
@@ -143,21 +133,17 @@ def read_slf(
         source: its name, for messages.
         no_words: labels that stand for no word.
     """
-    file = _File({}, {}, [])
-    number = 0
+    file = _SlfFile()
     try:
         for number, line in enumerate(lines, start=1):
+            file.line = number
             if line.strip() and not line.startswith(b"#"):
                 fields = parse_fields(decode_line(line))
-                _add_line(
-                    file, number, {_FIELD_ALIASES.get(name, name): value for name, value in fields.items()}
-                )
-        number = 1
+                _add_line(file, {_FIELD_ALIASES.get(name, name): value for name, value in fields.items()})
+        file.line = 1
         return _lattice(file, no_words)
-    except _LineError as error:
-        return BadLine(source, error.number, str(error), loses_list=True)
     except InvalidInputError as error:
-        return BadLine(source, number, str(error), loses_list=True)
+        return BadLine(source, file.line, str(error), loses_list=True)
 
 
 def write_slf(lattice: Lattice, target: TextIO) -> None:
@@ -179,18 +165,18 @@ def write_slf(lattice: Lattice, target: TextIO) -> None:
         target.write(f"J={number} S={begin} E={end} W={words[label]}{which} a={am!r} l={old_lm!r}\n")
 
 
-def _add_line(file: _File, number: int, fields: SlfFields) -> None:
+def _add_line(file: _SlfFile, fields: SlfFields) -> None:
     """Keep a line with others of its kind."""
     if "SUBLAT" in fields or ("I" in fields and "L" in fields):
         raise _sub_lattice()
     if "J" in fields:
-        file.links.append(_Line(number, fields))
+        file.links.append((file.line, fields))
     elif "I" in fields:
         node = _integer(fields, "I")
         if node in file.nodes:
             raise InvalidInputError(f"node {node} is there a second time")
         _number(fields, "t", 0.0)
-        file.nodes[node] = _Line(number, fields)
+        file.nodes[node] = file.line, fields
     elif file.links:
         raise InvalidInputError(f"{next(iter(fields))}= stands after the links; give one lattice a file")
     else:
@@ -203,70 +189,59 @@ def _sub_lattice() -> InvalidInputError:
     return InvalidInputError("sub-lattices are not supported; expand them first")
 
 
-def _lattice(file: _File, no_words: Collection[str]) -> Lattice:
+def _lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     header = file.header
     num_nodes, num_links = _integer(header, "N"), _integer(header, "L")
     if num_links != len(file.links):
         raise InvalidInputError(f"L= says that there are {num_links} links, but {len(file.links)} are there")
     check_size(num_nodes, num_links)
-    log_base = _log_base(header)
-    acoustic = _number(header, "acscale", 1.0)
-    links = _Links(file, num_nodes, log_base, _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0)
-    arcs = links.arcs(no_words)
+    log_base, acoustic = _log_base(header), _number(header, "acscale", 1.0)
+    pronunciation = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
+    arcs: list[Arc] = []
+    for number, link in file.links:
+        file.line = number
+        arcs.append(_arc(file, link, num_nodes, log_base, pronunciation, no_words))
     times = np.full(num_nodes, math.nan)
-    for node, line in file.nodes.items():
+    for node, (number, fields) in file.nodes.items():
+        file.line = number
         if not 0 <= node < num_nodes:
-            raise _LineError(line.number, f"node {node} is outside 0 to {num_nodes - 1}, which N= allows")
-        times[node] = _number(line.fields, "t", math.nan)
-    start = _terminal(header, "start", np.asarray(arcs.targets), num_nodes)
-    end = _terminal(header, "end", np.asarray(arcs.sources), num_nodes)
+            raise InvalidInputError(f"node {node} is outside 0 to {num_nodes - 1}, which N= allows")
+        times[node] = _number(fields, "t", math.nan)
+    file.line = 1
+    start = _terminal(header, "start", {arc.target for arc in arcs}, num_nodes)
+    end = _terminal(header, "end", {arc.source for arc in arcs}, num_nodes)
     _check_unused_word(file, start if _reads_forward(header) else end, no_words)
     penalty = _log_score(header, "wdpenalty", log_base)
     scales = Scales(acoustic, _number(header, "lmscale", 1.0), 0.0 if penalty is None else penalty)
     return build_lattice(arcs, name=header.get("U"), start=start, end=end, times=times, scales=scales)
 
 
-class _Links(NamedTuple):
-    """The links of a file, to be read with what the header says."""
-
-    file: _File
-    num_nodes: int
-    log_base: float
-    pronunciation: float  # weight of a pronunciation's score, where that of the acoustic one is 1
-
-    def arcs(self, no_words: Collection[str]) -> ArcColumns:
-        """All of them."""
-        rows = []
-        for line in self.file.links:
-            try:
-                rows.append(self._row(line.fields, no_words))
-            except InvalidInputError as error:
-                raise _LineError(line.number, error) from None
-        begins, ends, words, am, old_lm, variants = zip(*rows, strict=True)
-        return ArcColumns(begins, ends, words, am, old_lm, variants)
-
-    def _row(self, link: SlfFields, no_words: Collection[str]) -> tuple[int, int, str, float, float, int]:
-        """Nodes, word, acoustic and language model's score, and variant of a link."""
-        ends = _node(link, "S", self.num_nodes), _node(link, "E", self.num_nodes)
-        labelled = self.file.nodes.get(ends[_reads_forward(self.file.header)])
-        node: SlfFields = {} if labelled is None else labelled.fields
-        label = link.get("W", _NULL)
-        if label == _NULL:
-            label = node.get("W", label)
-        if "W" not in link and "W" not in node:
-            raise InvalidInputError("there is no word, neither W= here nor at the node")
-        scores = {name: _log_score(link, name, self.log_base) for name in ("a", "r", "l", "n")}
-        for name in ("a", "r"):
-            if scores[name] is None:
-                scores[name] = _log_score(node, name, self.log_base)
-        old_lm = scores["n"] if scores["l"] is None else scores["l"]
-        variant = _number(link, "v", _number(node, "v", NO_VARIANT))
-        if abs(variant) > _MAX_VARIANT:
-            raise InvalidInputError(
-                f"v={variant:g} is no pronunciation; their numbers go up to {_MAX_VARIANT}"
-            )
-        am = (scores["a"] or 0.0) + self.pronunciation * (scores["r"] or 0.0)
-        return *ends, word_of_label(label, no_words), am, old_lm or 0.0, int(variant)
+def _arc(
+    file: _SlfFile,
+    link: SlfFields,
+    num_nodes: int,
+    log_base: float,
+    pronunciation: float,
+    no_words: Collection[str],
+) -> Arc:
+    """The arc of a link; a pronunciation's score has this weight, where the acoustic one has 1."""
+    ends = _node(link, "S", num_nodes), _node(link, "E", num_nodes)
+    _, node = file.nodes.get(ends[_reads_forward(file.header)], (0, {}))
+    label = link.get("W", _NULL)
+    if label == _NULL:
+        label = node.get("W", label)
+    if "W" not in link and "W" not in node:
+        raise InvalidInputError("there is no word, neither W= here nor at the node")
+    scores = {name: _log_score(link, name, log_base) for name in ("a", "r", "l", "n")}
+    for name in ("a", "r"):
+        if scores[name] is None:
+            scores[name] = _log_score(node, name, log_base)
+    old_lm = scores["n"] if scores["l"] is None else scores["l"]
+    variant = _number(link, "v", _number(node, "v", NO_VARIANT))
+    if abs(variant) > _MAX_VARIANT:
+        raise InvalidInputError(f"v={variant:g} is no pronunciation; their numbers go up to {_MAX_VARIANT}")
+    am = (scores["a"] or 0.0) + pronunciation * (scores["r"] or 0.0)
+    return Arc(*ends, word_of_label(label, no_words), am, old_lm or 0.0, int(variant))
 
 
 def _reads_forward(header: SlfFields) -> bool:
@@ -274,25 +249,22 @@ def _reads_forward(header: SlfFields) -> bool:
     return not header.get("dir", "f").startswith("b")
 
 
-def _check_unused_word(file: _File, terminal: int, no_words: Collection[str]) -> None:
+def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str]) -> None:
     """Refuse a word that would be lost: one at the node that no link ends (or begins) in."""
-    node = file.nodes.get(terminal)
-    if node is None or any("W" in line.fields for line in file.links):
-        return
-    label = node.fields.get("W", _NULL)
-    if label not in no_words:
-        raise _LineError(
-            node.number, f"the word {label!r} is on no path: no link takes it from node {terminal}"
-        )
+    line, node = file.nodes.get(terminal, (1, {}))
+    label = node.get("W", _NULL)
+    if label not in no_words and not any("W" in link for _, link in file.links):
+        file.line = line
+        raise InvalidInputError(f"the word {label!r} is on no path: no link takes it from node {terminal}")
 
 
-def _terminal(header: SlfFields, name: str, touched: Indices, num_nodes: int) -> int:
+def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
     """The start or end node: as the header says, else the one that no link ends or begins in."""
     if name in header:
         return _node(header, name, num_nodes)
-    free = np.setdiff1d(np.arange(num_nodes), touched)
+    free = [node for node in range(num_nodes) if node not in touched]
     if len(free) == 1:
-        return int(free[0])
+        return free[0]
     examples = ", ".join(map(str, free[:3]))
     raise InvalidInputError(
         f"there must be one {name} node, but there are {len(free)} ({examples}…); say which by {name}="

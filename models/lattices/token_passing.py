@@ -291,43 +291,26 @@ class TokenTable:
         before[spoken] = np.column_stack([before[spoken, 1:], labels[spoken]])
         return before
 
-    def add_starts(self, nodes: Indices) -> None:
-        """Put a token on each of some nodes, to which no way leads."""
-        nothing = np.zeros(len(nodes), dtype=np.int64)
-        words = np.full((len(nodes), self._words[:0].shape[1]), NO_WORD)
-        self._add(nodes, np.zeros(len(nodes)), words, nothing)
-
-    def add(
-        self, ways: TokenEdges, totals: Scores, nodes: Indices, words: Indices, merged: RecombinedEdges
-    ) -> None:
-        """Make tokens of merged ways.
-
-        Args:
-            ways: that were merged [P].
-            totals: of each [P].
-            nodes: where each leads [P].
-            words: the last words of each.
-            merged: what became of them.
-        """
-        best = merged.best
-        self._add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
-        for column, values in zip(self._edges, ways, strict=True):
-            column.append(values[merged.candidates])
-
-    def graph(self) -> TokenGraph:
-        """All tokens and their ways."""
-        offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
-        ways = TokenEdges(*(column[:] for column in self._edges))
-        return TokenGraph(self.nodes[:], self.forward[:], offsets, ways)
-
-    def _add(self, nodes: Indices, totals: Scores, words: Indices, num_ways: Indices) -> None:
+    def add(self, nodes: Indices, totals: Scores, words: Indices, num_edges: Indices) -> None:
+        """Add tokens: their nodes [T], totals [T], last words [T, num_words], and ways to be added with them [T]."""
         indices = len(self) + np.arange(len(nodes))
         self.first[nodes[::-1]] = indices[::-1]
         np.add.at(self.count, nodes, 1)
         self.nodes.append(nodes)
         self.forward.append(totals)
         self._words.append(words)
-        self._num_edges.append(num_ways)
+        self._num_edges.append(num_edges)
+
+    def add_edges(self, edges: TokenEdges) -> None:
+        """Add the ways to the newest tokens, by token."""
+        for column, values in zip(self._edges, edges, strict=True):
+            column.append(values)
+
+    def graph(self) -> TokenGraph:
+        """All tokens and their ways."""
+        offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
+        ways = TokenEdges(*(column[:] for column in self._edges))
+        return TokenGraph(self.nodes[:], self.forward[:], offsets, ways)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,8 +385,10 @@ class _TokenPassing:
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
-        self.tokens.add_starts(joined.starts)
-        self._score_outgoing(0, self._states.initial, np.zeros(len(joined.starts), dtype=np.int64))
+        nothing = np.zeros(len(joined.starts), dtype=np.int64)
+        words = np.full((len(joined.starts), num_words), NO_WORD)
+        self.tokens.add(joined.starts, nothing.astype(np.float64), words, nothing)
+        self._score_outgoing(0, self._states.initial, nothing)
 
     def advance_level(self, level: int) -> None:
         """Collect and recombine the tokens at the nodes of a level, then score the next words."""
@@ -417,9 +402,11 @@ class _TokenPassing:
             futures = cast("Indices", state_keys(state))[rows]
         futures = np.where(ended[:, None], 0, futures)  # behind the end all are alike
         merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
-        self.tokens.add(ways, totals, nodes, words, merged)
-        going = ~ended[merged.best]
-        best = merged.best[going]
+        best = merged.best
+        self.tokens.add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
+        self.tokens.add_edges(ways.select(merged.candidates))
+        going = ~ended[best]
+        best = best[going]
         if self._states_are_keys:
             used, indices = np.unique(rows[best], return_inverse=True)
             state = state.select(used)

@@ -203,12 +203,13 @@ def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
 def link_states(
     first_arcs: npt.NDArray[np.uint32], words: npt.NDArray[np.int32], suffixes: npt.NDArray[np.int32]
 ) -> None:
-    """Find the links that are −1 among `suffixes` [S], in place; see `Automaton` for the arrays.
+    """Find the links that are −1 among `suffixes`, in place; see `Automaton` for the arrays.
 
+    Without suffixes of n-grams of the highest order [S], those are not sought.
     The suffix of a context h w is where reading w leads from the suffix of h.
     Source: Aho and Corasick (1975), "Efficient string matching", algorithm 3.
     """
-    for prefix in range(len(suffixes)):
+    for prefix in range(len(first_arcs) - 1):
         for arc in range(first_arcs[prefix], first_arcs[prefix + 1]):
             state = arc + 1
             if state >= len(suffixes) or suffixes[state] >= 0:

@@ -241,23 +241,16 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
     Raises:
         InvalidInputError: there are more n-grams than the file format can number.
     """
-    sizes = [len(ngrams.words) for ngrams, _ in orders]
-    check_ngram_counts(sizes)
-    order_starts = np.concatenate([[0], np.cumsum(sizes)])
-    fan_outs = [
-        np.bincount(longer.prefixes, minlength=size)
-        for (longer, _), size in zip(orders[1:], sizes[:-1], strict=True)
-    ]
-    first_arcs = np.zeros(order_starts[-2] + 2, dtype=np.uint32)
-    first_arcs[1:] = np.cumsum(np.concatenate([[sizes[0]], *fan_outs]))
-    words = np.concatenate([ngrams.words for ngrams, _ in orders])
+    check_ngram_counts([len(ngrams.words) for ngrams, _ in orders])
+    every_order = [ngrams for ngrams, _ in orders]
+    order_starts, first_arcs, words = number_arcs(every_order)
     log10_probs = np.concatenate([weights.log10_probs for _, weights in orders])
     zero = np.zeros(1, dtype=np.float32)
     ranked = rank_arcs(first_arcs, log10_probs)
     automaton = Automaton(
         order_starts=order_starts,
         first_arcs=first_arcs,
-        suffixes=_suffix_states([ngrams for ngrams, _ in orders[:-1]], order_starts, first_arcs, words),
+        suffixes=suffix_states(every_order[:-1], order_starts, first_arcs, words),
         words=words,
         log10_probs=log10_probs,
         log10_backoffs=np.concatenate([zero, *(weights.log10_backoffs for _, weights in orders[:-1])]),
@@ -269,6 +262,20 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
         ranked_masses=ranked.masses,
     )
     return automaton.frozen()
+
+
+def number_arcs(
+    orders: Sequence[NGrams],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
+    """Return `order_starts`, `first_arcs` and `words` of the automaton that has the n-grams of the orders 1, 2, …."""
+    order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
+    fan_outs = [
+        np.bincount(longer.prefixes, minlength=len(shorter.words))
+        for shorter, longer in itertools.pairwise(orders)
+    ]
+    first_arcs = np.zeros(order_starts[-2] + 2, dtype=np.uint32)
+    first_arcs[1:] = np.cumsum(np.concatenate([[order_starts[1]], *fan_outs]))
+    return order_starts, first_arcs, np.concatenate([ngrams.words for ngrams in orders])
 
 
 def check_ngram_counts(sizes: Sequence[int]) -> None:
@@ -291,13 +298,22 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
             )
 
 
-def _suffix_states(
+def suffix_states(
     orders: Sequence[NGrams],
     order_starts: npt.NDArray[np.int64],
     first_arcs: npt.NDArray[np.uint32],
     words: npt.NDArray[np.int32],
 ) -> npt.NDArray[np.int32]:
-    """The state of the longest proper suffix of every state [S]; those not given are sought."""
+    """Return the state of the longest proper suffix of each n-gram of some orders, the empty context's before them.
+
+    Suffixes that are not given are sought.
+
+    Args:
+        orders: n-grams of the orders 1, 2, …; all, or those below the highest, whose n-grams are the states [S].
+        order_starts: of `number_arcs`, of all orders.
+        first_arcs: likewise.
+        words: likewise.
+    """
     links = [np.zeros(1 + len(ngrams.words), np.int32) for ngrams in orders[:1]] or [np.zeros(1, np.int32)]
     for shorter_start, ngrams in zip(order_starts, orders[1:], strict=False):
         links.append(

@@ -25,26 +25,18 @@ from models.reranking.candidates import Steps, map_in_steps
 from models.reranking.metrics.error_rate import pairwise_distances, words_as_characters
 
 
-class DistinctCandidates(NamedTuple):
-    """C candidates as U distinct ones, in the order in which they first come.
-
-    Attributes:
-        first: where each is first among the candidates [U].
-        of_candidate: which one each candidate is [C].
-        posteriors: the mass of each, 1 together [U].
-    """
-
-    first: npt.NDArray[np.int64]
-    of_candidate: npt.NDArray[np.int64]
-    posteriors: npt.NDArray[np.float64]
-
-
-def merge_equal_candidates(candidates: Sequence[Hashable], posteriors: npt.ArrayLike) -> DistinctCandidates:
-    """Merge equal candidates and normalise their posteriors.
+def merge_equal_candidates(
+    candidates: Sequence[Hashable], posteriors: npt.ArrayLike
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Merge C candidates that are equal into U, in the order in which they first come.
 
     Args:
         candidates: what is compared, such as texts; at least one.
         posteriors: of each, or weights in proportion to them [C].
+
+    Returns:
+        Where each is first among the candidates [U], which one each candidate is [C], and the mass of each, 1
+        together [U].
     """
     mass = np.asarray(posteriors, np.float64)
     number_of: dict[Hashable, int] = {}
@@ -52,7 +44,7 @@ def merge_equal_candidates(candidates: Sequence[Hashable], posteriors: npt.Array
     first = np.unique(of_candidate, return_index=True)[1]
     of_distinct = np.zeros(len(first))
     np.add.at(of_distinct, of_candidate, mass / mass.sum())
-    return DistinctCandidates(first, of_candidate, of_distinct)
+    return first, of_candidate, of_distinct
 
 
 Utility: TypeAlias = Literal["wer", "chrf", "bleu"]
@@ -120,8 +112,8 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
     Raises:
         InvalidInputError: a text has too many words to be compared.
     """
-    distinct = merge_equal_candidates(texts, posteriors)
-    distinct_texts = [texts[index] for index in distinct.first]
+    first, of_candidate, mass = merge_equal_candidates(texts, posteriors)
+    distinct_texts = [texts[index] for index in first]
     if utility == "wer":
         compared = yield from _wer_utilities(distinct_texts)
     else:
@@ -129,8 +121,8 @@ def expected_utilities(texts: Sequence[str], posteriors: npt.ArrayLike, utility:
     expected = np.zeros(len(distinct_texts))
     for candidates, references in compared.blocks():
         yield
-        expected[candidates] += compared.utilities(candidates, references) @ distinct.posteriors[references]
-    return expected[distinct.of_candidate]
+        expected[candidates] += compared.utilities(candidates, references) @ mass[references]
+    return expected[of_candidate]
 
 
 def load_ngram_kernels() -> None:
@@ -214,9 +206,8 @@ def word_confidences(
     """
     spans = yield from map_in_steps(texts, lambda text: [*_WORD.finditer(text)], size=len)
     strings = yield from words_as_characters([match[0] for match in words] for words in spans)
-    distinct = merge_equal_candidates(strings, posteriors)
-    compared_texts = [strings[index] for index in distinct.first]
-    confidences = yield from _agreement_masses(strings[chosen], compared_texts, distinct.posteriors)
+    first, _, mass = merge_equal_candidates(strings, posteriors)
+    confidences = yield from _agreement_masses(strings[chosen], [strings[index] for index in first], mass)
     return [
         WordPosterior(match[0], *match.span(), confidence)
         for match, confidence in zip(spans[chosen], confidences, strict=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from models.errors import InvalidInputError
 from models.reranking import features
@@ -174,20 +174,3 @@ class Profile(BaseModel):
             InvalidInputError: one is outside its limits.
         """
         return LogLinearModel(weights=self.weights, length_exponent=self.length_exponent)
-
-
-def parse_profile(content: bytes) -> Profile:
-    """A profile from JSON.
-
-    Raises:
-        InvalidInputError: it is none; the message names the field and the value.
-    """
-    try:
-        profile = Profile.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(map(str, first["loc"])) or "the profile"
-        shown = repr(first["input"])[:80]
-        raise InvalidInputError(f"{field} is {shown}: {first['msg']}", parameter=field) from None
-    profile.weighting()
-    return profile

@@ -133,9 +133,8 @@ def bench(
         timeout_s=parse_duration_s(timeout, "timeout"),
     )
     probe(target, requests[0], terms.timeout_s)
-    progress = LoadProgress()
-    summary = summarise_load(run_load(target, requests, load, terms, watch=progress))
-    progress.finish()
+    with LoadProgress() as progress:
+        summary = summarise_load(run_load(target, requests, load, terms, watch=progress))
     if as_json:
         settings = {
             "url": url,

@@ -136,11 +136,8 @@ def models_restore(
     if folder is not None and not folder.is_dir():
         raise InvalidInputError(f"there is no backup at {backup}", parameter="backup")
     source, target = open_registry(backup), open_registry(registry, create=True)
-    progress = TuningProgress()
-    try:
+    with TuningProgress() as progress:
         result = restore_backup(source, target, differing=differing, progress=progress)
-    finally:
-        progress.finish()
     for what, names in result._asdict().items():
         if names:
             typer.echo(f"{_RESTORE_OUTCOMES[what]}: {', '.join(names)}")

@@ -111,11 +111,8 @@ def tune(
     lists = list(source.lists(reserved=lambda name: is_reserved(name, job.models.extra)))
     if not lists:
         raise InvalidInputError(f"{source.file} has no lists", parameter="file")
-    progress = TuningProgress()
-    try:
+    with TuningProgress() as progress:
         tuned, reply = tune.tune_lists(job, lists, progress)
-    finally:
-        progress.finish()
     if save is not None:
         ProfileStore(published.registry).write(ProfileBody.model_validate(reply.profile).profile(save))
     if report is not None:

@@ -1,4 +1,4 @@
-"""Requests and replies of the client, without input or output, and its errors.
+"""Requests and replies of the client, without input or output, its options and its errors.
 
 Errors raised by the client:
 
@@ -18,10 +18,10 @@ GramophoneError
 import json
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypedDict, TypeVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -102,13 +102,11 @@ _ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
     504: DeadlineError,
 }
 
-# errors that share a status
-_ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {"superseded": SupersededError}
-
-# the status of a stream is sent before its errors: they are distinguished by their codes
-_STREAM_ERRORS: dict[str | None, type[GramophoneError]] = {
+# errors that share a status, or come in a stream, whose status is sent before
+_ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {
     "deadline_exceeded": DeadlineError,
     "draining": UnavailableError,
+    "superseded": SupersededError,
 }
 
 
@@ -121,14 +119,12 @@ def response_error(response: httpx.Response) -> GramophoneError:
         error = _adapter(ErrorReply).validate_json(response.content).error
     except ValidationError:  # the answer is that of a proxy, not of the service
         error = ErrorBody(response.text[:200], "http_error", None, None)
-    kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(response.status_code, ServerError)
-    return kind(error, status=response.status_code, request_id=response.headers.get("x-request-id"))
+    return _error(error, response.status_code, response.headers.get("x-request-id"))
 
 
-def stream_error(payload: str) -> GramophoneError:
-    """Return the error in the last event of a failed stream."""
-    error = _adapter(ErrorReply).validate_json(payload).error
-    return _STREAM_ERRORS.get(error.code, ServerError)(error, status=200)
+def _error(error: ErrorBody, status: int, request_id: str | None = None) -> GramophoneError:
+    kind = _ERRORS_BY_CODE.get(error.code) or _ERRORS_BY_STATUS.get(status, ServerError)
+    return kind(error, status=status, request_id=request_id)
 
 
 def transport_error(error: httpx.TransportError) -> UnreachableError:
@@ -191,26 +187,16 @@ def line_reply(kind: type[R]) -> Callable[[str], list[R | ErrorBody]]:
     return read
 
 
-def request_headers(api_key: str | None, extra: Mapping[str, str] | None) -> dict[str, str]:
-    """Return the headers of every request of a client."""
-    return {**(extra or {}), **({} if api_key is None else {"authorization": f"Bearer {api_key}"})}
-
-
-def ensure_success(response: httpx.Response) -> httpx.Response:
-    """Return a successful response.
+def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
+    """Return the delay before the next attempt; None if the response is successful.
 
     Raises:
-        GramophoneError: the response, which has been read, is not successful.
+        GramophoneError: the response, which has been read, is not successful, and this attempt is final.
     """
     if response.is_success:
-        return response
-    raise response_error(response)
-
-
-def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> float | None:
-    """Return the delay before the next attempt; None if this attempt is final."""
-    if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
         return None
+    if response.status_code not in _RETRIED_STATUSES or attempt >= max_retries:
+        raise response_error(response)
     retry_after = response.headers.get("retry-after", "")
     return min(float(retry_after) if retry_after.isdecimal() else 0.5 * 2.0**attempt, _MAX_RETRY_DELAY_S)
 
@@ -237,7 +223,7 @@ def read_stream_event(line: str) -> list[GenerateReply]:
     if payload in {"", _DONE} or payload.startswith(":"):  # a comment keeps the connection alive
         return []
     if payload.startswith('{"error"'):
-        raise stream_error(payload)
+        raise _error(_adapter(ErrorReply).validate_json(payload).error, 200)
     return [_adapter(GenerateReply).validate_json(payload)]
 
 
@@ -248,3 +234,170 @@ def read_floats(response: httpx.Response) -> "memoryview[float]":
         values.byteswap()
     batch, width = map(int, response.headers["x-shape"].split(","))
     return memoryview(values).cast("B").cast("f", (batch, width))
+
+
+Contexts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Options of POST /v1/score."""
+
+    model: str
+    bos: bool
+    eos: bool
+    detail: str
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of POST /v1/generate."""
+
+    model: str
+    strategy: Literal["greedy", "sample", "beam"]
+    max_tokens: int
+    min_tokens: int
+    ignore_eos: bool
+    temperature: float
+    top_k: int
+    typical_p: float
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    bad_words: Sequence[str]
+    n: int
+    best_of: int
+    num_beams: int
+    length_penalty: float
+    early_stopping: bool
+    num_beam_groups: int
+    diversity_penalty: float
+    seed: int
+    stop: str | Sequence[str]
+    logprobs: bool | int
+    timeout_ms: int
+
+
+NamedText: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `id`."""
+
+
+class _Span(TypedDict):
+    start: int
+    end: int
+    suggestions: Sequence[str | Mapping[str, Any]]
+
+
+class CheckOptions(TypedDict, total=False):
+    """Options of POST /v1/check."""
+
+    model: str
+    threshold: float
+    precision: float
+    max_suggestions: int
+    candidates: Sequence[_Span]
+    dictionary: Sequence[str]
+    error_rate: float
+    max_edits: int
+    timeout_ms: int
+
+
+class QualityOptions(TypedDict, total=False):
+    """Options of POST /v1/quality."""
+
+    model: str
+    against: str
+
+
+class MixturePart(TypedDict):
+    """Model of a mixture, and its weight at every token."""
+
+    model: str
+    weight: float
+
+
+class _Named(TypedDict):
+    model: str
+    name: str
+
+
+class FurtherModel(_Named, total=False):
+    """Additional model, with features of its own such as `lm:NAME`."""
+
+    weight: float
+
+
+class RerankOptions(TypedDict, total=False):
+    """Options of POST /v1/rerank."""
+
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    weights: Mapping[str, float]
+    profile: str
+    length_exponent: float
+    posterior_scale: float
+    mbr: Literal["wer", "chrf", "bleu"]
+    confidences: bool
+    detail: Literal["none", "token", "word"]
+    bos: bool
+    eos: bool
+    score_mode: Literal["normalised", "unnormalised"]
+    drop_duplicates: bool
+    top: int
+    commit_eos: bool
+    timeout_ms: int
+
+
+class TuneOptions(TypedDict, total=False):
+    """Options of POST /v1/rerank/tune."""
+
+    metric: Literal["wer", "cer", "bleu", "chrf"]
+    normaliser: str
+    model: str
+    mixture: Sequence[MixturePart]
+    models: Sequence[FurtherModel]
+    given_only: bool
+    features: Sequence[str]
+    length_exponents: Sequence[float]
+    folds: int
+    seed: int
+    restarts: int
+    resamples: int
+    max_p_value: float
+    bootstrap_samples: int
+    timeout_ms: int
+
+
+class ContinuationOptions(TypedDict):
+    """Continuation of a state by POST /v1/states/advance; without text and ids, a copy of the state."""
+
+    state: str
+    text: NotRequired[str]
+    token_ids: NotRequired[Sequence[int]]
+    eos: NotRequired[bool]
+    keep: NotRequired[bool]
+
+
+DictionaryEntry: TypeAlias = str | Mapping[str, Any]
+"""A text, or a mapping with `text` and `weight`."""
+
+
+class AutocompleteOptions(TypedDict, total=False):
+    """Options of POST /v1/autocomplete."""
+
+    model: str
+    limit: int
+    max_words: int
+    min_probability: float
+    rank: Literal["probability", "savings"]
+    casing: Literal["exact", "ignore"]
+    fuzzy: int
+    dictionary: Sequence[DictionaryEntry]
+    blocklist: Sequence[str]
+    user: str
+    user_weight: float
+    session: str
+    max_steps: int
+    timeout_ms: int

@@ -1,56 +1,248 @@
-"""Clients of the service, synchronous and asynchronous: the same methods, from `service.client.endpoints`."""
+"""Clients of the service, synchronous and asynchronous: the same methods, each written once.
+
+A method is written as the function that makes its request; `Method` makes of it one that returns the parsed reply, at
+once or to be awaited.
+"""
 
 import asyncio
+import functools
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from types import MethodType, TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from urllib.parse import quote
 
 import httpx
 
 from service.client.calls import (
+    AutocompleteOptions,
+    BadRequestError,
     Call,
+    CheckOptions,
+    Contexts,
+    ContinuationOptions,
+    GenerateOptions,
     LineReader,
-    ensure_success,
-    request_headers,
+    NamedText,
+    QualityOptions,
+    RerankOptions,
+    ScoreOptions,
+    TuneOptions,
+    json_reply,
+    line_reply,
+    read_floats,
+    read_stream_event,
     retry_delay_s,
     transport_error,
 )
-from service.client.endpoints import AsyncCaller, BlockingCaller, ClientMethods, StateMethods, UserMethods
+from service.schemas.replies import (
+    AdvanceReply,
+    AutocompleteReply,
+    CheckReply,
+    ErrorBody,
+    ForgottenReply,
+    FreeReply,
+    GenerateReply,
+    ModelCard,
+    ModelList,
+    NextReply,
+    NextTokenReply,
+    NextWordReply,
+    OpenStatesReply,
+    QualityReply,
+    RankedListResult,
+    RerankReply,
+    ScoreReply,
+    SequenceScoreResult,
+    TextQualityResult,
+    UserPair,
+    UserReply,
+    UserWord,
+    UserWords,
+)
 
+P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", httpx.Client, httpx.AsyncClient)
 T = TypeVar("T")
+C_co = TypeVar("C_co", covariant=True)
+_BINARY = {"accept": "application/octet-stream"}
 
 
-class _SyncGroup:
-    def __init__(self, client: BlockingCaller) -> None:
-        self.fetch, self.fetch_lines = client.fetch, client.fetch_lines
+class MethodGroup(Generic[C_co]):
+    """Methods of a client about one subject.
+
+    Args:
+        client: sends the requests.
+    """
+
+    def __init__(self, client: C_co) -> None:
+        self.client = client
 
 
-class _AsyncGroup:
-    def __init__(self, client: AsyncCaller) -> None:
-        self.fetch, self.fetch_lines = client.fetch, client.fetch_lines
+class Method(Generic[P, R]):
+    """A client's method that returns a reply; the asynchronous client's returns it when awaited."""
+
+    def __init__(self, call: Callable[Concatenate[Any, P], Call[R]]) -> None:
+        self._call = call
+
+    @overload
+    def __get__(self, caller: "Client | MethodGroup[Client]", owner: type) -> Callable[P, R]: ...
+    @overload
+    def __get__(
+        self, caller: "AsyncClient | MethodGroup[AsyncClient]", owner: type
+    ) -> Callable[P, Awaitable[R]]: ...
+    def __get__(self, caller: Any, owner: type) -> Any:
+        """Bind to a client."""
+        return _bound(self._call, caller, "fetch")
 
 
-class States(StateMethods, _SyncGroup):
-    """Methods for states kept by the service: `Client.states`."""
+class LinesMethod(Generic[P, R]):
+    """A client's method that yields results as they come; the asynchronous client's is iterated with `async for`."""
+
+    def __init__(self, call: Callable[Concatenate[Any, P], Call[list[R]]]) -> None:
+        self._call = call
+
+    @overload
+    def __get__(self, caller: "Client", owner: type) -> Callable[P, Iterator[R]]: ...
+    @overload
+    def __get__(self, caller: "AsyncClient", owner: type) -> Callable[P, AsyncIterator[R]]: ...
+    def __get__(self, caller: Any, owner: type) -> Any:
+        """Bind to a client."""
+        return _bound(self._call, caller, "fetch_lines")
 
 
-class AsyncStates(StateMethods, _AsyncGroup):
-    """Methods for states kept by the service: `AsyncClient.states`."""
+def _bound(call: Callable[..., Any], caller: Any, fetch: str) -> Callable[..., Any]:
+    """A method with the signature and docstring of `call`; without a client, `call` itself, for documentation."""
+    if caller is None:
+        return call
+    client = caller.client if isinstance(caller, MethodGroup) else caller
+    bound = MethodType(call, caller)
+
+    @functools.wraps(bound)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return getattr(client, fetch)(bound(*args, **kwargs))
+
+    return method
 
 
-class Users(UserMethods, _SyncGroup):
-    """Methods for the users of autocomplete: `Client.users`."""
+def _user_path(user: str) -> str:
+    return f"/v1/autocomplete/users/{quote(user, safe='')}"
 
 
-class AsyncUsers(UserMethods, _AsyncGroup):
-    """Methods for the users of autocomplete: `AsyncClient.users`."""
+def _lines(
+    path: str, read: Callable[[str], R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
+) -> Call[R]:
+    """Send one line for each item, with the options in the query string."""
+    body = "\n".join(map(json.dumps, items)).encode()
+    return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query)
 
 
-class _HttpClient(ClientMethods, Generic[H, T]):
-    """Connections of either client."""
+def _query_options(options: RerankOptions) -> dict[str, Any]:
+    """Convert options to a query string; mappings and lists are written as pairs."""
+    query: dict[str, Any] = dict(options)
+    models = options.get("models", ())
+    weights = {f"lm:{model['name']}": model["weight"] for model in models if "weight" in model}
+    if weights and "profile" in options and "weights" not in options:
+        message = "models have weights beside a profile's: lines take either, so give all of them as weights"
+        raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
+    if weights or "weights" in options:
+        query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
+    if models:
+        query["models"] = _comma_pairs({model["name"]: model["model"] for model in models})
+    if "mixture" in options:
+        query["mixture"] = _comma_pairs({part["model"]: part["weight"] for part in options["mixture"]})
+    return query
+
+
+def _comma_pairs(values: Mapping[str, object]) -> str:
+    return ",".join(f"{name}={value}" for name, value in values.items())
+
+
+class States(MethodGroup[C_co]):
+    """Requests about states kept by the service, for decoders. Every method raises GramophoneError."""
+
+    @Method
+    def open(
+        self, context: Contexts = "", *, model: str | None = None, bos: bool = True
+    ) -> Call[OpenStatesReply]:
+        """Open a state after each context."""
+        return Call(
+            "POST",
+            "/v1/states",
+            json_reply(OpenStatesReply),
+            {"context": context, "model": model, "bos": bos},
+        )
+
+    @Method
+    def advance(
+        self,
+        continuations: Sequence[ContinuationOptions],
+        *,
+        next_token_ids: Sequence[int] = (),
+        free: Iterable[str] = (),
+    ) -> Call[AdvanceReply]:
+        """Score continuations, keep the states after them, then free the states in `free`."""
+        body = {"continuations": continuations, "next_token_ids": list(next_token_ids), "free": list(free)}
+        return Call("POST", "/v1/states/advance", json_reply(AdvanceReply), body)
+
+    @Method
+    def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
+        """Return the log-probabilities of the given tokens, or of all, after each state."""
+        return Call(
+            "POST", "/v1/states/next", json_reply(NextReply), {"states": states, "token_ids": token_ids}
+        )
+
+    @Method
+    def log_probs(
+        self, states: Sequence[str], *, token_ids: Sequence[int] | None = None
+    ) -> "Call[memoryview[float]]":
+        """Return the log-probabilities of `next` as float32 [B, K]."""
+        return Call(
+            "POST", "/v1/states/next", read_floats, {"states": states, "token_ids": token_ids}, _BINARY
+        )
+
+    @Method
+    def free(self, states: Iterable[str]) -> Call[int]:
+        """Free states, and return the number of states freed."""
+        read: Callable[[httpx.Response], int] = lambda reply: json_reply(FreeReply)(reply).freed  # noqa: E731
+        return Call("POST", "/v1/states/free", read, {"states": list(states)})
+
+
+class Users(MethodGroup[C_co]):
+    """Requests about users of autocomplete and their accepted words. Every method raises GramophoneError."""
+
+    @Method
+    def accept(self, user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
+        """Learn words and pairs from a text that a user has accepted after a context."""
+        return Call(
+            "POST", f"{_user_path(user)}/accepted", json_reply(UserReply), {"text": text, "context": context}
+        )
+
+    @Method
+    def export(self, user: str) -> Call[UserWords]:
+        """Return the words and pairs learnt from a user."""
+        return Call("GET", _user_path(user), json_reply(UserWords))
+
+    @Method
+    def restore(
+        self, user: str, words: Sequence[UserWord], pairs: Sequence[UserPair] = ()
+    ) -> Call[UserReply]:
+        """Replace the words and pairs of a user."""
+        body = {"words": list(map(asdict, words)), "pairs": list(map(asdict, pairs))}
+        return Call("PUT", _user_path(user), json_reply(UserReply), body)
+
+    @Method
+    def forget(self, user: str) -> Call[bool]:
+        """Forget a user, and return whether the user was known."""
+        read: Callable[[httpx.Response], bool] = lambda reply: json_reply(ForgottenReply)(reply).forgotten  # noqa: E731
+        return Call("DELETE", _user_path(user), read)
+
+
+class _HttpClient(Generic[H, T]):
+    """Methods of both clients, and their connections."""
 
     _connect: Callable[..., H]
 
@@ -64,90 +256,140 @@ class _HttpClient(ClientMethods, Generic[H, T]):
         max_retries: int = 2,
         transport: T | None = None,
     ) -> None:
+        key = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
         self._http: H = self._connect(
-            base_url=base_url,
-            headers=request_headers(api_key, headers),
-            timeout=timeout_s,
-            transport=transport,
+            base_url=base_url, headers={**(headers or {}), **key}, timeout=timeout_s, transport=transport
         )
         self._max_retries = max_retries
+
+    @Method
+    def next_token(
+        self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
+    ) -> Call[NextTokenReply]:
+        """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
+        body = {"context": context, "top_k": top_k, "entropy": entropy, "model": model}
+        return Call("POST", "/v1/next-token", json_reply(NextTokenReply), body)
+
+    @Method
+    def next_word(
+        self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
+    ) -> Call[NextWordReply]:
+        """Return the most probable words of one or more tokens after each context."""
+        body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
+        return Call("POST", "/v1/next-token", json_reply(NextWordReply), body)
+
+    @Method
+    def log_probs(self, context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
+        """Return the log-probability of every next token, float32 [B, V]."""
+        return Call("POST", "/v1/next-token", read_floats, {"context": context, "model": model}, _BINARY)
+
+    @Method
+    def score(
+        self,
+        texts: Sequence[str] | None = None,
+        *,
+        token_ids: Sequence[Sequence[int]] | None = None,
+        context: str | Sequence[int] = "",
+        **options: Unpack[ScoreOptions],
+    ) -> Call[ScoreReply]:
+        """Score texts or sequences of token ids."""
+        sequences = {"texts": texts} if token_ids is None else {"token_ids": token_ids}
+        return Call("POST", "/v1/score", json_reply(ScoreReply), {**sequences, "context": context, **options})
+
+    @LinesMethod
+    def score_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[ScoreOptions]
+    ) -> Call[list[SequenceScoreResult | ErrorBody]]:
+        """Yield a score, or an error, for each object with `text` or `token_ids`, in order."""
+        return _lines("/v1/score", line_reply(SequenceScoreResult), items, options)
+
+    @Method
+    def rerank(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> Call[RerankReply]:
+        """Re-rank lists of candidates."""
+        return Call("POST", "/v1/rerank", json_reply(RerankReply), {"lists": lists, **options})
+
+    @LinesMethod
+    def rerank_lines(
+        self, lists: Iterable[Mapping[str, Any]], **options: Unpack[RerankOptions]
+    ) -> Call[list[RankedListResult | ErrorBody]]:
+        """Yield each re-ranked list, or an error, in order; for thousands of lists.
+
+        Raises:
+            BadRequestError: models have weights beside a profile's, which a query string cannot express.
+        """
+        return _lines("/v1/rerank", line_reply(RankedListResult), lists, _query_options(options))
+
+    @Method
+    def tune(
+        self, lists: Sequence[Mapping[str, Any]], **options: Unpack[TuneOptions]
+    ) -> Call[dict[str, Any]]:
+        """Tune the weights of re-ranking on lists with a `reference`, and evaluate them."""
+        return Call("POST", "/v1/rerank/tune", json_reply(dict[str, Any]), {"lists": lists, **options})
+
+    @Method
+    def generate(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> Call[GenerateReply]:
+        """Generate continuations of a prompt."""
+        return Call(
+            "POST", "/v1/generate", json_reply(GenerateReply), {"prompt": prompt, "stream": False, **options}
+        )
+
+    @LinesMethod
+    def stream(
+        self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
+    ) -> Call[list[GenerateReply]]:
+        """Yield a continuation token by token; closing the iterator stops it."""
+        return Call("POST", "/v1/generate", read_stream_event, {"prompt": prompt, "stream": True, **options})
+
+    @Method
+    def autocomplete(self, text: str, **options: Unpack[AutocompleteOptions]) -> Call[AutocompleteReply]:
+        """Return completions of the last word of a text, or the next words."""
+        return Call("POST", "/v1/autocomplete", json_reply(AutocompleteReply), {"text": text, **options})
+
+    @Method
+    def check(self, text: str, **options: Unpack[CheckOptions]) -> Call[CheckReply]:
+        """Return the probable errors of a text, with suggestions."""
+        return Call("POST", "/v1/check", json_reply(CheckReply), {"text": text, **options})
+
+    @Method
+    def quality(self, texts: Sequence[NamedText], **options: Unpack[QualityOptions]) -> Call[QualityReply]:
+        """Score texts by bits per word and byte, under one model or two."""
+        return Call("POST", "/v1/quality", json_reply(QualityReply), {"texts": texts, **options})
+
+    @LinesMethod
+    def quality_lines(
+        self, items: Iterable[Mapping[str, Any]], **options: Unpack[QualityOptions]
+    ) -> Call[list[TextQualityResult | ErrorBody]]:
+        """Yield the quality, or an error, of each object with `text` and optionally `id`, in order; for corpora."""
+        return _lines("/v1/quality", line_reply(TextQualityResult), items, options)
+
+    @Method
+    def models(self) -> Call[ModelList]:
+        """List the models of the service."""
+        return Call("GET", "/v1/models", json_reply(ModelList))
+
+    @Method
+    def model(self, address: str) -> Call[ModelCard]:
+        """Return the description of one model."""
+        return Call("GET", f"/v1/models/{quote(address, safe='@')}", json_reply(ModelCard))
+
+    @property
+    def states(self) -> States[Self]:
+        """Methods for states kept by the service, for decoders."""
+        return States(self)
+
+    @property
+    def users(self) -> Users[Self]:
+        """Methods for the users of autocomplete and their accepted words."""
+        return Users(self)
 
     @property
     def url(self) -> str:
         """Base URL of the service."""
         return str(self._http.base_url)
-
-
-class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
-    """Client for asyncio, with the methods of `Client`.
-
-    Args:
-        base_url: URL of the service, such as `http://localhost:8000`.
-        api_key: API key sent with every request, if the service requires one.
-        headers: further headers, such as `X-Gramophone-Session`, by which a proxy routes a session to one process.
-        timeout_s: seconds to wait for an answer, or for the next part of one.
-        max_retries: retries of a request that an overloaded or unready service refused.
-        transport: transport of httpx, for tests.
-
-    Every method raises GramophoneError.
-    """
-
-    _connect = httpx.AsyncClient
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    @property
-    def states(self) -> AsyncStates:
-        """Methods for states kept by the service, for decoders."""
-        return AsyncStates(self)
-
-    @property
-    def users(self) -> AsyncUsers:
-        """Methods for the users of autocomplete and their accepted words."""
-        return AsyncUsers(self)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def fetch(self, call: Call[R]) -> R:
-        """Send a call and parse its reply."""
-        return call.read(await self._send(call))
-
-    async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
-        attempt = 0
-        while True:
-            try:
-                response = await self._http.send(call.request(self._http), stream=stream)
-                if not response.is_success:
-                    await response.aread()
-            except httpx.TransportError as error:
-                raise transport_error(error) from error
-            delay_s = retry_delay_s(response, attempt, self._max_retries)
-            if delay_s is None:
-                return ensure_success(response)
-            attempt += 1
-            await asyncio.sleep(delay_s)
-
-    async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
-        """Send a call and yield the results in its reply's lines."""
-        response = await self._send(call, stream=True)
-        try:
-            reader = LineReader()
-            async for chunk in response.aiter_bytes():
-                for line in reader.push(chunk):
-                    for result in call.read(line):
-                        yield result
-        except httpx.TransportError as error:
-            raise transport_error(error) from error
-        finally:
-            await response.aclose()
 
 
 class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
@@ -174,16 +416,6 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
     ) -> None:
         self.close()
 
-    @property
-    def states(self) -> States:
-        """Methods for states kept by the service, for decoders."""
-        return States(self)
-
-    @property
-    def users(self) -> Users:
-        """Methods for the users of autocomplete and their accepted words."""
-        return Users(self)
-
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -203,7 +435,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
                 raise transport_error(error) from error
             delay_s = retry_delay_s(response, attempt, self._max_retries)
             if delay_s is None:
-                return ensure_success(response)
+                return response
             attempt += 1
             time.sleep(delay_s)
 
@@ -219,3 +451,54 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
             raise transport_error(error) from error
         finally:
             response.close()
+
+
+class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
+    """Client for asyncio, with the arguments and methods of `Client`. Every method raises GramophoneError."""
+
+    _connect = httpx.AsyncClient
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def fetch(self, call: Call[R]) -> R:
+        """Send a call and parse its reply."""
+        return call.read(await self._send(call))
+
+    async def _send(self, call: Call[Any], *, stream: bool = False) -> httpx.Response:
+        attempt = 0
+        while True:
+            try:
+                response = await self._http.send(call.request(self._http), stream=stream)
+                if not response.is_success:
+                    await response.aread()
+            except httpx.TransportError as error:
+                raise transport_error(error) from error
+            delay_s = retry_delay_s(response, attempt, self._max_retries)
+            if delay_s is None:
+                return response
+            attempt += 1
+            await asyncio.sleep(delay_s)
+
+    async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
+        """Send a call and yield the results in its reply's lines."""
+        response = await self._send(call, stream=True)
+        try:
+            reader = LineReader()
+            async for chunk in response.aiter_bytes():
+                for line in reader.push(chunk):
+                    for result in call.read(line):
+                        yield result
+        except httpx.TransportError as error:
+            raise transport_error(error) from error
+        finally:
+            await response.aclose()

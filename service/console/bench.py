@@ -1,6 +1,5 @@
 """Progress and result tables of `gramophone bench`."""
 
-import sys
 import time
 
 from rich.console import Console
@@ -8,10 +7,9 @@ from rich.text import Text
 
 from service.bench.plan import Load, OpenLoop
 from service.bench.results import LoadSummary, Percentiles, Recording
-from service.console.tables import result_table
+from service.console.tables import ProgressLine, result_table
 
 _BAR_WIDTH = 20
-_LOG_INTERVAL_S = 10.0
 
 
 def load_name(load: Load) -> str:
@@ -19,43 +17,24 @@ def load_name(load: Load) -> str:
     return f"{load.rate_per_s:g}/s" if isinstance(load, OpenLoop) else f"{load.clients} clients"
 
 
-class LoadProgress:
-    """Progress on standard error: a bar with the time left on a terminal, else a line every ten seconds.
-
-    It is written directly, in microseconds: no reply is read while the bar is drawn.
-    """
-
-    def __init__(self) -> None:
-        self._on_terminal = sys.stderr.isatty()
-        self._printed_s = time.perf_counter()
+class LoadProgress(ProgressLine):
+    """Progress of a load, with a bar and the time left; no reply is read while it is drawn."""
 
     def __call__(self, recording: Recording) -> None:
         """Show the progress of a run."""
-        now_s = time.perf_counter()
-        if not self._on_terminal and now_s - self._printed_s < _LOG_INTERVAL_S:
+        if not self.is_due:
             return
-        self._printed_s = now_s
         terms = recording.terms
         if terms.duration_s is not None:
-            left_s = max(recording.window_start_s + terms.duration_s - now_s, 0.0)
+            left_s = max(recording.window_start_s + terms.duration_s - time.perf_counter(), 0.0)
             share, left = 1 - left_s / (terms.warmup_s + terms.duration_s), f", {left_s:.0f} s left"
         else:
             share, left = recording.num_due / (terms.num_requests or 1), ""
         count = len(recording.observations)
         errors = f", {', '.join(sorted(recording.examples))}" if recording.examples else ""
-        line = f"{load_name(recording.load)}: {share:4.0%}{left} · {count:,} answers{errors}"
-        if self._on_terminal:
-            done = round(share * _BAR_WIDTH)
-            sys.stderr.write(f"\r\x1b[K{'━' * done}{'╌' * (_BAR_WIDTH - done)} {line}")
-        else:
-            sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
-
-    def finish(self) -> None:
-        """Clear the bar."""
-        if self._on_terminal:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        done = round(share * _BAR_WIDTH)
+        bar = f"{'━' * done}{'╌' * (_BAR_WIDTH - done)} " if self.on_terminal else ""
+        self.write(f"{bar}{load_name(recording.load)}: {share:4.0%}{left} · {count:,} answers{errors}")
 
 
 def print_load(summary: LoadSummary, load: Load) -> None:

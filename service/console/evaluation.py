@@ -1,6 +1,5 @@
 """Tables and progress of `gramophone evaluate`, `train`, `tune`, and ARPA import and export."""
 
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from service.console.tables import format_number, result_table
+from service.console.tables import ProgressLine, format_number, result_table
 
 if TYPE_CHECKING:
     from service.use_cases.tune import TuneReply
@@ -321,39 +320,22 @@ def show_export(result: dict[str, Any]) -> None:
         )
 
 
-_PRINT_INTERVAL_S = {True: 0.1, False: 10.0}
-"""By whether output is a terminal, where each line replaces the one before it."""
-
-
-class TuningProgress:
-    """Progress and time left of tuning: one updated line on a terminal, else a line every ten seconds.
-
-    It goes to standard error. Each kind of work has its own speed, so the time left is that of the current kind.
-    """
+class TuningProgress(ProgressLine):
+    """Progress and time left of tuning; each kind of work has its own speed, so it is that of the current kind."""
 
     def __init__(self) -> None:
-        self._on_terminal = sys.stderr.isatty()
+        super().__init__()
         self._description = ""
-        self._began_s = self._printed_s = time.monotonic()
+        self._began_s = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Show the kind of work, its completed amount, and its total."""
         now_s = time.monotonic()
         if what != self._description:
             self._description, self._began_s = what, now_s
-        if not done or now_s - self._printed_s < _PRINT_INTERVAL_S[self._on_terminal]:
-            return
-        self._printed_s = now_s
-        left_s = (now_s - self._began_s) * (total - done) / done
-        line = f"{what}: {done / total:.0%}, {left_s:,.0f} s left"
-        sys.stderr.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
-        sys.stderr.flush()
-
-    def finish(self) -> None:
-        """Clear the updated line."""
-        if self._on_terminal:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        if done and self.is_due:
+            left_s = (now_s - self._began_s) * (total - done) / done
+            self.write(f"{what}: {done / total:.0%}, {left_s:,.0f} s left")
 
 
 def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> None:

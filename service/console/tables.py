@@ -1,10 +1,12 @@
 """Shared tables and bars, and the output of commands that query models, the registry or settings."""
 
 import math
+import sys
+import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -33,6 +35,38 @@ def probability_bar(probability: float) -> Text:
 def format_number(value: float | None, digits: int = 2) -> str:
     """Format a number with thousands separators; None is infinite."""
     return "infinite" if value is None else f"{value:,.{digits}f}"
+
+
+class ProgressLine:
+    """Progress on standard error, until the context ends: one updated line on a terminal, else one every ten seconds.
+
+    It is written directly, in microseconds.
+    """
+
+    def __init__(self) -> None:
+        self.on_terminal = sys.stderr.isatty()
+        self._interval_s = 0.1 if self.on_terminal else 10.0
+        self._written_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Clear the updated line."""
+        if self.on_terminal:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a line is to be written now."""
+        return time.monotonic() - self._written_s >= self._interval_s
+
+    def write(self, line: str) -> None:
+        """Write a line, on a terminal in place of the one before."""
+        self._written_s = time.monotonic()
+        sys.stderr.write(f"\r\x1b[K{line}" if self.on_terminal else f"{line}\n")
+        sys.stderr.flush()
 
 
 _console = Console()

@@ -12,7 +12,7 @@ from models.calls import ModelCall
 from service.engine.batching import CallBatch
 from service.engine.calls import batch_for, merges
 from service.engine.constants import COST_SMOOTHING, INITIAL_TOKEN_COST_S, MAX_CALL_KINDS
-from service.engine.job import Job, SchedulerObserver
+from service.engine.job import Job
 
 
 class CostModel:
@@ -54,15 +54,15 @@ class CallQueue:
     Args:
         clock: seconds, monotonic.
         cost_model: cost per token of every kind, shared with the other queues.
-        observer: receives the rows of each slice.
+        record: receives the kind of call and the rows of each slice.
     """
 
     def __init__(
-        self, *, clock: Callable[[], float], cost_model: CostModel, observer: SchedulerObserver
+        self, clock: Callable[[], float], cost_model: CostModel, record: Callable[[str, int], None]
     ) -> None:
         self._clock = clock
         self._cost_model = cost_model
-        self._observer = observer
+        self._record = record
         self._batches: OrderedDict[Hashable, CallBatch[Any, Any]] = OrderedDict()
         self._calls: dict[Job, ModelCall] = {}
         self._jobs: dict[ModelCall, Job] = {}
@@ -112,7 +112,7 @@ class CallQueue:
         result = batch.run_slice(max(self._cost_model.tokens(first.kind, size.seconds), size.min_tokens))
         self._cost_model.update(first.kind, result.tokens, self._clock() - began_s)
         if result.rows:
-            self._observer.answered(type(first).__name__.lower(), result.rows)
+            self._record(type(first).__name__.lower(), result.rows)
         answers = [(self._jobs[call], answer) for call, answer in result.answers]
         for job, _ in answers:
             self._forget(job)

@@ -5,39 +5,20 @@ import contextlib
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from models.calls import WorkOutput
 from models.errors import DrainingError
-from service.engine.job import Job, Work, run_to_completion
+from service.engine.job import Job, RequestOptions, Work, run_to_completion
 from service.engine.scheduler import Scheduler
 
 R = TypeVar("R")
 _POLL_S = 0.01
-_Delivery: TypeAlias = tuple[Callable[[tuple[Any, bool]], None], tuple[Any, bool]]
+_Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
+_DEFAULT_OPTIONS = RequestOptions()
 _TIMER_RESOLUTION_S = 0.005
 """Upper bound of how early a timer of the event loop, with its millisecond resolution, may fire."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
-    """Scheduling options of a request.
-
-    Attributes:
-        request_id: for the log.
-        timeout_s: time limit, at most the engine's; None for the engine's.
-        bulk: whether interactive requests take precedence over it.
-        tokens: expected number of tokens to read and generate.
-    """
-
-    request_id: str = ""
-    timeout_s: float | None = None
-    bulk: bool = False
-    tokens: int = 0
-
-
-_DEFAULT_OPTIONS = RequestOptions()
 
 
 class Engine:
@@ -115,7 +96,7 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        job = self._submit(work, partial(_resolve, future), options, events=False)
+        job = self._submit(work, partial(_resolve, future), options, streams=False)
         future.add_done_callback(lambda ended: self._cancel(job) if ended.cancelled() else None)
         return future
 
@@ -130,8 +111,8 @@ class Engine:
             LanguageModelError: the work's own, or it is not admitted.
         """
         loop = asyncio.get_running_loop()
-        items: asyncio.Queue[tuple[Any, bool]] = asyncio.Queue()  # bounded by the scheduler
-        job = self._submit(work, items.put_nowait, options, events=True)
+        items: asyncio.Queue[WorkOutput] = asyncio.Queue()  # bounded by the scheduler
+        job = self._submit(work, items.put_nowait, options, streams=True)
         # a parked job takes no steps, so the scheduler must be woken to end it once its deadline has passed
         timer = loop.call_later(job.deadline_s - self._clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
@@ -152,10 +133,10 @@ class Engine:
     def _submit(
         self,
         work: Work[Any, Any],
-        deliver: Callable[[tuple[Any, bool]], None],
+        deliver: Callable[[WorkOutput], None],
         options: RequestOptions,
         *,
-        events: bool,
+        streams: bool,
     ) -> Job:
         self._loop = asyncio.get_running_loop()
         timeout_s = self._request_timeout_s
@@ -163,11 +144,10 @@ class Engine:
             timeout_s = min(timeout_s, options.timeout_s)
         job = Job(
             work,
-            _Listener(self._pending, deliver, events),
+            lambda item: self._pending.append((deliver, item)),
             self._clock() + timeout_s,
-            request_id=options.request_id,
-            bulk=options.bulk,
-            tokens=options.tokens,
+            options,
+            streams,
         )
         self.scheduler.submit(job)
         self._wake()
@@ -203,37 +183,12 @@ class Engine:
                 self._loop.call_soon_threadsafe(_deliver_all, deliveries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Listener:
-    """Listener that delivers the outcome of a job, and its events if they are wanted, on the event loop.
-
-    Attributes:
-        pending: deliveries for the loop, to which these are added.
-        deliver: is called with an event or the outcome, and whether it is the outcome.
-        wants_events: whether events are wanted.
-    """
-
-    pending: list[_Delivery]
-    deliver: Callable[[tuple[Any, bool]], None]
-    wants_events: bool
-
-    def event(self, event: object) -> bool:
-        """Deliver an event; return whether it was wanted."""
-        if self.wants_events:
-            self.pending.append((self.deliver, (event, False)))
-        return self.wants_events
-
-    def end(self, outcome: object) -> None:
-        """Deliver the outcome."""
-        self.pending.append((self.deliver, (outcome, True)))
-
-
 def _deliver_all(deliveries: list[_Delivery]) -> None:
     for deliver, item in deliveries:
         deliver(item)
 
 
-def _resolve(future: asyncio.Future[Any], item: tuple[Any, bool]) -> None:
+def _resolve(future: asyncio.Future[Any], item: WorkOutput) -> None:
     outcome, _ = item
     if future.done():  # cancelled meanwhile
         return

@@ -5,8 +5,9 @@ selected before the first request.
 """
 
 import sys
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 import structlog
 
 from models.arrays import ModelBytes
-from models.checkpoint.load import Checkpoint
+from models.checkpoint.load import Checkpoint, load_checkpoint
 from models.checkpoint.manifest import Version
 from models.checkpoint.precision import Precision, check_precision
 from models.checkpoint.registry_interface import Registry
@@ -157,21 +158,29 @@ class Loader:
         registry: source of the versions.
         read: function that reads a checkpoint.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
-        precisions: precision of each model.
+        precision: in the syntax of `read_precisions`.
         budget: maximum bytes of all models together; None is no bound.
         num_threads: of torch, if a model has imported it; None leaves torch's default.
-        prefix_cache_bytes: maximum bytes of the caches of each model; 0 is no caches.
+        prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 is no caches.
         clock: seconds, monotonic.
+
+    Raises:
+        InvalidInputError: the precision is invalid, or names a model that the registry does not hold.
     """
 
     registry: Registry
-    read: Callable[..., Checkpoint]
-    device: str
-    precisions: Precisions
-    budget: int | None
-    num_threads: int | None
-    prefix_cache_bytes: int
-    clock: Callable[[], float]
+    read: Callable[..., Checkpoint] = load_checkpoint
+    device: str = "cpu"
+    precision: str = "auto"
+    budget: int | None = None
+    num_threads: int | None = None
+    prefix_cache_bytes: int = 0
+    clock: Callable[[], float] = time.monotonic
+    _precisions: Precisions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._precisions = read_precisions(self.precision)
+        self._precisions.check_names(self.registry)
 
     def load(self, version: Version, *, in_use: int, unloadable: Mapping[str, int]) -> HostedModel:
         """Load a version and warm it up.
@@ -193,7 +202,7 @@ class Loader:
         manifest = self.registry.manifest(version)
         check(estimate_bytes(manifest))  # before its files are fetched
         directory = self.registry.fetch(version)
-        checkpoint = self.read(directory, device=self.device, precision=self.precisions.of(version))
+        checkpoint = self.read(directory, device=self.device, precision=self._precisions.of(version))
         size = loaded_bytes(checkpoint.model, manifest)
         check(size)
         torch = sys.modules.get("torch")  # an n-gram server does not import it

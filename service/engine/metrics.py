@@ -1,7 +1,8 @@
 """Prometheus metrics of the service; names follow those of other model servers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,9 +15,6 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from typing_extensions import override
-
-from service.engine.job import SchedulerObserver
 
 # model requests take a quarter of a millisecond and more: the default buckets would put most into the first
 _SECONDS = (
@@ -45,7 +43,18 @@ _LOAD_OUTCOMES = ("failed", "loaded", "refused")
 _JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
 
 
-class Metrics(SchedulerObserver):
+class MetricsSource(Collector):
+    """Source of metrics for a scrape: those that a function yields then."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the metrics."""
+        return self._read()
+
+
+class Metrics:
     """Metrics of one application, in a collector registry of their own.
 
     Args:
@@ -55,67 +64,69 @@ class Metrics(SchedulerObserver):
     def __init__(self, worker: int | None = None) -> None:
         self._registry = CollectorRegistry()
         self._worker = worker
-        ProcessCollector(namespace="gramophone", registry=self._registry)
-        self.http_requests = self._counter(
+        ours: dict[str, Any] = {"namespace": "gramophone", "registry": self._registry}
+        counter: Callable[..., Counter] = partial(Counter, **ours)
+        self._counter = counter
+        histogram: Callable[..., Histogram] = partial(Histogram, buckets=_SECONDS, **ours)
+        ProcessCollector(**ours)
+        self.http_requests = counter(
             "http_requests", "HTTP requests answered", ("handler", "method", "status")
         )
-        self.latency = self._histogram(
+        self.latency = histogram(
             "e2e_request_latency_seconds", "from a request's head to its reply's last byte", ("handler",)
         )
-        self.queue_time = self._histogram(
+        self.queue_time = histogram(
             "request_queue_time_seconds", "from submission to the model thread's first step"
         )
-        self.first_token = self._histogram(
+        self.first_token = histogram(
             "time_to_first_token_seconds", "from submission to the first generated token", ("model_name",)
         )
-        self.inter_token = self._histogram(
+        self.inter_token = histogram(
             "inter_token_latency_seconds", "between generated tokens", ("model_name",)
         )
-        self.prompt_tokens = self._counter("prompt_tokens", "tokens read as context", ("model_name",))
-        self.scored_tokens = self._counter("scored_tokens", "tokens scored", ("model_name",))
-        self.generation_tokens = self._counter("generation_tokens", "tokens generated", ("model_name",))
-        self.generated = self._counter(
+        self.prompt_tokens = counter("prompt_tokens", "tokens read as context", ("model_name",))
+        self.scored_tokens = counter("scored_tokens", "tokens scored", ("model_name",))
+        self.generation_tokens = counter("generation_tokens", "tokens generated", ("model_name",))
+        self.generated = counter(
             "request_success", "generations that ended well", ("model_name", "finished_reason")
         )
 
-        self.model_loads = self._counter("model_loads", "attempts to load a model", ("outcome",))
-        self.load_seconds = self._histogram(
+        self.model_loads = counter("model_loads", "attempts to load a model", ("outcome",))
+        self.load_seconds = histogram(
             "model_load_seconds", "loading of a model until it can answer, failed attempts included"
         )
-        self.auth_failures = self._counter(
-            "auth_failures", "requests without a key that allows them", ("reason",)
-        )
-        self.rejected_requests = self._counter("rejections", "requests that were not admitted", ("reason",))
-        self.ended_jobs = self._counter("jobs_ended", "model work that ended", ("how",))
-        self.batch_rows = self._histogram(
+        self.auth_failures = counter("auth_failures", "requests without a key that allows them", ("reason",))
+        self.rejected_requests = counter("rejections", "requests that were not admitted", ("reason",))
+        self.ended_jobs = counter("jobs_ended", "model work that ended", ("how",))
+        self.batch_rows = histogram(
             "batch_rows",
             "rows of calls of one kind that were answered together",
             ("kind",),
             buckets=[1 << n for n in range(13)],
         )
-        for counter, values in (
+        for counted, values in (
             (self.rejected_requests, _REJECTIONS),
             (self.auth_failures, _AUTH_FAILURES),
             (self.model_loads, _LOAD_OUTCOMES),
             (self.ended_jobs, _JOB_OUTCOMES),
         ):
             for value in values:  # export 0 from the start: a series that begins at 1 shows no increase
-                counter.labels(value)
+                counted.labels(value)
 
-    @override
     def started(self, waited_s: float) -> None:
+        """Record the queue time of a job that has run its first step."""
         self.queue_time.observe(waited_s)
 
-    @override
     def rejected(self, reason: str) -> None:
+        """Record a job that was not admitted: `requests`, `tokens` or `draining`."""
         self.rejected_requests.labels(reason).inc()
 
-    @override
     def ended(self, how: str) -> None:
+        """Record the end of a job: `done`, `failed`, `cancelled` or `deadline`."""
         self.ended_jobs.labels(how).inc()
 
-    @override
     def answered(self, kind: str, rows: int) -> None:
+        """Record the number of rows of one kind of call that were computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
     def generation(
@@ -134,7 +145,14 @@ class Metrics(SchedulerObserver):
 
     def add_model_gauge(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
         """Add a gauge with one sample per model, read at each scrape; models no longer hosted have none."""
-        self._registry.register(_ModelGaugeCollector(f"gramophone_{name}", description, read))
+
+        def collect() -> Iterator[Metric]:
+            family = GaugeMetricFamily(f"gramophone_{name}", description, labels=["model_name"])
+            for model, value in read().items():
+                family.add_metric([model], value)
+            yield family
+
+        self._registry.register(MetricsSource(collect))
 
     def add_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
         """Add a gauge that is read at each scrape."""
@@ -149,7 +167,17 @@ class Metrics(SchedulerObserver):
         """Return all metrics in Prometheus' text format."""
         if self._worker is None:
             return generate_latest(self._registry)
-        return generate_latest(_WorkerLabelCollector(self._registry, str(self._worker)))
+        return generate_latest(MetricsSource(self._labelled))
+
+    def _labelled(self) -> Iterator[Metric]:
+        """Yield the current samples of the registry with the label `worker`."""
+        for family in self._registry.collect():
+            labelled = Metric(family.name, family.documentation, family.type, family.unit)
+            labelled.samples = [
+                sample._replace(labels={**sample.labels, "worker": str(self._worker)})
+                for sample in family.samples
+            ]
+            yield labelled
 
     @cached_property
     def relayed_requests(self) -> Counter:
@@ -158,47 +186,3 @@ class Metrics(SchedulerObserver):
             "relayed_requests",
             "requests that were passed on to the worker that remembers what they are about",
         )
-
-    def _counter(self, name: str, description: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(name, description, labels, namespace="gramophone", registry=self._registry)
-
-    def _histogram(
-        self,
-        name: str,
-        description: str,
-        labels: tuple[str, ...] = (),
-        buckets: Sequence[float] = _SECONDS,
-    ) -> Histogram:
-        return Histogram(
-            name, description, labels, namespace="gramophone", registry=self._registry, buckets=buckets
-        )
-
-
-class _WorkerLabelCollector(Collector):
-    """Collector of another registry's samples with the label `worker`."""
-
-    def __init__(self, registry: CollectorRegistry, worker: str) -> None:
-        self._registry, self._worker = registry, worker
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the current samples of the registry, labelled."""
-        for family in self._registry.collect():
-            labelled = Metric(family.name, family.documentation, family.type, family.unit)
-            labelled.samples = [
-                sample._replace(labels={**sample.labels, "worker": self._worker}) for sample in family.samples
-            ]
-            yield labelled
-
-
-class _ModelGaugeCollector(Collector):
-    """Gauge with one sample per model, of the models present at each scrape."""
-
-    def __init__(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
-        self._name, self._description, self._read = name, description, read
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the current value of each model."""
-        family = GaugeMetricFamily(self._name, self._description, labels=["model_name"])
-        for model, value in self._read().items():
-            family.add_metric([model], value)
-        yield family

@@ -6,7 +6,6 @@ readiness probe and the metrics.
 """
 
 import asyncio
-import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from models.checkpoint.load import Checkpoint, load_checkpoint
-from models.checkpoint.registry_interface import Registry
 from models.errors import (
     InvalidInputError,
     LanguageModelError,
@@ -34,7 +31,7 @@ from service.engine.loaded_model import (
     UnloadingModel,
     build_address_table,
 )
-from service.engine.loading import LOAD_ERRORS, Loader, read_precisions
+from service.engine.loading import LOAD_ERRORS, Loader
 from service.engine.memory import freeze_garbage_collector, trim_heap
 from service.engine.registry_watcher import DefaultModel, RegistryWatcher, RetrySchedule
 from service.engine.scheduler import Scheduler
@@ -46,60 +43,34 @@ class ModelHost:
     """Host of the served models: loads them, resolves addresses, and follows addresses to new versions.
 
     Args:
-        registry: source of the models.
+        loader: loads versions of its registry.
         addresses: addresses to serve; none means every model of the registry.
         default: address of the model for requests that name none; None means the registry's default if it is
             served, else the choice of `models.checkpoint.manifest.choose_default`.
-        device: `cpu`, `cuda`, `cuda:1` or `auto`.
-        precision: in the syntax of `read_precisions`.
-        num_threads: of torch; None leaves torch's default.
-        memory_budget: maximum bytes of all models together; None is no bound.
-        prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 is no caches.
-        load: function that reads a checkpoint.
-        clock: seconds, monotonic.
         report_load: receives the outcome of each load, `loaded`, `failed`, or `refused` for lack of memory, and its
             seconds.
 
     Raises:
         RegistryError: the registry holds no model.
         ModelNotFoundError: an address is not in the registry, or the default is not served.
-        InvalidInputError: the precision is invalid, or names a model that the registry does not hold.
     """
 
     def __init__(
         self,
-        registry: Registry,
+        loader: Loader,
         *,
         addresses: Sequence[str] = (),
         default: str | None = None,
-        device: str = "cpu",
-        precision: str = "auto",
-        num_threads: int | None = None,
-        memory_budget: int | None = None,
-        prefix_cache_bytes: int = 0,
-        load: Callable[..., Checkpoint] = load_checkpoint,
-        clock: Callable[[], float] = time.monotonic,
         report_load: Callable[[str, float], None] = lambda _outcome, _seconds: None,
     ) -> None:
-        self.registry = registry
-        self._clock = clock
+        self.registry = loader.registry
+        self._clock = loader.clock
         self._report_load = report_load
-        precisions = read_precisions(precision)
-        precisions.check_names(registry)
-        self._loader = Loader(
-            registry=registry,
-            read=load,
-            device=device,
-            precisions=precisions,
-            budget=memory_budget,
-            num_threads=num_threads,
-            prefix_cache_bytes=prefix_cache_bytes,
-            clock=clock,
-        )
-        self._watcher = RegistryWatcher(registry, addresses)
-        self._last_read_s = clock()
+        self._loader = loader
+        self._watcher = RegistryWatcher(loader.registry, addresses)
+        self._last_read_s = loader.clock()
         self._was_reachable = True
-        self._retries = RetrySchedule(clock)
+        self._retries = RetrySchedule(loader.clock)
         self._models: dict[str, HostedModel] = {}
         self._unloading: tuple[UnloadingModel, ...] = ()
         self._stopping = False

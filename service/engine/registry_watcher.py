@@ -8,7 +8,7 @@ thread at a time.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from math import inf
 
 import structlog
 
@@ -171,11 +171,6 @@ FIRST_RETRY_S = 10.0
 LONGEST_RETRY_S = 600.0
 
 
-class _Failure(NamedTuple):
-    attempts: int
-    retry_at_s: float
-
-
 class RetrySchedule:
     """Schedule of retries of failed loads, with exponential backoff.
 
@@ -185,19 +180,17 @@ class RetrySchedule:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failed: dict[str, _Failure] = {}
+        self._failed: dict[str, tuple[int, float]] = {}  # number of failures, and when the next try is due
 
     def record_failure(self, address: str) -> None:
         """Record a failed load; each failure doubles the delay, up to `LONGEST_RETRY_S`."""
-        attempts = self._failed[address].attempts + 1 if address in self._failed else 1
-        wait_s = min(FIRST_RETRY_S * 2.0 ** min(attempts - 1, 30), LONGEST_RETRY_S)
-        self._failed[address] = _Failure(attempts, self._clock() + wait_s)
+        failures, _ = self._failed.get(address, (0, 0.0))
+        wait_s = min(FIRST_RETRY_S * 2.0 ** min(failures, 30), LONGEST_RETRY_S)
+        self._failed[address] = failures + 1, self._clock() + wait_s
 
     def make_all_due(self) -> None:
         """Allow all retries now, because the cause of the failures may be gone."""
-        now_s = self._clock()
-        for address, failed in self._failed.items():
-            self._failed[address] = failed._replace(retry_at_s=now_s)
+        self._failed = {address: (failures, -inf) for address, (failures, _) in self._failed.items()}
 
     def forget(self, address: str) -> None:
         """Drop an address that is loaded or no longer served."""
@@ -205,8 +198,8 @@ class RetrySchedule:
 
     def is_due(self, address: str) -> bool:
         """Return whether a load of the address may be tried now."""
-        failed = self._failed.get(address)
-        return failed is None or self._clock() >= failed.retry_at_s
+        _, due_s = self._failed.get(address, (0, -inf))
+        return self._clock() >= due_s
 
 
 class DefaultModel:

@@ -17,10 +17,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
-from models.calls import ModelCall
+from models.calls import ModelCall, WorkOutput
 from models.errors import (
     DeadlineExceededError,
     DrainingError,
@@ -36,7 +37,8 @@ from service.engine.constants import (
     MIN_LATE_TOKENS,
     MIN_SLICE_TOKENS,
 )
-from service.engine.job import Job, SchedulerObserver
+from service.engine.job import Job
+from service.engine.metrics import Metrics
 
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +81,7 @@ class Admission:
 
     Args:
         limits: bounds on jobs and tokens.
-        observer: receives rejections and ends of jobs.
+        metrics: records rejections and ends of jobs.
 
     Attributes:
         jobs: the admitted jobs, unordered; to be read only.
@@ -88,9 +90,9 @@ class Admission:
         draining: whether new jobs are refused.
     """
 
-    def __init__(self, limits: SchedulerLimits, observer: SchedulerObserver) -> None:
+    def __init__(self, limits: SchedulerLimits, metrics: Metrics) -> None:
         self._limits = limits
-        self._observer = observer
+        self._metrics = metrics
         self._next_deadline_s = math.inf
         self.jobs: set[Job] = set()
         self.num_tokens = 0
@@ -105,16 +107,16 @@ class Admission:
             OverloadedError: a limit on jobs or tokens is reached.
         """
         if self.draining:
-            self._observer.rejected("draining")
+            self._metrics.rejected("draining")
             raise DrainingError("the service is shutting down and takes no new requests")
         if len(self.jobs) >= self._limits.max_jobs:
-            self._observer.rejected("requests")
+            self._metrics.rejected("requests")
             raise OverloadedError(
                 f"{len(self.jobs)} requests are queued or under way, as many as this service takes",
                 retry_after_s=self._limits.retry_after_s,
             )
         if self.jobs and self.num_tokens + tokens > self._limits.max_tokens:
-            self._observer.rejected("tokens")
+            self._metrics.rejected("tokens")
             raise OverloadedError(
                 f"requests of about {self.num_tokens} tokens are queued or under way, and this one has about "
                 f"{tokens}; this service takes {self._limits.max_tokens} at once",
@@ -127,9 +129,9 @@ class Admission:
         Raises:
             DrainingError, OverloadedError: as `check_capacity`.
         """
-        self.check_capacity(job.tokens)
+        self.check_capacity(job.options.tokens)
         self.jobs.add(job)
-        self.num_tokens += job.tokens
+        self.num_tokens += job.options.tokens
         self.num_waiting += 1
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
@@ -143,8 +145,8 @@ class Admission:
         """Remove a job that has ended; has no effect the second time."""
         if job in self.jobs:
             self.jobs.discard(job)
-            self.num_tokens -= job.tokens
-            self._observer.ended(how)
+            self.num_tokens -= job.options.tokens
+            self._metrics.ended(how)
         self.start(job)
 
     def expired(self, now_s: float) -> list[Job]:
@@ -163,27 +165,21 @@ class Scheduler:
     Args:
         clock: seconds, monotonic.
         limits: bounds and slice durations.
-        observer: receives queue times, rejections, ends of jobs and batch sizes.
+        metrics: records queue times, rejections, ends of jobs and batch sizes.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float],
-        limits: SchedulerLimits,
-        observer: SchedulerObserver | None = None,
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float], limits: SchedulerLimits, metrics: Metrics) -> None:
         self._clock = clock
         self._limits = limits
-        self._observer = observer or SchedulerObserver()
+        self._metrics = metrics
         self._lock = threading.Lock()
-        self.admission = Admission(limits, self._observer)
+        self.admission = Admission(limits, metrics)
         self._ready: deque[Job] = deque()
         self._ready_bulk: deque[Job] = deque()
         self._cancelled: list[Job] = []
         # used by the model thread only, without the lock
         cost_model = CostModel()
-        queues = (CallQueue(clock=clock, cost_model=cost_model, observer=self._observer) for _ in range(3))
+        queues = (CallQueue(clock, cost_model, metrics.answered) for _ in range(3))
         self._urgent, self._long, self._bulk = queues
         self._slice = SliceSize(limits.slice_s, MIN_SLICE_TOKENS)
         self._idle_slice = SliceSize(limits.idle_slice_s, MIN_SLICE_TOKENS)
@@ -208,7 +204,7 @@ class Scheduler:
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
-        """Cancel a job: it takes no further step, and its listener is not called again.
+        """Cancel a job: it takes no further step, and nothing more is delivered.
 
         A job that has not started is released at once, so that a client can replace its own waiting request
         without being rejected.
@@ -241,18 +237,7 @@ class Scheduler:
         with self._lock:
             jobs = list(self.admission.jobs)
         for job in jobs:
-            self._end(job, "cancelled" if job.cancelled else "failed")
-            if not job.cancelled:
-                job.listener.end(error)
-
-    def step(self) -> bool:
-        """Take one turn, both halves.
-
-        Returns:
-            Whether any work was done; False means that no job can proceed now.
-        """
-        interactive = self.serve_interactive()
-        return self.serve_bulk() or interactive
+            self._end(job, "cancelled" if job.cancelled else "failed", error)
 
     def serve_interactive(self) -> bool:
         """Advance all interactive jobs for a bounded time; return whether there were any."""
@@ -310,7 +295,7 @@ class Scheduler:
         if not len(self._long) and now_s - self._interactive_s > limits.idle_after_s:
             return self._idle_slice
         slowness_s = max(
-            (now_s - job.submitted_s) / max(job.tokens, MIN_LATE_TOKENS) for job in self._bulk.jobs
+            (now_s - job.submitted_s) / max(job.options.tokens, MIN_LATE_TOKENS) for job in self._bulk.jobs
         )
         seconds = limits.bulk_slice_s * max(1.0, slowness_s * limits.bulk_tokens_per_s)
         return SliceSize(min(seconds, limits.late_bulk_slice_s), MIN_BULK_SLICE_TOKENS)
@@ -329,27 +314,26 @@ class Scheduler:
         if not job.started:
             with self._lock:
                 self.admission.start(job)
-            self._observer.started(self._clock() - job.submitted_s)
+            self._metrics.started(self._clock() - job.submitted_s)
         answer, job.answer = job.answer, None
         try:
             output = job.work.send(answer)
         except StopIteration as stop:
-            self._end(job, "done")
-            if not job.cancelled:
-                job.listener.end(stop.value)
+            self._end(job, "done", stop.value)
         except Exception as error:  # noqa: BLE001 - a fault of one job must not stop the others
             self._fail(job, error)
         else:
             if isinstance(output, ModelCall):
                 self._queue_of(job, output).add(job, output)
                 return
-            if output is not None and not job.cancelled and job.listener.event(output):
+            if output is not None and job.streams and not job.cancelled:
+                job.deliver(WorkOutput(output, last=False))
                 with self._lock:
                     job.pending_events += 1
             self._requeue(job)
 
     def _queue_of(self, job: Job, call: ModelCall) -> CallQueue:
-        if job.bulk:
+        if job.options.bulk:
             return self._bulk
         return self._urgent if is_urgent(call) else self._long
 
@@ -379,20 +363,15 @@ class Scheduler:
         with self._lock:
             late = self.admission.expired(self._clock())
         for job in late:
-            self._end(job, "deadline")
             allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
-            if not job.cancelled:
-                job.listener.end(
-                    DeadlineExceededError(f"the request was not done within its {allowed_ms:.0f} ms")
-                )
+            error = DeadlineExceededError(f"the request was not done within its {allowed_ms:.0f} ms")
+            self._end(job, "deadline", error)
 
     def _fail(self, job: Job, error: Exception) -> None:
-        self._end(job, "failed")
         if not isinstance(error, LanguageModelError):
-            _log.error("engine step failed", request_id=job.request_id, exc_info=error)
+            _log.error("engine step failed", request_id=job.options.request_id, exc_info=error)
             error = EngineFailedError("the model failed on this request; the log tells why")
-        if not job.cancelled:
-            job.listener.end(error)
+        self._end(job, "failed", error)
 
     def _requeue(self, job: Job) -> None:
         """Queue a job for the next turn, or park it if too many of its events are pending."""
@@ -409,12 +388,15 @@ class Scheduler:
                 self._enqueue(job)
 
     def _enqueue(self, job: Job) -> None:
-        (self._ready_bulk if job.bulk else self._ready).append(job)
+        (self._ready_bulk if job.options.bulk else self._ready).append(job)
 
-    def _end(self, job: Job, how: str) -> None:
+    def _end(self, job: Job, how: str, outcome: Any = None) -> None:
+        """Release a job, and deliver its outcome unless it is cancelled."""
         for queue in (self._urgent, self._long, self._bulk):
             queue.remove(job)
         job.work.close()
         job.answer = None
         with self._lock:
             self.admission.release(job, how)
+        if not job.cancelled:
+            job.deliver(WorkOutput(outcome, last=True))

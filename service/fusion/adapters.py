@@ -207,11 +207,7 @@ class TorchaudioLM:
 
     def finish(self, state: Any) -> tuple[Any, float]:
         """Return the state after the end of the text, and its score."""
-        next_state = state.child(_END)
-        if next_state not in self._reached:
-            text = self._reached[state][0]
-            self._reached[next_state] = (text, self._texts.end(text))
-        return next_state, self._scale * self._reached[next_state][1]
+        return self.score(state, _END)
 
     def close(self) -> None:
         """Free all states; the decoder must call `start` again."""
@@ -220,6 +216,8 @@ class TorchaudioLM:
 
     def _extend(self, text: Any, index: int) -> tuple[Any, float]:
         """Return a text extended by the word or token of an index, and the logarithm of that one's probability."""
+        if index == _END:
+            return text, self._texts.end(text)
         if isinstance(self._texts, WordTree):
             after_word = self._texts.extend(text, self._words[index])
             return after_word, after_word.said.logprob

@@ -18,9 +18,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from service.client import Client
-from service.client.calls import StateElsewhereError
+from service.client.calls import ContinuationOptions, StateElsewhereError
 from service.client.client import States
-from service.client.endpoints import ContinuationOptions
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000
@@ -49,15 +48,13 @@ class ReleasedHandles:
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-        freed = False
         try:
             yield batch
-            freed = True
-        finally:
-            if not freed:
-                handles.extendleft(reversed(batch))
+        except BaseException:
+            handles.extendleft(reversed(batch))
+            raise
 
-    def free(self, states: States) -> None:
+    def free(self, states: States[Client]) -> None:
         """Free all handles of the process that answers; states kept by other processes expire.
 
         Raises:
@@ -116,20 +113,6 @@ class WordEstimate(NamedTuple):
     def of(cls, result: AdvancedState) -> "WordEstimate":
         """Convert the reply for one continuation to an estimate."""
         return cls(result.logprob, result.num_oov > 0, result.num_tokens, result.eos_logprob)
-
-
-class InitialWords(NamedTuple):
-    """Estimates of words at the start of a text by a version of a model.
-
-    Attributes:
-        model: address of the version.
-        estimates: estimates by word.
-        closed_vocabulary: all words known to the model, if it maps every other word to one unknown token; else None.
-    """
-
-    model: str
-    estimates: dict[str, WordEstimate]
-    closed_vocabulary: frozenset[str] | None
 
 
 def _probes(known: Sequence[str]) -> list[str]:
@@ -236,8 +219,10 @@ class WordTree(_StateTree):
         self._words = words
         self._companions = companions
         self._recent: OrderedDict[str, str] = OrderedDict()
-        self._first: dict[bool, InitialWords] = {}
-        self._vocabulary: frozenset[str] | None = None
+        self._first: dict[bool, tuple[str, dict[str, WordEstimate]]] = {}  # with the version that answered
+        self._vocabulary: frozenset[str] | None = (
+            None  # if the model maps all other words to one unknown token
+        )
 
     def start(self, *, bos: bool = True) -> WordNode:
         """Return the text before the first word, after `<s>` if `bos`."""
@@ -307,14 +292,14 @@ class WordTree(_StateTree):
 
     def _first_words(self, model: str, handle: str, *, bos: bool) -> dict[str, WordEstimate]:
         """Return the estimates of words at a start, scored anew when another version of the model answers."""
-        first = self._first.get(bos)
-        if first is None or first.model != model:
-            first = self._first[bos] = self._score_initial_words(model, handle)
-            self._vocabulary = first.closed_vocabulary
+        known_model, estimates = self._first.get(bos, ("", {}))
+        if known_model != model:
+            estimates = self._score_initial_words(model, handle)
+            self._first[bos] = model, estimates
             self._recent.clear()
-        return first.estimates
+        return estimates
 
-    def _score_initial_words(self, model: str, handle: str) -> InitialWords:
+    def _score_initial_words(self, model: str, handle: str) -> dict[str, WordEstimate]:
         estimates: dict[str, WordEstimate] = {}
         for begin in range(0, len(self._words), _BATCH_WORDS):
             estimates |= self._estimates(handle, self._words[begin : begin + _BATCH_WORDS])
@@ -324,7 +309,8 @@ class WordTree(_StateTree):
             probes = [probe for probe in _probes(known) if probe not in estimates]
             unknown = self._estimates(handle, probes).values()
             is_closed = all(one.is_oov and one.num_tokens == 1 for one in unknown)
-        return InitialWords(model, estimates, frozenset(known) if is_closed else None)
+        self._vocabulary = frozenset(known) if is_closed else None
+        return estimates
 
     def _estimates(self, handle: str, words: Sequence[str]) -> dict[str, WordEstimate]:
         continuations: list[ContinuationOptions] = [

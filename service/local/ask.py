@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -27,22 +26,22 @@ from models.reranking.metrics import make_metric
 from service.engine.job import Work, iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.local.streams import LineWarnings, binary_stream
-from service.schemas.replies import NextTokenReply, NextWordReply
+from service.schemas.replies import GenerateReply, NextTokenReply, NextWordReply
 from service.schemas.wire import parse_json
 from service.use_cases import check as checking
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.autocomplete import autocomplete as complete_text
-from service.use_cases.choices import Continuation, TokenEvent
-from service.use_cases.generate import GenerateRequest, GenerateResult, generate_reply
+from service.use_cases.choices import ChoiceChunk, GenerateResult
+from service.use_cases.generate import GenerateRequest
 from service.use_cases.generate import generate as generate_text
-from service.use_cases.inputs import Limits
+from service.use_cases.inputs import Limits, read_batch
 from service.use_cases.next_token import (
     NextTokenRequest,
     next_token_result,
     rank_next_tokens,
     rank_next_words,
 )
-from service.use_cases.rerank import RankedList, RerankLine, list_chunks, read_batch, rerank_batch
+from service.use_cases.rerank import RankedList, line_size, list_chunks, rerank_batch
 from service.use_cases.rerank_request import RerankItem, RerankJob, read_rerank_query
 from service.use_cases.score import ScoreRequest, SequenceScore, score_result, score_totals
 from service.use_cases.score import score as score_texts
@@ -105,13 +104,11 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
     """Return the reply of POST /v1/generate, not streamed."""
-    done = run_to_completion(_generate(loaded, request))
-    return dataclasses.asdict(generate_reply(loaded, done, alternatives=0))
+    result = run_to_completion(_generate(loaded, {**request, "logprobs": True}))
+    return dataclasses.asdict(GenerateReply(loaded.address, result.choices, result.usage))
 
 
-def _generate(
-    loaded: LoadedModel, request: Mapping[str, Any]
-) -> Work[TokenEvent | Continuation, GenerateResult]:
+def _generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Work[ChoiceChunk, GenerateResult]:
     parsed = parse_json(GenerateRequest, _request_body(request))
     return generate_text(loaded, parsed, parsed.parameters(UNLIMITED), UNLIMITED)
 
@@ -127,12 +124,10 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     return itertools.chain([first], pieces)
 
 
-def _stream_pieces(work: Work[TokenEvent | Continuation, GenerateResult]) -> Iterator[str]:
-    for item in iter_outputs(work):
-        if isinstance(item.value, TokenEvent):
-            yield item.value.text
-        elif isinstance(item.value, Continuation):
-            yield item.value.rest
+def _stream_pieces(work: Work[ChoiceChunk, GenerateResult]) -> Iterator[str]:
+    for value, last in iter_outputs(work):
+        for choice in value.choices if last else value[:1]:
+            yield choice.text
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
@@ -188,8 +183,20 @@ def rerank_file(
         InvalidInputError: no list can be re-ranked.
         FormatError: the target cannot be written.
     """
-    errors = _WordErrors()
-    ranked = errors.watch(_rerank_items(job, lists, file))
+    metric, num_referred = make_metric("wer"), 0
+    errors = np.zeros((3, 2), np.int64)  # errors and words: first candidates, chosen ones, best ones
+
+    def counted() -> Iterator[RankedList]:
+        nonlocal num_referred, errors
+        for one in _rerank_items(job, lists, file):
+            if one.given.references:
+                texts = [candidate.text for candidate in one.given.candidates]
+                of_candidates = metric.statistics(texts, one.given.references)
+                errors += of_candidates[[0, int(one.order[0]), int(of_candidates[:, 0].argmin())]]
+                num_referred += 1
+            yield one
+
+    ranked = counted()
     if output_format is not None:
         cut = job.settings.top
         destination = binary_stream(sys.stdout, "output") if target == "-" else Path(target)
@@ -199,8 +206,13 @@ def rerank_file(
             typer.echo(b"".join(list_chunks(ranked_list, job)))
     else:
         raise InvalidInputError("--output needs --output-format", parameter="output")
-    if line := errors.line():
-        typer.echo(line, err=True)
+    if num_referred:
+        first, chosen, best = metric.score(errors)
+        typer.echo(
+            f"word error rate of {num_referred:,} lists with references: first pass {first:.2f} %, "
+            f"re-ranked {chosen:.2f} %, best possible {best:.2f} %",
+            err=True,
+        )
 
 
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
@@ -217,54 +229,18 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
 
 def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
     """Yield the lists that could be re-ranked; warn about the rest."""
-    names: deque[str] = deque()
-
-    def items() -> Iterator[RerankItem]:
-        for number, given in enumerate(lists, start=1):
-            names.append(f"list {number}" if given.name is None else f"list {number} ({given.name})")
-            yield RerankItem(given)
-
-    line_warnings, any_good = LineWarnings(), False
-    lines: Iterator[RerankLine] = items()
-    while batch := run_to_completion(read_batch(lines)):
-        for outcome in run_to_completion(rerank_batch(job, batch, UNLIMITED)):
-            name = names.popleft()
+    line_warnings, any_good, numbers = LineWarnings(), False, itertools.count(1)
+    items = map(RerankItem, lists)
+    while batch := run_to_completion(read_batch(items, line_size)):
+        outcomes = run_to_completion(rerank_batch(job, batch, UNLIMITED))
+        for item, outcome, number in zip(batch, outcomes, numbers, strict=False):
             if isinstance(outcome, LanguageModelError):
-                line_warnings.warn(f"{file}: {name}: {outcome}")
+                name = item.given.name
+                which = f"list {number}" if name is None else f"list {number} ({name})"
+                line_warnings.warn(f"{file}: {which}: {outcome}")
             else:
                 any_good = True
                 yield outcome
     if line_warnings.count and not any_good:
         raise InvalidInputError(f"{file}: no list can be re-ranked")
     line_warnings.warn_rest(file, "more lists failed")
-
-
-class _WordErrors:
-    """Word errors of lists with references, before and after re-ranking."""
-
-    def __init__(self) -> None:
-        self._metric = make_metric("wer")
-        # errors and words: first candidates, chosen ones, best ones
-        self._totals = np.zeros((3, 2), np.int64)
-        self._num_lists = 0
-
-    def watch(self, ranked: Iterable[RankedList]) -> Iterator[RankedList]:
-        """Yield the same lists, and count their errors."""
-        for ranked_list in ranked:
-            if ranked_list.given.references:
-                texts = [candidate.text for candidate in ranked_list.given.candidates]
-                errors = self._metric.statistics(texts, ranked_list.given.references)
-                chosen = int(ranked_list.order[0])
-                self._totals += errors[[0, chosen, int(errors[:, 0].argmin())]]
-                self._num_lists += 1
-            yield ranked_list
-
-    def line(self) -> str | None:
-        """Format the error rates; None without references."""
-        if not self._num_lists:
-            return None
-        first, chosen, best = self._metric.score(self._totals)
-        return (
-            f"word error rate of {self._num_lists:,} lists with references: first pass {first:.2f} %, "
-            f"re-ranked {chosen:.2f} %, best possible {best:.2f} %"
-        )

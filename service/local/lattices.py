@@ -1,16 +1,19 @@
 """Rescore files of lattices with a published model in this process."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
 
 from models.errors import UnsupportedParameterError
 from models.files import atomic_writer
 from models.lattices.files import LatticeFormat
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.lattice import Lattice
-from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_path, rescore
+from models.lattices.rescoring import RescoredLattice, nbest_candidates, oracle_errors, rescore
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.candidates import CandidateList
 from models.reranking.formats.format import BadLine, ReferenceLayout
@@ -84,8 +87,9 @@ class ReferenceComparison:
 
     def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
         self._files = [References(path, layout=layout, usual="utterance", numbered=False) for path in files]
-        self._num_lattices = self._num_bad = self._num_words = self._oracle_errors = 0
-        self._best: list[tuple[str, str]] = []
+        self._metric = make_metric("wer")
+        self._errors = np.zeros(2, np.int64)  # of the best strings, as the metric counts them
+        self._num_compared = self._num_words = self._oracle_errors = 0
 
     def lists(
         self, items: Iterable[RescoredLattice | BadLine], count: int
@@ -97,15 +101,14 @@ class ReferenceComparison:
         """
         for item in items:
             if isinstance(item, BadLine):
-                self._num_lattices += item.loses_list
-                self._num_bad += 1
+                for file in self._files:
+                    file.skip(item)
                 yield item
                 continue
             candidates = nbest_candidates(item, count)
-            references = tuple(file.of(candidates, self._num_lattices) for file in self._files)
-            self._num_lattices += 1
+            references = tuple(file.of(candidates) for file in self._files)
             if references:
-                self._add(item.lattice, candidates, references[0])
+                self._add(item.lattice, candidates.candidates[0].text, references[0])
             yield replace(candidates, references=references)
 
     def figures(self) -> dict[str, float]:
@@ -115,22 +118,21 @@ class ReferenceComparison:
             FormatError: a file of references does not belong to the lattices.
         """
         for file in self._files:
-            file.check_all_used(self._num_lattices, self._num_bad)
-        if not self._best:
+            file.check_all_used()
+        if not self._num_compared:
             return {}
-        metric = make_metric("wer")
-        statistics = sum(metric.statistics([text], [reference])[0] for text, reference in self._best)
         return {
             "reference_words": self._num_words,
-            "wer": float(metric.score(statistics)),
+            "wer": float(self._metric.score(self._errors)),
             "oracle_wer": 100.0 * self._oracle_errors / max(1, self._num_words),
         }
 
-    def _add(self, lattice: Lattice, candidates: CandidateList, reference: str) -> None:
-        oracle = oracle_path(lattice, reference)
-        self._num_words += oracle.reference_words
-        self._oracle_errors += oracle.errors
-        self._best.append((candidates.candidates[0].text, reference))
+    def _add(self, lattice: Lattice, best: str, reference: str) -> None:
+        words = reference.split()
+        self._num_compared += 1
+        self._num_words += len(words)
+        self._oracle_errors += oracle_errors(lattice, words)
+        self._errors += self._metric.statistics([best], [reference])[0]
 
 
 def check_output_format(name: str) -> None:
@@ -149,9 +151,6 @@ def write_best(lists: Iterable[CandidateList], target: Path | BinaryIO, output_f
         write_lists(lists, target, output_format)
         return
     lines = (f"{item.name or ''} {item.candidates[0].text}".strip().encode() + b"\n" for item in lists)
-    if isinstance(target, Path):
-        with atomic_writer(target) as write:
-            for line in lines:
-                write(line)
-    else:
-        target.writelines(lines)
+    with atomic_writer(target) if isinstance(target, Path) else nullcontext(target.write) as write:
+        for line in lines:
+            write(line)

@@ -1,6 +1,6 @@
 """HTML report of a tuning run: charts, weights by fold, and lists that the weights change."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ from models.reranking.candidates import run_steps
 from models.reranking.features import LM
 from models.reranking.tuning.cross_fitting import TuningOutcome, candidate_totals
 from models.reranking.tuning.mert import LOSS_TOLERANCE, line_loss
-from models.reranking.tuning.problem import Floats, Ints, TuningProblem
+from models.reranking.tuning.problem import Floats, Ints, centre_by_list
 from service.use_cases.tune import TuneReply
 
 _CHART_HEIGHT = 2.9
@@ -29,6 +29,15 @@ Selection: TypeAlias = tuple[str, str, Ints]
 """A choice of candidates that charts compare: its name, its colour, and the candidates [N]."""
 
 
+def _draw_bars(axes: Any, levels: list[Selection], heights: Callable[[Ints], Floats | list[float]]) -> None:
+    """Draw groups of bars at 1, 2, …, in each a bar for every selection."""
+    width = 0.8 / len(levels)
+    for number, (label, colour, chosen) in enumerate(levels):
+        values = heights(chosen)
+        centres = np.arange(1, len(values) + 1) + (number - (len(levels) - 1) / 2) * width
+        axes.bar(centres, values, width=width * 0.9, color=colour, label=label)
+
+
 def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     problem = tuned.data.problem
     name = problem.metric.name.upper()
@@ -39,14 +48,10 @@ def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     bins = np.searchsorted(edges, words, side="right") - 1
 
     def draw(axes: Any) -> None:
-        slots = np.arange(len(edges) - 1)
-        width = 0.8 / len(levels)
-        for number, (label, colour, chosen) in enumerate(levels):
-            scores = [problem.score(chosen[bins == slot]) for slot in slots]
-            shift = (number - (len(levels) - 1) / 2) * width
-            axes.bar(slots + shift, scores, width=width * 0.9, color=colour, label=label)
+        slots = range(len(edges) - 1)
+        _draw_bars(axes, levels, lambda chosen: [problem.score(chosen[bins == slot]) for slot in slots])
         labels = [f"{low} to {high - 1}" if low < high - 1 else f"{low}" for low, high in pairwise(edges)]
-        axes.set_xticks(slots, labels)
+        axes.set_xticks(np.arange(1, len(edges)), labels)
         axes.set_xlabel("words of the reference")
         axes.set_ylabel(name)
 
@@ -76,9 +81,10 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
     slopes = np.ascontiguousarray(problem.features[:, problem.names.index(name)])
     weight = weight_of[name]
     values = candidate_totals(data, fitted) - weight * slopes
-    reach = abs(weight) * _WEIGHT_RANGE or 2 * _deviation(problem, values) / (
-        _deviation(problem, slopes) or np.inf
+    spread_of_values, spread_of_slopes = (
+        float(np.sqrt(np.mean(centre_by_list(column, problem.offsets) ** 2))) for column in (values, slopes)
     )
+    reach = abs(weight) * _WEIGHT_RANGE or 2 * spread_of_values / (spread_of_slopes or np.inf)
     if not reach:
         return None
     curve = run_steps(line_loss(problem, values, slopes))
@@ -105,13 +111,6 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
         "Exact, on the lists that the weights were found with, so a little better than on new ones. A broad valley "
         "is safe; what lies within a narrow one is chance.",
     )
-
-
-def _deviation(problem: TuningProblem, values: Floats) -> float:
-    """Compute the deviation within lists, root mean square."""
-    lengths = np.diff(problem.offsets)
-    means = np.add.reduceat(values, problem.offsets[:-1]) / lengths
-    return float(np.sqrt(np.mean((values - np.repeat(means, lengths)) ** 2)))
 
 
 def _by_depth(tuned: TuningOutcome) -> Picture:
@@ -144,18 +143,12 @@ def _by_rank(tuned: TuningOutcome, levels: list[Selection]) -> Picture:
     problem = tuned.data.problem
     count = min(int(np.diff(problem.offsets).max()), _MAX_RANKS)
 
+    def shares(chosen: Ints) -> Floats:
+        ranks = np.minimum(chosen - problem.first_pass(), count - 1)
+        return 100 * np.bincount(ranks, minlength=count) / problem.num_lists
+
     def draw(axes: Any) -> None:
-        width = 0.4
-        for number, (label, colour, chosen) in enumerate(levels[1:]):
-            ranks = np.minimum(chosen - problem.first_pass(), count - 1)
-            shares = 100 * np.bincount(ranks, minlength=count) / problem.num_lists
-            axes.bar(
-                np.arange(1, count + 1) + (number - 0.5) * width,
-                shares,
-                width=width * 0.9,
-                color=colour,
-                label=label,
-            )
+        _draw_bars(axes, levels[1:], shares)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("place in the first pass" + (f" ({count}: or after)" if count == _MAX_RANKS else ""))
         axes.set_ylabel("per cent of lists")
@@ -187,17 +180,15 @@ def mark_errors(text: str, reference: str) -> Markup:
 _EXAMPLES = 12
 
 
-Change: TypeAlias = tuple[float, str, str, str, str]
-"""A list with a chosen candidate other than the first: the change of the corpus score in percentage points, negative
-if worse, the list's name, its reference, the first candidate and the chosen one."""
-
-
 def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
     """Make the page, HTML in UTF-8, without references to other files."""
-    changes = _changed_lists(tuned)
-    better = sorted((item for item in changes if item[0] > LOSS_TOLERANCE), key=lambda item: -item[0])
-    worse = sorted((item for item in changes if item[0] < -LOSS_TOLERANCE), key=lambda item: item[0])
-    same = len(changes) - len(better) - len(worse)
+    problem = tuned.data.problem
+    costs = problem.costs(problem.statistics[tuned.held_out].sum(axis=0))
+    gains = costs[tuned.first] - costs[tuned.held_out]  # of the corpus score, in percentage points
+    num_changed = int(np.count_nonzero(tuned.first != tuned.held_out))
+    better, worse = np.argsort(-gains, kind="stable"), np.argsort(gains, kind="stable")
+    better, worse = better[gains[better] > LOSS_TOLERANCE], worse[gains[worse] < -LOSS_TOLERANCE]
+    same = num_changed - len(better) - len(worse)
     verb = "changed" if reply.decision == "tuned" else "would have changed"
     levels = [
         ("first pass", _FIRST, tuned.first),
@@ -206,14 +197,14 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
     ]
     charts = [_by_length(tuned, levels), _along_weight(tuned), _by_depth(tuned), _by_rank(tuned, levels)]
     sections = [
-        Section("", "tiles", _summary(reply, len(changes))),
+        Section("", "tiles", _summary(reply, num_changed)),
         Section("Charts", "pictures", [chart for chart in charts if chart is not None]),
         Section("Weights", "tables", [_weights(reply)]),
         Section("Folds", "tables", [_folds(reply)]),
-        _examples("Changed for better", better, mark="good"),
-        _examples("Changed for worse", worse, mark="bad"),
+        _examples("Changed for better", tuned, better, mark="good"),
+        _examples("Changed for worse", tuned, worse, mark="bad"),
     ]
-    changed = f"{len(changes):,} lists {verb}: {len(better):,} for better, {len(worse):,} for worse, {same:,} as good."
+    changed = f"{num_changed:,} lists {verb}: {len(better):,} for better, {len(worse):,} for worse, {same:,} as good."
     return render_page(
         title,
         f"{title}: tuning report",
@@ -229,24 +220,6 @@ def _models(reply: TuneReply) -> str:
     extra = [f"{name}: {address}" for name, address in reply.models.items()]
     named = [*([reply.model] if reply.model else []), *extra]
     return f"Models: {', '.join(named)}." if named else "No model scored."
-
-
-def _changed_lists(tuned: TuningOutcome) -> list[Change]:
-    data = tuned.data
-    problem = data.problem
-    costs: Floats = problem.costs(problem.statistics[tuned.held_out].sum(axis=0))
-    gains = costs[tuned.first] - costs[tuned.held_out]
-    before, after = data.texts(tuned.first), data.texts(tuned.held_out)
-    return [
-        (
-            float(gains[i]),
-            data.lists[i].name or f"list {i + 1}",
-            data.lists[i].references[0],
-            before[i],
-            after[i],
-        )
-        for i in np.flatnonzero(tuned.first != tuned.held_out).tolist()
-    ]
 
 
 def _summary(reply: TuneReply, num_changed: int) -> list[tuple[str, str]]:
@@ -288,21 +261,21 @@ def _folds(reply: TuneReply) -> Table:
     return Table(["", "lists", "first pass", "tuned", "oracle", "same weights where found"], rows)
 
 
-def _examples(title: str, changes: Sequence[Change], *, mark: str) -> Section:
-    """Return the section of the changes that count most."""
-    shown = [
-        (
-            name,
-            (
-                ("reference", reference),
-                ("first pass", mark_errors(before, reference)),
-                ("tuned", mark_errors(after, reference)),
-            ),
+def _examples(title: str, tuned: TuningOutcome, numbers: Ints, *, mark: str) -> Section:
+    """Return the section of some lists by their numbers, of which the first count most."""
+    data = tuned.data
+    before, after = data.texts(tuned.first), data.texts(tuned.held_out)
+    shown = []
+    for number in numbers[:_EXAMPLES].tolist():
+        reference = data.lists[number].references[0]
+        texts = (
+            ("reference", reference),
+            ("first pass", mark_errors(before[number], reference)),
+            ("tuned", mark_errors(after[number], reference)),
         )
-        for _, name, reference, before, after in changes[:_EXAMPLES]
-    ]
+        shown.append((data.lists[number].name or f"list {number + 1}", texts))
     note = (
-        f"The {len(shown)} of {len(changes):,} that count most. Marked are words that the reference does not have "
+        f"The {len(shown)} of {len(numbers):,} that count most. Marked are words that the reference does not have "
         "there; struck through, words of it that are missing."
     )
     return Section(title, "examples", shown, note, mark)

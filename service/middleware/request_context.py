@@ -3,24 +3,26 @@
 Fields: `route`, `key`, `model`, `prompt_tokens`, `scored_tokens`, `generated_tokens`, `queue_ms`,
 `trace_id`.
 
-`ModelUseMiddleware` releases the models of a request once it is answered or abandoned, streams
-included, so that an unloaded model is freed only afterwards.
+The models are released once the request is answered or abandoned, so that an unloaded model is freed only
+afterwards.
 """
 
 from typing import Any
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from service.engine.loaded_model import LoadedModel
 
 _CONTEXT = "facts"
+_MODELS_IN_USE = "leases"
 
 
 def begin_context(scope: Scope) -> dict[str, Any]:
     """Create the empty context of a request."""
     fields: dict[str, Any] = {}
     scope["state"][_CONTEXT] = fields
+    scope["state"][_MODELS_IN_USE] = []
     return fields
 
 
@@ -47,9 +49,6 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
-_MODELS_IN_USE = "leases"
-
-
 def track_use(scope: Scope, loaded: LoadedModel) -> None:
     """Count a model as used until the request is answered."""
     models_in_use: list[LoadedModel] | None = scope.get("state", {}).get(_MODELS_IN_USE)
@@ -58,22 +57,8 @@ def track_use(scope: Scope, loaded: LoadedModel) -> None:
         loaded.use.begin()
 
 
-class ModelUseMiddleware:
-    """Middleware that releases the models of a request once it is answered or abandoned, streams included.
-
-    Args:
-        app: application.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        models_in_use: list[LoadedModel] = []
-        scope.setdefault("state", {})[_MODELS_IN_USE] = models_in_use
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            while models_in_use:
-                models_in_use.pop().use.end()
+def end_uses(scope: Scope) -> None:
+    """Release the models of a request that is answered or abandoned, streams included."""
+    models_in_use: list[LoadedModel] = scope["state"][_MODELS_IN_USE]
+    while models_in_use:
+        models_in_use.pop().use.end()

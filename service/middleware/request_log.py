@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from models.errors import InvalidInputError
 from service.api_errors import CLIENT_GONE, error_response
 from service.engine.metrics import Metrics
-from service.middleware.request_context import annotate, begin_context, context_of, header
+from service.middleware.request_context import annotate, begin_context, context_of, end_uses, header
 from service.schemas.replies import ErrorBody
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ _DEFAULT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ances
 class RequestLog:
     """Middleware that gives each request an id, a line in the log and its counts in the metrics.
 
-    Unhandled exceptions are logged and answered 500.
+    Unhandled exceptions are logged and answered 500, and the models of the request are released at its end.
 
     Args:
         app: application.
@@ -189,6 +189,7 @@ class RequestLog:
                 raise
             await error_response(500, _INTERNAL_ERROR)(scope, receive, send_with_headers)
         finally:
+            end_uses(scope)
             self._record(scope, fields, status, time.perf_counter() - started_s, is_complete=is_complete)
 
     def _record(

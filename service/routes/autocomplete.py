@@ -1,6 +1,5 @@
 """POST /v1/autocomplete, and the endpoints of the accepted words of its users."""
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Path, Request
@@ -10,7 +9,6 @@ from models.completion.user_model import split_word_sequences
 from service.engine.job import Work
 from service.routes.endpoints import EndpointRouter
 from service.routes.request import (
-    WorkEstimate,
     json_response,
     owner_of,
     request_options,
@@ -80,7 +78,7 @@ async def complete(request: Request) -> Response:
         return to_json((yield from autocomplete(loaded, wire, services.limits, user=personal, cached=cached)))
 
     # never bulk, however long the text, as a user is waiting
-    terms = replace(request_options(request, wire, body, WorkEstimate(1, predicted_each=steps)), bulk=False)
+    terms = request_options(request, wire, body, count=1, predicted_each=steps, bulk=False)
     if wire.session is not None:
         services.sessions.supersede(owner, wire.session)  # before admission, as it frees a slot of the queue
     if inline or wire.session is None:

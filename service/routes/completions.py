@@ -15,13 +15,12 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from models.decoding.parameters import DecodingParameters
-from service.engine.job import Work
+from service.engine.job import RequestOptions, Work
 from service.engine.loaded_model import LoadedModel
 from service.routes.endpoints import EVENTS_TYPE, EndpointRouter
 from service.routes.request import (
     BYTES_PER_TOKEN,
     TOKENS_PER_PREDICTION,
-    WorkEstimate,
     request_options,
     resolve_model,
     run_request,
@@ -29,24 +28,16 @@ from service.routes.request import (
     to_json,
 )
 from service.routes.streaming import TokenLatencies, event_response
-from service.schemas.replies import Choice, GenerateReply
+from service.schemas.replies import GenerateReply
 from service.schemas.wire import parse_json
-from service.use_cases.choices import Continuation, TokenEvent
+from service.use_cases.choices import ChoiceChunk, GenerateResult
 from service.use_cases.completions import (
     OBJECT_TYPE,
-    ChoiceChunk,
     CompletionReply,
     CompletionRequest,
-    CompletionResult,
     complete_prompts,
 )
-from service.use_cases.generate import (
-    GenerateRequest,
-    GenerateResult,
-    choice_reply,
-    generate,
-    generate_reply,
-)
+from service.use_cases.generate import GenerateRequest, generate
 from service.use_cases.inputs import Limits
 from service.use_cases.tokenize import (
     DetokenizeReply,
@@ -83,47 +74,60 @@ async def generate_text(request: Request) -> Response:
     wire = parse_json(GenerateRequest, body)
     parameters = wire.parameters(services.limits)
     loaded = resolve_model(request, wire.model)
-    alternatives = wire.num_alternatives
     work = generate(loaded, wire, parameters, services.limits)
     rows = parameters.beams * parameters.num_samples
-    terms = request_options(request, wire, body, WorkEstimate(rows, predicted_each=wire.max_tokens))
+    terms = request_options(request, wire, body, count=rows, predicted_each=wire.max_tokens)
+    reply = partial(GenerateReply, loaded.address)
+    return await _answer_generation(request, loaded, work, terms, reply, stream=wire.stream)
 
-    def count(result: GenerateResult) -> None:
-        reasons = [choice.finish_reason for choice in result.choices]
-        services.metrics.generation(
-            loaded.address, result.usage.prompt_tokens, result.usage.completion_tokens, reasons
-        )
 
-    if not wire.stream:
+async def _answer_generation(
+    request: Request,
+    loaded: LoadedModel,
+    work: Work[ChoiceChunk, GenerateResult],
+    terms: RequestOptions,
+    reply: Callable[[list[Any], Any], Any],
+    *,
+    stream: bool,
+    ends_with_result: bool = True,
+) -> Response:
+    """Answer with all choices, or with server-sent events.
 
-        def write(result: GenerateResult) -> bytes:
-            count(result)
-            return to_json(generate_reply(loaded, result, alternatives=alternatives))
+    Args:
+        request: request, watched for a disconnect.
+        loaded: the model.
+        work: work whose events are parts of choices.
+        terms: options of the work.
+        reply: makes the reply, or an event, of choices and the usage, which is None until the last event.
+        stream: whether to send events.
+        ends_with_result: whether the result is the last event.
+    """
+    metrics = services_of(request).metrics
 
+    def write(result: GenerateResult) -> bytes:
+        usage, reasons = result.usage, result.finish_reasons
+        metrics.generation(loaded.address, usage.prompt_tokens, usage.completion_tokens, reasons)
+        return to_json(reply(result.choices, usage))
+
+    if not stream:
         return await run_request(request, work, write, terms)
-    latencies = TokenLatencies(services.metrics, loaded.address)
+    latencies = TokenLatencies(metrics, loaded.address)
 
     async def payloads(
-        stream: AsyncGenerator[TokenEvent | Continuation | GenerateResult, None],
+        items: AsyncGenerator[ChoiceChunk | GenerateResult, None],
     ) -> AsyncGenerator[bytes, None]:
-        num_ended = 0
-        last: list[Choice] = []  # the choice that ends last is sent with the usage
-        async for item in stream:
+        async for item in items:
             if isinstance(item, GenerateResult):
-                count(item)
-                yield to_json(GenerateReply(loaded.address, last, item.usage))
+                last = write(item)
+                if ends_with_result:
+                    yield last
                 continue
-            choice = choice_reply(loaded, item, alternatives=alternatives)
-            if isinstance(item, TokenEvent):
-                latencies.record(item.choice)
-            else:
-                num_ended += 1
-                if num_ended == parameters.n:
-                    last = [choice]
-                    continue
-            yield to_json(GenerateReply(loaded.address, [choice], None))
+            choice, num_generated = item
+            if num_generated:
+                latencies.record(choice.index)
+            yield to_json(reply([choice], None))
 
-    return await event_response(request, services.engine.stream(work, terms), payloads)
+    return await event_response(request, services_of(request).engine.stream(work, terms), payloads)
 
 
 _log = structlog.get_logger(__name__)
@@ -162,38 +166,17 @@ async def create_completion(request: Request) -> Response:
         fingerprint,
     )
     work = complete_prompts(loaded, wire, parameters, services.limits)
-    terms = request_options(request, wire, body, _work_estimate(wire, parameters, len(body)))
+    terms = _completion_options(request, wire, parameters, body)
 
-    def count(result: CompletionResult) -> None:
-        usage = result.usage
-        services.metrics.generation(
-            loaded.address, usage.prompt_tokens, usage.completion_tokens, result.finish_reasons
-        )
-
-    if not wire.stream:
-
-        def write(result: CompletionResult) -> bytes:
-            count(result)
-            return to_json(reply(result.choices, result.usage))
-
-        return await run_request(request, work, write, terms)
-    latencies = TokenLatencies(services.metrics, loaded.address)
-
-    async def payloads(
-        stream: AsyncGenerator[ChoiceChunk | CompletionResult, None],
-    ) -> AsyncGenerator[bytes, None]:
-        async for item in stream:
-            if isinstance(item, CompletionResult):
-                count(item)
-                if wire.stream_options is not None and wire.stream_options.include_usage:
-                    yield to_json(reply([], item.usage))
-                continue
-            choice, num_generated = item
-            if num_generated:
-                latencies.record(choice.index)
-            yield to_json(reply([choice], None))
-
-    return await event_response(request, services.engine.stream(work, terms), payloads)
+    return await _answer_generation(
+        request,
+        loaded,
+        work,
+        terms,
+        reply,
+        stream=bool(wire.stream),
+        ends_with_result=wire.stream_options is not None and bool(wire.stream_options.include_usage),
+    )
 
 
 def _log_ignored(request: Request, wire: CompletionRequest) -> None:
@@ -202,18 +185,25 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
         _log.debug("fields ignored", fields=names, request_id=request.state.request_id)
 
 
-def _work_estimate(
-    wire: CompletionRequest, parameters: DecodingParameters | None, num_bytes: int
-) -> WorkEstimate:
-    """Estimate the work of generation; echoed prompts with alternatives need a prediction at each token."""
+def _completion_options(
+    request: Request, wire: CompletionRequest, parameters: DecodingParameters | None, body: bytes
+) -> RequestOptions:
+    """Return the options of the work; echoed prompts with alternatives need a prediction at each token."""
     count = len(wire.prompts)
     num_tokens = 0
     if wire.echo and wire.logprobs:
-        num_tokens = TOKENS_PER_PREDICTION * num_bytes // BYTES_PER_TOKEN // max(count, 1)
+        num_tokens = TOKENS_PER_PREDICTION * len(body) // BYTES_PER_TOKEN // max(count, 1)
     if parameters is None:
-        return WorkEstimate(count, num_tokens)
+        return request_options(request, wire, body, count=count, work_each=num_tokens)
     rows = parameters.best_of or parameters.n
-    return WorkEstimate(count * rows, num_tokens // rows, predicted_each=parameters.max_tokens)
+    return request_options(
+        request,
+        wire,
+        body,
+        count=count * rows,
+        work_each=num_tokens // rows,
+        predicted_each=parameters.max_tokens,
+    )
 
 
 W = TypeVar("W", TokenizeRequest, DetokenizeRequest)

@@ -21,8 +21,8 @@ from starlette.types import Receive, Send
 from models.checkpoint.documents import CalibrationStore, ProfileStore
 from models.errors import InvalidInputError, SupersededError
 from models.language_model import is_lookup
-from service.engine.engine import Engine, RequestOptions
-from service.engine.job import Work
+from service.engine.engine import Engine
+from service.engine.job import RequestOptions, Work
 from service.engine.loaded_model import LoadedModel
 from service.engine.metrics import Metrics
 from service.engine.model_host import ModelHost, ModelReloader
@@ -185,32 +185,15 @@ def json_response(reply: Any, status: int = 200) -> Response:
     return Response(content, status, media_type="application/json")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkEstimate:
-    """Estimate of the work of a request beside reading its body, by samples, beams, contexts or candidates.
-
-    Attributes:
-        count: number of these sequences.
-        work_each: extra work of each in tokens read, such as those of a shared context. It decides only whether
-            the request is bulk, not its admission.
-        predicted_each: distributions predicted for each, such as one per token to generate.
-    """
-
-    count: int = 0
-    work_each: int = 0
-    predicted_each: int = 0
-
-
-_NO_EXTRA_WORK = WorkEstimate()
-
-
 def request_options(
     request: Request,
     wire: TimedRequest | None,
     body: bytes,
-    extra: WorkEstimate = _NO_EXTRA_WORK,
     *,
-    bulk: bool = False,
+    count: int = 0,
+    work_each: int = 0,
+    predicted_each: int = 0,
+    bulk: bool | None = None,
 ) -> RequestOptions:
     """Return the options of a request's work, which is bulk if it takes long, however short the body.
 
@@ -218,18 +201,21 @@ def request_options(
         request: request, whose id goes to the log.
         wire: parsed body, if it may have a timeout.
         body: raw body, whose length estimates the number of tokens.
-        extra: estimate of the work beside reading the body.
-        bulk: whether the request is bulk in any case.
+        count: samples, beams, contexts or candidates, which are work beside reading the body.
+        work_each: extra work of each in tokens read, such as those of a shared context. It decides only whether
+            the request is bulk, not its admission.
+        predicted_each: distributions predicted for each, such as one per token to generate.
+        bulk: whether the request is bulk, whatever its work; None decides by its work.
     """
     timeout_ms = None if wire is None else wire.timeout_ms
-    body_tokens, predicted = len(body) // BYTES_PER_TOKEN, extra.count * extra.predicted_each
-    work = body_tokens + extra.count * extra.work_each
-    if extra.count > _FEW_SEQUENCES:
+    body_tokens, predicted = len(body) // BYTES_PER_TOKEN, count * predicted_each
+    work = body_tokens + count * work_each
+    if count > _FEW_SEQUENCES:
         work += TOKENS_PER_PREDICTION * predicted
     return RequestOptions(
         request_id=request.state.request_id,
         timeout_s=None if timeout_ms is None else timeout_ms / 1000,
-        bulk=bulk or work > BULK_TOKENS,
+        bulk=work > BULK_TOKENS if bulk is None else bulk,
         tokens=body_tokens + predicted,
     )
 

@@ -1,7 +1,6 @@
 """POST /v1/rerank, as JSON, JSON lines or list formats of other programs, and POST /v1/rerank/tune."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
 
 from fastapi import Request
 from starlette.responses import Response
@@ -15,7 +14,6 @@ from service.routes.request import (
     BYTES_PER_TOKEN,
     COMPARISONS_PER_TOKEN,
     Services,
-    WorkEstimate,
     owner_of,
     refuse_query_options,
     request_options,
@@ -25,20 +23,18 @@ from service.routes.request import (
     services_of,
     to_json,
 )
-from service.routes.streaming import lines_response, write_line
+from service.routes.streaming import lines_response
 from service.schemas.replies import RankedListResult, RerankReply
 from service.schemas.wire import parse_json
 from service.use_cases.rerank import (
-    RankedList,
-    RerankOutcome,
+    line_size,
     list_chunks,
     rerank,
-    rerank_lines,
+    rerank_batch,
     rerank_reply_chunks,
 )
 from service.use_cases.rerank_request import (
     CandidateListIn,
-    RerankItem,
     RerankJob,
     RerankRequest,
     RerankSettings,
@@ -92,7 +88,17 @@ async def rerank_lists(request: Request) -> Response:
     job = await _job(request, services, wire)
     states = OwnedStateStore(services.states, owner_of(request))
     work = rerank(job, items, services.limits, states=states)
-    terms = request_options(request, wire, body, _work_estimate(items, job))
+    lists = [item.given for item in items]
+    context_length = max((len(given.context) + len(given.continuation or "") for given in lists), default=0)
+    longest = max((len(given.candidates) for given in lists), default=0)
+    comparison_work = longest // COMPARISONS_PER_TOKEN if job.is_pairwise else 0
+    terms = request_options(
+        request,
+        wire,
+        body,
+        count=sum(len(given.candidates) for given in lists),
+        work_each=context_length // BYTES_PER_TOKEN + comparison_work,
+    )
     models = job.models.all
     all_inline = bool(models) and all(runs_inline(loaded, body) for loaded in models)
     inline = all_inline and not job.is_pairwise and not terms.bulk
@@ -119,17 +125,6 @@ async def _job(request: Request, services: Services, settings: RerankSettings) -
     return job
 
 
-def _work_estimate(items: Sequence[RerankItem], job: RerankJob) -> WorkEstimate:
-    """Estimate the number of candidates, and the extra work of each beside its own tokens."""
-    lists = [item.given for item in items]
-    context_length = max((len(given.context) + len(given.continuation or "") for given in lists), default=0)
-    longest = max((len(given.candidates) for given in lists), default=0)
-    comparison_work = longest // COMPARISONS_PER_TOKEN if job.is_pairwise else 0
-    return WorkEstimate(
-        sum(len(given.candidates) for given in lists), context_length // BYTES_PER_TOKEN + comparison_work
-    )
-
-
 async def _rerank_stream(request: Request, services: Services, format_name: str) -> Response:
     settings = read_rerank_query(request.query_params)
     job = await _job(request, services, settings)
@@ -137,23 +132,17 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
     lines = rerank_items(
         body, format_name, services.limits, reserved=lambda name: is_reserved(name, job.models.extra)
     )
-
-    def write(outcome: RerankOutcome) -> Iterator[bytes]:
-        if isinstance(outcome, RankedList):
-            yield from list_chunks(outcome, job)
-            yield b"\n"
-        else:
-            yield write_line(outcome)
-
-    work = rerank_lines(
-        job,
+    states = OwnedStateStore(services.states, owner_of(request))
+    return await lines_response(
+        request,
+        body,
         lines,
-        services.limits,
-        write=write,
-        states=OwnedStateStore(services.states, owner_of(request)),
+        lambda batch: rerank_batch(job, batch, services.limits, states=states),
+        lambda ranked: list_chunks(ranked, job),
+        model=job.models.main_address or "",
+        wire=settings,
+        size=line_size,
     )
-    model = job.models.main_address or ""
-    return await lines_response(request, body, work, lambda piece: (piece,), model=model, wire=settings)
 
 
 @router.endpoint("POST", "/v1/rerank/tune", tag="Re-rank", body=TuneRequest, reply=TuneReply)

@@ -12,7 +12,6 @@ from service.routes.request import (
     BYTES_PER_TOKEN,
     ENTRIES_PER_TOKEN,
     INLINE_CANDIDATES,
-    WorkEstimate,
     accepts,
     count_scored,
     json_pieces,
@@ -33,7 +32,7 @@ from service.schemas.replies import (
     SequenceScoreResult,
     TextQualityResult,
 )
-from service.schemas.wire import parse_json
+from service.schemas.wire import parse_json, parse_lines
 from service.use_cases.next_token import (
     NextTokenRequest,
     max_word_steps,
@@ -53,7 +52,6 @@ from service.use_cases.score import (
     ScoreRequest,
     ScoreSettings,
     SequenceScore,
-    answer_lines,
     quality,
     score,
     score_result,
@@ -85,25 +83,23 @@ async def score_texts(request: Request) -> Response:
     loaded = resolve_model(request, given.model)
     body = await request.body()
 
-    def count(outcomes: Sequence[ScoreOutcome]) -> list[SequenceScore]:
+    def counted(outcomes: Sequence[ScoreOutcome]) -> list[SequenceScore]:
         scores = [outcome for outcome in outcomes if isinstance(outcome, SequenceScore)]
         count_scored(request, loaded, sum(len(score.ids) for score in scores))
         return scores
 
     if not isinstance(given, ScoreRequest):
-
-        def results(outcomes: Sequence[ScoreOutcome]) -> Iterator[SequenceScoreResult | InvalidInputError]:
-            count(outcomes)
-            return (
-                score_result(loaded, one, given.detail) if isinstance(one, SequenceScore) else one
-                for one in outcomes
-            )
-
-        batches = answer_lines(body, ScoreLine, lambda batch: score(loaded, batch, given, limits, each=True))
-        return await lines_response(request, body, batches, results, model=loaded.address)
+        return await lines_response(
+            request,
+            body,
+            parse_lines(body, lambda line: parse_json(ScoreLine, line).item()),
+            lambda batch: score(loaded, batch, given, limits, each=True),
+            lambda one: [to_json(score_result(loaded, counted([one])[0], given.detail))],
+            model=loaded.address,
+        )
 
     def write(outcomes: Sequence[ScoreOutcome]) -> Iterator[bytes]:
-        scores = count(outcomes)
+        scores = counted(outcomes)
         entries = len(scores) if given.detail is Detail.NONE else sum(len(score.ids) for score in scores)
         return json_pieces(
             score_totals(loaded, scores),
@@ -115,7 +111,7 @@ async def score_texts(request: Request) -> Response:
 
     # read with each text, as both are tokenised together
     context_tokens = len(given.context) // BYTES_PER_TOKEN
-    terms = request_options(request, given, body, WorkEstimate(len(items), work_each=context_tokens))
+    terms = request_options(request, given, body, count=len(items), work_each=context_tokens)
     inline = runs_inline(loaded, body) and not terms.bulk
     return await run_request(request, score(loaded, items, given, limits), write, terms, inline=inline)
 
@@ -142,7 +138,7 @@ async def rate_texts(request: Request) -> Response:
     loaded = resolve_model(request, given.model)  # after the other, as the log line names the last
     body = await request.body()
 
-    def count(outcomes: Sequence[QualityOutcome]) -> list[TextQualityResult]:
+    def counted(outcomes: Sequence[QualityOutcome]) -> list[TextQualityResult]:
         rated = [outcome for outcome in outcomes if not isinstance(outcome, InvalidInputError)]
         count_scored(request, loaded, sum(num_tokens for _, num_tokens, _ in rated))
         if against is not None:
@@ -150,19 +146,18 @@ async def rate_texts(request: Request) -> Response:
         return [result for result, _, _ in rated]
 
     if not isinstance(given, QualityRequest):
-
-        def results(outcomes: Sequence[QualityOutcome]) -> Iterator[TextQualityResult | InvalidInputError]:
-            count(outcomes)
-            return (one if isinstance(one, InvalidInputError) else one[0] for one in outcomes)
-
-        batches = answer_lines(
-            body, QualityLine, lambda batch: quality(loaded, against, batch, limits, each=True)
+        return await lines_response(
+            request,
+            body,
+            parse_lines(body, lambda line: parse_json(QualityLine, line).item()),
+            lambda batch: quality(loaded, against, batch, limits, each=True),
+            lambda one: [to_json(counted([one])[0])],
+            model=loaded.address,
         )
-        return await lines_response(request, body, batches, results, model=loaded.address)
 
     def write(outcomes: Sequence[QualityOutcome]) -> bytes:
         against_address = None if against is None else against.address
-        return to_json(QualityReply(loaded.address, against_address, count(outcomes)))
+        return to_json(QualityReply(loaded.address, against_address, counted(outcomes)))
 
     work = quality(loaded, against, items, limits)
     return await run_request(request, work, write, request_options(request, given, body))
@@ -194,15 +189,15 @@ async def next_token(request: Request) -> Response:
     loaded = resolve_model(request, wire.model)
     if wire.unit == "word":
         # half of the maximum of steps, as most searches end early
-        estimate = WorkEstimate(count * max_word_steps(loaded) // 2, predicted_each=1)
+        steps = count * max_word_steps(loaded) // 2
         return await run_request(
             request,
             rank_next_words(loaded, wire, limits),
             lambda results: to_json(NextWordReply(loaded.address, results)),
-            request_options(request, wire, body, estimate),
+            request_options(request, wire, body, count=steps, predicted_each=1),
         )
-    estimate = WorkEstimate(count, min(top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN, predicted_each=1)
-    terms = request_options(request, wire, body, estimate)
+    work_each = min(top_k, loaded.vocab_size) // ENTRIES_PER_TOKEN
+    terms = request_options(request, wire, body, count=count, work_each=work_each, predicted_each=1)
     if accepts(request, BINARY_TYPE):
         rows = services.engine.stream(next_distributions(loaded, wire, limits), terms)
         return await float32_response(request, loaded, rows, shape=(count, loaded.vocab_size))

@@ -1,13 +1,12 @@
 """POST /v1/states, and the endpoints that advance, query and free states by handle."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fastapi import Request
 from starlette.responses import Response
 
 from models.language_model import is_lookup
-from service.engine.engine import RequestOptions
+from service.engine.job import RequestOptions
 from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.middleware.request_context import add_counts
@@ -170,7 +169,7 @@ def _find(
 
 def _states_options(request: Request, wire: TimedRequest, body: bytes, count: int) -> RequestOptions:
     """Return the options of the work of a request with `count` states."""
-    terms = request_options(request, wire, body)
-    return replace(
-        terms, bulk=count > BULK_CONTINUATIONS or (terms.bulk and len(body) > HANDLE_BYTES * count)
+    is_small = len(body) <= HANDLE_BYTES * count
+    return request_options(
+        request, wire, body, bulk=count > BULK_CONTINUATIONS or (False if is_small else None)
     )

@@ -7,8 +7,9 @@ are little-endian float32.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,9 +30,9 @@ from service.routes.request import (
     request_options,
     services_of,
     start_stream,
-    to_json,
 )
 from service.schemas.wire import TimedRequest
+from service.use_cases.inputs import read_batch
 
 HEARTBEAT_S = 10.0
 """Interval of comments sent while no event is due, since proxies cut silent connections."""
@@ -116,60 +117,66 @@ class _HeartbeatSender:
                 await self.send({"type": "http.response.body", "body": _HEARTBEAT, "more_body": True})
 
 
+L = TypeVar("L")
 T = TypeVar("T")
-_CHUNK_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 15
+"""Size of the pieces in which lines are written."""
 
 
 async def lines_response(
     request: Request,
     body: bytes,
-    work: Work[T, None],
-    results: Callable[[T], Iterable[Any]],
+    lines: Iterator[L],
+    answer: Callable[[list[L]], Work[Any, Sequence[T | LanguageModelError]]],
+    write: Callable[[T], Iterable[bytes]],
     *,
     model: str,
     wire: TimedRequest | None = None,
+    size: Callable[[L], int] = lambda _: 1,
 ) -> Response:
-    """Answer a body of lines with lines, as the events of bulk work come.
+    """Answer a body of lines with lines, batch by batch, as bulk work.
 
-    An error before the first event has a status of its own; a later one is the last line.
+    An error before the first piece has a status of its own; a later one is the last line.
 
     Args:
         request: request, watched for a disconnect.
         body: raw body.
-        work: work whose events are outcomes of the next lines.
-        results: function that makes the results of an event, each an error, a reply, or a part of a line as bytes.
+        lines: the parsed lines, or the errors of lines that cannot be parsed.
+        answer: use case of a batch of them, whose outcomes may be errors.
+        write: makes the JSON of any other outcome, in pieces that each take a bounded time.
         model: address for the header `x-model`.
         wire: parsed options, if they may have a timeout.
+        size: number of candidates or texts in a line.
     """
-    terms = request_options(request, wire, body, bulk=True)
-    events = await start_stream(request, services_of(request).engine.stream(work, terms))
-    return ClosingStream(_lines(events, results), media_type=LINES_TYPE, headers={"x-model": model})
 
-
-async def _lines(
-    events: AsyncGenerator[T, None], results: Callable[[T], Iterable[Any]]
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(events):
-        try:
-            async for event in events:
-                written = bytearray()
-                for result in results(event):
-                    written += result if isinstance(result, bytes) else write_line(result)
-                    if len(written) >= _CHUNK_BYTES:
+    def work() -> Work[bytes, None]:
+        while batch := (yield from read_batch(lines, size)):
+            written = bytearray()
+            for outcome in (yield from answer(batch)):
+                if isinstance(outcome, LanguageModelError):
+                    line: Iterable[bytes] = [error_json(error_body(outcome))]
+                else:
+                    line = write(outcome)
+                for piece in chain(line, [b"\n"]):
+                    written += piece
+                    if len(written) >= _PIECE_BYTES:
                         yield bytes(written)
                         written.clear()
-                        await asyncio.sleep(0)  # details are long: let the event loop handle other requests
-                if written:
-                    yield bytes(written)
+            if written:
+                yield bytes(written)
+
+    terms = request_options(request, wire, body, bulk=True)
+    pieces = await start_stream(request, services_of(request).engine.stream(work(), terms))
+    return ClosingStream(_lines(pieces), media_type=LINES_TYPE, headers={"x-model": model})
+
+
+async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(pieces):
+        try:
+            async for piece in pieces:
+                yield piece
         except LanguageModelError as error:
-            yield write_line(error)
-
-
-def write_line(result: Any) -> bytes:
-    """Return the line of a result in wire format, or `{"error": {…}}` of an error."""
-    if isinstance(result, LanguageModelError):
-        return error_json(error_body(result)) + b"\n"
-    return to_json(result) + b"\n"
+            yield error_json(error_body(error)) + b"\n"
 
 
 async def float32_response(

@@ -87,6 +87,16 @@ class RaggedTexts(NamedTuple):
     offsets: Indices
     words: Indices | None = None
 
+    @classmethod
+    def of(cls, sequences: Sequence[EncodedText]) -> "RaggedTexts":
+        """Concatenate texts with their contexts, of which equal ones are one array (`share_context`)."""
+        numbers: dict[int, int] = {}
+        context_of = [numbers.setdefault(id(context), len(numbers)) for context, _ in sequences]
+        contexts = list({id(context): context for context, _ in sequences}.values())
+        offsets = np.cumsum([0, *(len(text) for _, text in sequences)])
+        ids = np.concatenate([text for _, text in sequences])
+        return cls(contexts, np.array(context_of, dtype=np.int64), ids, offsets)
+
 
 def find_distinct_texts(
     lists: Sequence[CandidateList], starts: Sequence[int | None], prefix: Callable[[int], str]
@@ -161,12 +171,12 @@ def tokenise_texts(
     else:
         texts = yield from _encode_each(loaded, distinct, starts)
     if loaded.reads_backward:
-        ends = np.repeat(texts.offsets[:-1] + texts.offsets[1:] - 1, np.diff(texts.offsets))
-        texts = texts._replace(ids=texts.ids[ends - np.arange(len(texts.ids))])
+        # in each text, from `first` to `last`, what is first changes places with what is last, and so on
+        first, last = texts.offsets[:-1], texts.offsets[1:] - 1
+        mirrored = np.repeat(first + last, np.diff(texts.offsets)) - np.arange(len(texts.ids))
+        texts = texts._replace(ids=texts.ids[mirrored])
     if eos:
-        rows = np.arange(len(texts.context_of))
-        ids = np.full(len(texts.ids) + len(rows), EOS, dtype=np.int64)
-        ids[np.arange(len(texts.ids)) + np.repeat(rows, np.diff(texts.offsets))] = texts.ids
+        ids = np.insert(texts.ids, texts.offsets[1:], EOS)
         texts = texts._replace(ids=ids, offsets=texts.offsets + np.arange(len(texts.offsets)))
     before = [*map(len, texts.contexts), *(state.num_tokens for state in starts)]
     lengths = np.diff(texts.offsets) + np.array(before, dtype=np.int64)[texts.context_of]
@@ -200,7 +210,7 @@ def _encode_together(loaded: LoadedModel, distinct: DistinctTexts) -> Work[Any, 
     before = [next(numbers) if s.start is None else len(contexts) + s.start for s in settings]
     context_of = np.array(before, dtype=np.int64)[distinct.setting_of]
     words = lengths if isinstance(tokenizer, WordTokenizer) and tokenizer.pattern is None else None
-    return RaggedTexts(contexts, context_of, ids, _offsets(lengths), words)
+    return RaggedTexts(contexts, context_of, ids, np.concatenate([[0], np.cumsum(lengths)]), words)
 
 
 def _encode_each(
@@ -224,17 +234,10 @@ def _encode_each(
         return len(distinct.texts[text]) + len(context) + len(continuation or "")
 
     sequences = yield from map_in_steps(range(len(distinct.texts)), encoded, size=size)
-    seen: dict[int, int] = {}
-    context_of = np.array([seen.setdefault(id(s.context), len(seen)) for s in sequences], dtype=np.int64)
-    contexts = list({id(s.context): s.context for s in sequences}.values())
+    texts = RaggedTexts.of(sequences)
     follows = np.array([-1 if s.start is None else s.start for s in distinct.settings])[distinct.setting_of]
-    context_of = np.where(follows < 0, context_of, len(contexts) + follows)
-    lengths = np.array([len(s.text) for s in sequences], dtype=np.int64)
-    return RaggedTexts(contexts, context_of, np.concatenate([s.text for s in sequences]), _offsets(lengths))
-
-
-def _offsets(lengths: Indices) -> Indices:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    context_of = np.where(follows < 0, texts.context_of, len(texts.contexts) + follows)
+    return texts._replace(context_of=context_of)
 
 
 def _with_space(before: str, after: str) -> str:

@@ -1,8 +1,8 @@
 """Continuations being generated: prompts, tokens, emitted text and finish reasons."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,34 +21,37 @@ from service.use_cases.prefill import prefill
 STOP, LENGTH = "stop", "length"
 
 
-class TokenEvent(NamedTuple):
-    """An event: one token of one choice. `</s>` has none; it comes with the end of its choice.
+GeneratedToken: TypeAlias = tuple[int, float, TopTokens | None]
+"""A token's id; its natural log-probability, the model's own, before bias, penalties, temperature and the like, finite;
+and the most probable tokens at its position, by the model's own log-probability (which may be minus infinity), None if
+not requested."""
+
+
+class Piece(NamedTuple):
+    """Addition of one step to a choice: a token, its end, or both. `</s>` is no token; it comes with the end.
 
     Attributes:
         choice: number of the continuation, `prompt * n + j`.
-        text: text made final by this token; may be empty.
-        token_id: its id.
-        logprob: the model's own, natural, before bias, penalties, temperature and the like; finite.
-        top: the most probable tokens at its position, by the model's own log-probability (which may be
-            minus infinity); None if not requested.
+        text: text made final by the token; may be empty.
+        token: the token; None with `</s>`.
+        end: the complete continuation, if this is its end.
     """
 
     choice: int
     text: str
-    token_id: int
-    logprob: float
-    top: TopTokens | None
+    token: GeneratedToken | None
+    end: "Continuation | None"
 
 
 @dataclass(slots=True)
 class Continuation:
-    """A complete continuation. As an event, the end of its choice.
+    """A complete continuation.
 
     Attributes:
         choice: its number, `prompt * n + j`.
         prompt: number of its prompt.
         text: up to, and without, a stop string.
-        rest: the end of `text`, held back until the end and not part of any token event.
+        rest: the end of `text`, held back until the end and not part of any token's piece.
         token_ids: every generated token except `</s>`, including those cut off by a stop string.
         logprobs: the model's own log-probability of each token, natural and finite.
         tops: the most probable tokens at the position of each, if requested; else empty.
@@ -96,6 +99,27 @@ class Prompt(NamedTuple):
     continues: bool
 
 
+Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
+"""Makes the events of the pieces of one step, in order."""
+
+ChoiceChunk: TypeAlias = tuple[Any, int]
+"""An event: a choice in wire format, or the next part of one, and the number of tokens generated for it."""
+
+
+class GenerateResult(NamedTuple):
+    """Result of a request.
+
+    Attributes:
+        choices: choices in wire format that were not sent as events, in order.
+        usage: numbers of tokens read and generated.
+        finish_reasons: of all choices, in order.
+    """
+
+    choices: list[Any]
+    usage: Any
+    finish_reasons: list[str]
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeTask:
     """Settings of decoding, common to all prompts.
@@ -105,14 +129,14 @@ class DecodeTask:
         parameters: decoding parameters, with a seed.
         banned: sequences never completed.
         top: number of most probable tokens to report at each position; 0 for none.
-        stream: whether to yield events.
+        emit: makes the events of the pieces of one step; None to yield no events.
     """
 
     loaded: LoadedModel
     parameters: DecodingParameters
     banned: BannedSequences | None
     top: int
-    stream: bool
+    emit: Emit | None
 
     def parts(self, items: Sequence[T], rows: int) -> Iterator[Sequence[T]]:
         """Split items of `rows` rows each into parts to decode together, to bound memory."""

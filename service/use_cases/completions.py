@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -41,7 +41,15 @@ from service.schemas.wire import (
     named_contexts,
     schema_only,
 )
-from service.use_cases.choices import LENGTH, Continuation, Prompt, TokenEvent
+from service.use_cases.choices import (
+    LENGTH,
+    ChoiceChunk,
+    Continuation,
+    GeneratedToken,
+    GenerateResult,
+    Piece,
+    Prompt,
+)
 from service.use_cases.constants import PROMPT_TOKENS_PER_STEP
 from service.use_cases.generate import continue_prompts, decoding_parameters
 from service.use_cases.inputs import MAX_CHARACTERS_PER_TOKEN, Limits, check_reads_forward, encode_within
@@ -296,10 +304,6 @@ def no_entries() -> CompletionLogprobs:
     return CompletionLogprobs([], [], [], [])
 
 
-ChoiceChunk: TypeAlias = tuple[CompletionChoice, int]
-"""The next part of a choice, and the number of tokens generated for it, `</s>` included."""
-
-
 class EncodedPrompt(NamedTuple):
     """A prompt, tokenised or with checked ids.
 
@@ -338,27 +342,40 @@ class ChunkBuilder:
         self._prompts = prompts
         self._builders: dict[int, EntryBuilder] = {}
 
-    def echo(self, choice: int, finish_reason: str | None) -> ChoiceChunk:
+    def echo(self, choice: int, finish_reason: str | None) -> tuple[CompletionChoice, int]:
         """Build the part with the prompt of a choice."""
         prompt = self._prompt_of(choice)
         entries = None if self._request.logprobs is None else prompt.entries
         return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
-    def part(
+    def parts(self, pieces: Sequence[Piece]) -> Iterator[tuple[CompletionChoice, int]]:
+        """Build the parts of what a step adds, those of choices that end first.
+
+        The last token of a choice shares a part with its end: clients measure the time per token by the parts, so a
+        part without a token is avoided.
+        """
+        for piece in sorted(pieces, key=lambda piece: piece.end is None):
+            text = piece.text if piece.end is None else piece.text + piece.end.rest
+            yield self._part(piece.choice, text, () if piece.token is None else (piece.token,), piece.end)
+
+    def complete_choice(self, done: Continuation) -> CompletionChoice:
+        """Build a complete choice, with its prompt if requested."""
+        tokens = zip(done.token_ids, done.logprobs, done.tops or repeat(None), strict=False)
+        choice = self._part(done.choice, done.text, tokens, done)[0]
+        if not self._request.echo:
+            return choice
+        prompt = self._prompt_of(done.choice)
+        entries = None if choice.logprobs is None else prompt.entries + choice.logprobs
+        return replace(choice, text=prompt.text + choice.text, logprobs=entries)
+
+    def _part(
         self,
         choice: int,
         text: str,
-        tokens: Iterable[tuple[int, float, TopTokens | None]],
-        done: Continuation | None = None,
-    ) -> ChoiceChunk:
-        """Build the part with these tokens of a choice.
-
-        Args:
-            choice: its number.
-            text: what the part adds to its text.
-            tokens: of each its id, its log-probability and the most probable tokens at its position.
-            done: the continuation if the part is its last; a final `</s>` was predicted like any other token.
-        """
+        tokens: Iterable[GeneratedToken],
+        done: Continuation | None,
+    ) -> tuple[CompletionChoice, int]:
+        """Build the part with these tokens of a choice; a final `</s>` was predicted like any other token."""
         predicted = list(tokens)
         if done is not None and done.eos_logprob is not None:
             predicted.append((EOS, done.eos_logprob, done.eos_top))
@@ -369,16 +386,6 @@ class ChunkBuilder:
                 builder.add(entries, token, logprob, top)
         reason = None if done is None else done.finish_reason
         return CompletionChoice(choice, text, reason, entries), len(predicted)
-
-    def complete_choice(self, done: Continuation) -> CompletionChoice:
-        """Build a complete choice, with its prompt if requested."""
-        tokens = zip(done.token_ids, done.logprobs, done.tops or repeat(None), strict=False)
-        choice = self.part(done.choice, done.text, tokens, done)[0]
-        if not self._request.echo:
-            return choice
-        prompt = self._prompt_of(done.choice)
-        entries = None if choice.logprobs is None else prompt.entries + choice.logprobs
-        return replace(choice, text=prompt.text + choice.text, logprobs=entries)
 
     def _prompt_of(self, choice: int) -> EncodedPrompt:
         return self._prompts[choice // self._request.num_choices]
@@ -396,23 +403,9 @@ class ChunkBuilder:
         return builder
 
 
-class CompletionResult(NamedTuple):
-    """Result of a request.
-
-    Attributes:
-        choices: the choices in order; empty if streamed.
-        usage: totals over the prompts, and over the choices, `</s>` included.
-        finish_reasons: of the choices, in order.
-    """
-
-    choices: list[CompletionChoice]
-    usage: CompletionUsage
-    finish_reasons: list[str]
-
-
 def complete_prompts(
     loaded: LoadedModel, request: CompletionRequest, parameters: DecodingParameters | None, limits: Limits
-) -> Work[ChoiceChunk, CompletionResult]:
+) -> Work[ChoiceChunk, GenerateResult]:
     """Echo, score and continue the prompts of a request; with `stream` its choices are events, part by part.
 
     Args:
@@ -439,30 +432,26 @@ def complete_prompts(
             yield from echoes
         usage = CompletionUsage(num_prompt_tokens, 0, num_prompt_tokens)
         choices = [] if request.stream else [choice for choice, _ in echoes]
-        return CompletionResult(choices, usage, [LENGTH] * num_choices)
+        return GenerateResult(choices, usage, [LENGTH] * num_choices)
     if request.stream and request.echo:
         for choice in range(num_choices):
             yield builder.echo(choice, None)
-    continuing: Work[Any, list[Continuation]] = continue_prompts(
+    done = yield from continue_prompts(
         loaded,
         [prompt.to_continue() for prompt in prompts],
         parameters,
         limits=limits,
         top=request.logprobs,
-        stream=bool(request.stream),
+        emit=builder.parts if request.stream else None,
     )
     choices = []
-    if request.stream:
-        done = yield from _stream_chunks(continuing, builder)
-    else:
-        done = yield from continuing
-        for item in done:
-            if choices:
-                yield None
-            choices.append(builder.complete_choice(item))
+    for item in [] if request.stream else done:
+        if choices:
+            yield None
+        choices.append(builder.complete_choice(item))
     generated = sum(len(item.token_ids) + item.ended_by_eos for item in done)
     usage = CompletionUsage(num_prompt_tokens, generated, num_prompt_tokens + generated)
-    return CompletionResult(choices, usage, [item.finish_reason for item in done])
+    return GenerateResult(choices, usage, [item.finish_reason for item in done])
 
 
 def _encode_prompts(
@@ -532,46 +521,3 @@ def _score_prompts(
                 yield None
             top = TopTokens(tops.ids[index], tops.log_probs[index])
             builder.add(prompt.entries, token, logprobs[index] if index else None, top)
-
-
-def _stream_chunks(
-    continuing: Work[Any, list[Continuation]], choices: ChunkBuilder
-) -> Work[ChoiceChunk, list[Continuation]]:
-    """Convert token events to parts; the last token of a choice shares a part with its end.
-
-    Clients measure the time per token by the parts, so a part without a token is avoided. A token
-    is held until the next event of its choice or the next model call.
-    """
-    held: dict[int, TokenEvent] = {}
-
-    def next_part(choice: int, done: Continuation | None = None) -> ChoiceChunk:
-        event = held.pop(choice, None)
-        text = ("" if event is None else event.text) + ("" if done is None else done.rest)
-        tokens = [] if event is None else [(event.token_id, event.logprob, event.top)]
-        return choices.part(choice, text, tokens, done)
-
-    def release() -> Iterator[ChoiceChunk]:
-        for choice in list(held):
-            yield next_part(choice)
-
-    answer: Any = None
-    try:
-        while True:
-            try:
-                item = continuing.send(answer)
-            except StopIteration as stopped:
-                yield from release()
-                done: list[Continuation] = stopped.value
-                return done
-            answer = None
-            if isinstance(item, TokenEvent):
-                if item.choice in held:
-                    yield next_part(item.choice)
-                held[item.choice] = item
-            elif isinstance(item, Continuation):
-                yield next_part(item.choice, item)
-            else:
-                yield from release()
-                answer = yield item
-    finally:
-        continuing.close()

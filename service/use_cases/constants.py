@@ -63,9 +63,6 @@ CANDIDATES_PER_BATCH = 2048
 LINES_PER_BATCH = 256
 """Maximum lines of a stream, lists or texts, in one batch."""
 
-BYTES_PER_PIECE = 1 << 15
-"""Size of the pieces in which a streamed reply is written."""
-
 TOKENISED_PER_STEP = 2048
 """Candidates tokenised per step."""
 

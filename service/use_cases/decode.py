@@ -21,15 +21,13 @@ from service.use_cases.choices import (
     Continuation,
     ContinuationBuilder,
     DecodeTask,
+    Piece,
     Prompt,
-    TokenEvent,
     prefill_prompts,
 )
 
 
-def sample_prompts(
-    task: DecodeTask, prompts: Sequence[Prompt]
-) -> Work[TokenEvent | Continuation, list[Continuation]]:
+def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
     """Sample `num_samples` continuations of each prompt; a use case.
 
     Returns:
@@ -42,9 +40,7 @@ def sample_prompts(
     return done
 
 
-def _sample_rows(
-    task: DecodeTask, rows: Sequence[tuple[Prompt, int]]
-) -> Work[TokenEvent | Continuation, list[Continuation]]:
+def _sample_rows(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> Work[Any, list[Continuation]]:
     """Sample R rows together, each the j-th continuation of a prompt, dropping finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
     per_prompt = task.parameters.num_samples
@@ -55,7 +51,7 @@ def _sample_rows(
     state = yield from prefill_prompts(task, [prompt for prompt, _ in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
     # streams and stop strings need the text after every token; otherwise all tokens are generated in one block
-    block = 1 if task.stream or task.parameters.stop else max_tokens
+    block = 1 if task.emit or task.parameters.stop else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
         generated = yield from Decode(model, decoding, block, task.top, last)
@@ -69,28 +65,24 @@ def _sample_rows(
     return done
 
 
-def _extend(
-    task: DecodeTask, builders: Sequence[ContinuationBuilder], generated: Generated
-) -> Iterator[TokenEvent | Continuation]:
+def _extend(task: DecodeTask, builders: Sequence[ContinuationBuilder], generated: Generated) -> Iterator[Any]:
     """Add the generated tokens to each row's continuation; yield their events if streaming."""
+    pieces = []
     for row, (builder, tokens, logprobs) in enumerate(
         zip(builders, generated.tokens, generated.log_probs, strict=True)
     ):
         tops = generated.tops[row] if generated.tops else []
         count = len(tokens) - (tokens[-1] == EOS)
         text = builder.push(tokens[:count], logprobs[:count], tops[:count])
-        if task.stream and count:
-            yield TokenEvent(
-                builder.continuation.choice, text, tokens[0], logprobs[0], tops[0] if tops else None
-            )
+        ended = None
         if count < len(tokens):
             ended = builder.end_by_eos(logprobs[-1], tops[-1] if tops else None)
         elif builder.full:
             ended = builder.end()
-        else:
-            continue
-        if task.stream:
-            yield ended
+        token = (tokens[0], logprobs[0], tops[0] if tops else None) if count else None
+        pieces.append(Piece(builder.continuation.choice, text, token, ended))
+    if task.emit is not None:
+        yield from task.emit(pieces)
 
 
 def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatch:
@@ -102,9 +94,7 @@ def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatc
     return SequenceBatch.of([rules[prompt.number] for prompt, _ in rows], seeds)
 
 
-def beam_search(
-    task: DecodeTask, prompts: Sequence[Prompt]
-) -> Work[TokenEvent | Continuation, list[Continuation]]:
+def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[Continuation]]:
     """Search for the best continuations of each prompt; a use case.
 
     Returns:
@@ -120,9 +110,7 @@ def beam_search(
     return done
 
 
-def _run_beams(
-    task: DecodeTask, prompts: Sequence[Prompt]
-) -> Work[TokenEvent | Continuation, list[BeamSearch]]:
+def _run_beams(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[BeamSearch]]:
     """Step the beams of all prompts together until all searches end."""
     parameters, model = task.parameters, task.loaded.model
     state = yield from prefill_prompts(task, prompts)
@@ -157,16 +145,18 @@ def _run_beams(
 
 def _build_continuation(
     task: DecodeTask, prompt: Prompt, rank: int, finished: FinishedBeam
-) -> Work[TokenEvent | Continuation, Continuation]:
+) -> Work[Any, Continuation]:
     """Build a continuation from a finished beam; yield its events if streaming."""
     choice = prompt.number * task.parameters.n + rank
     builder = ContinuationBuilder(task, prompt, choice)
+    pieces = []
     for _, token, (logprob, top) in finished.nodes():
         text = builder.push([token], [logprob], [] if top is None else [top])
-        if task.stream:
-            yield TokenEvent(choice, text, token, logprob, top)
+        pieces.append(Piece(choice, text, (token, logprob, top), None))
     continuation = builder.end() if finished.eos is None else builder.end_by_eos(*finished.eos)
     continuation.score = finished.score
-    if task.stream:
-        yield continuation
+    if task.emit is not None:
+        last = pieces.pop() if pieces else Piece(choice, "", None, None)
+        for piece in (*pieces, last._replace(end=continuation)):
+            yield from task.emit([piece])
     return continuation

@@ -5,9 +5,9 @@ prompt; it depends on its prompt, the parameters and the seed only.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
@@ -15,10 +15,11 @@ from models.decoding.parameters import BEAM, SAMPLE, STRATEGIES, DecodingParamet
 from models.decoding.rules import BannedSequences
 from models.decoding.stopping import spellings
 from models.errors import InvalidInputError
+from models.language_model import TopTokens
 from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
-from service.schemas.replies import Choice, GenerateReply, Usage
+from service.schemas.replies import Choice, Usage
 from service.schemas.wire import (
     BadWords,
     Biases,
@@ -40,7 +41,15 @@ from service.schemas.wire import (
     schema_only,
     shared_fields,
 )
-from service.use_cases.choices import Continuation, DecodeTask, Prompt, TokenEvent
+from service.use_cases.choices import (
+    ChoiceChunk,
+    Continuation,
+    DecodeTask,
+    Emit,
+    GenerateResult,
+    Piece,
+    Prompt,
+)
 from service.use_cases.inputs import Limits, check_reads_forward, encode_within
 from service.use_cases.next_token import token_candidates
 
@@ -197,8 +206,8 @@ def continue_prompts(
     *,
     limits: Limits,
     top: int | None = None,
-    stream: bool = False,
-) -> Work[TokenEvent | Continuation, list[Continuation]]:
+    emit: Emit | None = None,
+) -> Work[Any, list[Continuation]]:
     """Continue each prompt `n` times; a use case.
 
     Args:
@@ -207,8 +216,8 @@ def continue_prompts(
         parameters: decoding parameters.
         limits: of one request.
         top: number of most probable tokens to report at each position; none if 0 or left out.
-        stream: whether to yield events: a `TokenEvent` per token, and each `Continuation` at its end. Beam search
-            yields all events of a choice at the end, when its text is final.
+        emit: makes events of the pieces of each step, which are then yielded; None for no events. Beam search yields
+            all events of a choice at the end, when its text is final.
 
     Returns:
         The continuations, n per prompt in order of prompts; with beams and `best_of` the best first. Beams
@@ -243,7 +252,7 @@ def continue_prompts(
         banned = BannedSequences(ids for sequences in found for ids in sequences)
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
-    task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), stream)
+    task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), emit)
     # imported here so that the start of the service does not wait for compiled code; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
@@ -265,22 +274,10 @@ def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[C
     return best
 
 
-class GenerateResult(NamedTuple):
-    """The continuations of a prompt.
-
-    Attributes:
-        usage: numbers of tokens, without `</s>`.
-        choices: its continuations.
-    """
-
-    usage: Usage
-    choices: list[Continuation]
-
-
 def generate(
     loaded: LoadedModel, request: GenerateRequest, parameters: DecodingParameters, limits: Limits
-) -> Work[TokenEvent | Continuation, GenerateResult]:
-    """Continue a prompt `n` times.
+) -> Work[ChoiceChunk, GenerateResult]:
+    """Continue a prompt `n` times; with `stream` its choices are events but for the end of the last, piece by piece.
 
     `<unk>` is never chosen. The same seed gives the same text, whatever other requests are served.
 
@@ -296,44 +293,59 @@ def generate(
     """
     ids = encode_within(loaded, request.prompt, limits, parameter="prompt")
     continues = len(ids) > 0 and not (isinstance(request.prompt, str) and request.prompt[-1].isspace())
-    choices = yield from continue_prompts(
+    num_ended = 0
+    choices = []
+
+    def emit(pieces: Sequence[Piece]) -> Iterator[ChoiceChunk]:
+        nonlocal num_ended
+        for piece in pieces:
+            if piece.token is not None:
+                token, logprob, top = piece.token
+                tops = [] if top is None else [top]
+                yield _choice(loaded, request, piece.choice, piece.text, ([token], [logprob], tops)), 1
+            if piece.end is not None:
+                num_ended += 1
+                end = _choice(loaded, request, piece.choice, piece.end.rest, ([], [], []), piece.end)
+                if num_ended < parameters.n:
+                    yield end, 0
+                else:  # it is sent with the usage
+                    choices.append(end)
+
+    done = yield from continue_prompts(
         loaded,
         [Prompt(0, ids, bos=True, continues=continues)],
         parameters,
         limits=limits,
         top=request.num_alternatives,
-        stream=request.stream,
+        emit=emit if request.stream else None,
     )
-    num_tokens = sum(len(choice.token_ids) for choice in choices)
-    return GenerateResult(Usage(len(ids), num_tokens, len(ids) + num_tokens), choices)
+    if not request.stream:
+        choices = [
+            _choice(loaded, request, one.choice, one.text, (one.token_ids, one.logprobs, one.tops), one)
+            for one in done
+        ]
+    num_tokens = sum(len(one.token_ids) for one in done)
+    usage = Usage(len(ids), num_tokens, len(ids) + num_tokens)
+    return GenerateResult(choices, usage, [one.finish_reason for one in done])
 
 
-def generate_reply(loaded: LoadedModel, result: GenerateResult, *, alternatives: int | None) -> GenerateReply:
-    """Return the reply with all continuations; see `num_alternatives` of the request."""
-    choices = [choice_reply(loaded, one, alternatives=alternatives, whole=True) for one in result.choices]
-    return GenerateReply(loaded.address, choices, result.usage)
-
-
-def choice_reply(
+def _choice(
     loaded: LoadedModel,
-    part: TokenEvent | Continuation,
-    *,
-    alternatives: int | None,
-    whole: bool = False,
+    request: GenerateRequest,
+    index: int,
+    text: str,
+    tokens: tuple[list[int], list[float], list[TopTokens]],
+    end: Continuation | None = None,
 ) -> Choice:
-    """Return a choice in wire format: the whole, or the next piece of it, which is a token or its end."""
-    if isinstance(part, TokenEvent):
-        tops = [] if part.top is None else [part.top]
-        pieces = part.text, [part.token_id], [part.logprob], tops
-    else:
-        pieces = (part.text, part.token_ids, part.logprobs, part.tops) if whole else (part.rest, [], [], [])
-    text, token_ids, logprobs, tops = pieces
+    """Return a choice in wire format, or the next piece of it; `tokens` are ids, log-probabilities, alternatives."""
+    token_ids, logprobs, tops = tokens
+    alternatives = request.num_alternatives
     return Choice(
-        part.choice,
+        index,
         text,
         token_ids,
         None if alternatives is None else logprobs,
         [token_candidates(loaded, top) for top in tops] if alternatives else None,
-        part.score if isinstance(part, Continuation) else None,
-        part.finish_reason if isinstance(part, Continuation) else None,
+        None if end is None else end.score,
+        None if end is None else end.finish_reason,
     )

@@ -1,10 +1,10 @@
-"""Request inputs: limits, texts or ids to token ids, and reading order of backward models.
+"""Request inputs: limits, texts or ids to token ids, batches of lines, and reading order of backward models.
 
 A backward model scores the reversed text after `<s>`; its `</s>` is the start of the text. Clients
 see everything in text order, `</s>` last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from models.reranking.candidates import map_in_steps
 from service.engine.job import Work
 from service.engine.loaded_model import LoadedModel
 from service.schemas.wire import TextOrIds
+from service.use_cases.constants import CANDIDATES_PER_BATCH, CANDIDATES_PER_STEP, LINES_PER_BATCH
 
 MAX_CHARACTERS_PER_TOKEN = 16
 """Characters accepted per token of the token limit; longer texts are refused without tokenising."""
@@ -189,7 +190,28 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
     return EncodedText(before, encode(loaded, given, parameter=parameter))
 
 
+L = TypeVar("L")
 V = TypeVar("V", bound=np.number[Any])
+
+
+def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L]]:
+    """Take the next batch of lines to answer together; empty at the end. A use case.
+
+    Args:
+        lines: the lines, parsed as they are taken.
+        size: number of candidates or texts in a line.
+    """
+    batch: list[L] = []
+    count = read = 0
+    for line in lines:
+        batch.append(line)
+        count, read = count + size(line), read + size(line)
+        if count >= CANDIDATES_PER_BATCH or len(batch) >= LINES_PER_BATCH:
+            break
+        if read >= CANDIDATES_PER_STEP:
+            read = 0
+            yield None
+    return batch
 
 
 def check_reads_forward(loaded: LoadedModel) -> None:

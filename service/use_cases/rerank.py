@@ -15,9 +15,8 @@ import numpy.typing as npt
 from pydantic_core import to_json
 
 from models.arrays import TokenIds
-from models.calls import Read
 from models.errors import InvalidInputError, LanguageModelError, StatesFullError
-from models.language_model import STATE, pad_sequences
+from models.language_model import STATE
 from models.reranking.candidates import CandidateList
 from models.reranking.features import (
     NUM_TOKENS,
@@ -35,9 +34,7 @@ from models.reranking.mbr import (
 )
 from models.reranking.ranking import rank_by, scaled_posteriors
 from models.vocabulary import EOS
-from service.engine.batching import concatenate_states, materialize
 from service.engine.job import Work
-from service.engine.loaded_model import LoadedModel
 from service.engine.state_store import StoredState
 from service.use_cases.candidate_features import (
     NO_START_STATES,
@@ -46,17 +43,11 @@ from service.use_cases.candidate_features import (
     TokenScores,
     score_candidates,
 )
-from service.use_cases.constants import (
-    BYTES_PER_PIECE,
-    CANDIDATES_PER_BATCH,
-    CANDIDATES_PER_STEP,
-    LINES_PER_BATCH,
-)
+from service.use_cases.constants import CANDIDATES_PER_STEP
 from service.use_cases.inputs import Limits, check_reads_forward
-from service.use_cases.prefill import chunks_by_length
 from service.use_cases.rerank_request import RerankItem, RerankJob, Turn
 from service.use_cases.score import Detail, token_scores, word_scores
-from service.use_cases.states import OwnedStateStore, ids_after
+from service.use_cases.states import OwnedStateStore, continue_states, ids_after, stored_states
 
 _HANDLE_SEPARATOR = ","
 
@@ -117,7 +108,8 @@ def resume_sessions(
         check_reads_forward(loaded)
         previous = [states[number] for states in found]
         texts = [_commit_ids(previous[n], turn, names[n], limits, eos=eos) for turn, n in numbers.items()]
-        of_models.append((yield from _read_commits(loaded, previous, texts)))
+        _, states = yield from continue_states(loaded, previous, texts, STATE)
+        of_models.append((yield from stored_states(loaded, states, texts, previous)))
     return StartStates(of_lists, of_models)
 
 
@@ -155,25 +147,6 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
         ids = np.append(ids, EOS)
     limits.check_length(before.num_tokens + len(ids), parameter=f"{name}commit")
     return ids
-
-
-def _read_commits(
-    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds]
-) -> Work[Any, list[StoredState]]:
-    """Read texts, each after its own state; return the states after them."""
-    states = [old.state for old in previous]
-    for rows in chunks_by_length(np.array([len(text) for text in texts], dtype=np.int64)):
-        tokens, lengths = pad_sequences([texts[row] for row in rows])
-        if tokens.size:
-            state = concatenate_states([previous[row].state for row in rows])
-            after = (yield from Read(loaded.model, state, tokens, lengths, STATE)).state
-            for index, row in enumerate(rows):
-                states[row] = materialize(after.select(np.array([index])))  # it must own its memory
-            yield None
-    return [
-        StoredState(loaded, state, old.num_tokens + len(ids), int(ids[-1]) if len(ids) else old.last_token)
-        for state, old, ids in zip(states, previous, texts, strict=True)
-    ]
 
 
 MAX_COMPARED = 1000
@@ -367,51 +340,9 @@ RerankLine: TypeAlias = RerankItem | InvalidInputError
 """A list, or the error of its line."""
 
 
-def rerank_lines(
-    job: RerankJob,
-    lines: Iterator[RerankLine],
-    limits: Limits,
-    *,
-    write: Callable[[RerankOutcome], Iterator[bytes]],
-    states: OwnedStateStore | None = None,
-) -> Work[bytes, None]:
-    """Re-rank a stream of lists; an invalid one does not stop the rest. A use case.
-
-    Args:
-        job: models and settings.
-        lines: lists, or the errors of their lines.
-        limits: of one text with its context.
-        write: serialises an outcome in pieces, each in a bounded time.
-        states: store of sessions.
-
-    Yields:
-        Events: pieces of the reply, in order.
-    """
-    while batch := (yield from read_batch(lines)):
-        written = bytearray()
-        for outcome in (yield from rerank_batch(job, batch, limits, states=states)):
-            for piece in write(outcome):
-                written += piece
-                if len(written) >= BYTES_PER_PIECE:
-                    yield bytes(written)
-                    written.clear()
-        yield bytes(written)
-
-
-def read_batch(lines: Iterator[RerankLine]) -> Work[Any, list[RerankLine]]:
-    """Take the next batch of lines to re-rank together; empty at the end. A use case."""
-    batch: list[RerankLine] = []
-    count = read = 0
-    for line in lines:
-        batch.append(line)
-        size = len(line.given.candidates) if isinstance(line, RerankItem) else 1
-        count, read = count + size, read + size
-        if count >= CANDIDATES_PER_BATCH or len(batch) >= LINES_PER_BATCH:
-            break
-        if read >= CANDIDATES_PER_STEP:
-            read = 0
-            yield None
-    return batch
+def line_size(line: RerankLine) -> int:
+    """Return the number of candidates of a list; 1 for the error of a line."""
+    return len(line.given.candidates) if isinstance(line, RerankItem) else 1
 
 
 def rerank_batch(
@@ -423,7 +354,13 @@ def rerank_batch(
 ) -> Work[Any, list[RerankOutcome]]:
     """Re-rank lines together, or one by one if any is invalid, so that only that line fails.
 
-    A use case; see `rerank_lines` for the arguments.
+    A use case.
+
+    Args:
+        job: models and settings.
+        lines: lists, or the errors of their lines.
+        limits: of one text with its context.
+        states: store of sessions.
     """
     items = [line for line in lines if isinstance(line, RerankItem)]
     outcomes: list[RerankOutcome] = []

@@ -3,11 +3,10 @@
 Streams of lines are scored in batches; an invalid line fails alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +34,8 @@ from service.schemas.wire import (
     TimedRequest,
     TokenId,
     WireModel,
-    parse_json,
-    parse_lines,
     text_or_object_tag,
 )
-from service.use_cases.constants import LINES_PER_BATCH
 from service.use_cases.inputs import (
     EncodedText,
     Limits,
@@ -469,26 +465,3 @@ def _quality_outcome(score: ScoreOutcome, against: ScoreOutcome | None) -> Quali
         None if bits is None or base is None else bits - base,
     )
     return result, len(score.ids), 0 if against is None else len(against.ids)
-
-
-R = TypeVar("R")
-
-
-def answer_lines(
-    body: bytes,
-    kind: type[ScoreLine] | type[QualityLine],
-    answer: Callable[[list[ScoreItem | InvalidInputError]], Work[Any, list[R]]],
-) -> Work[list[R], None]:
-    """Parse lines when they are needed, and answer them, a bounded number at a time.
-
-    Args:
-        body: lines.
-        kind: model of each.
-        answer: use case of a batch of sequences, and of errors of invalid lines.
-
-    Yields:
-        Events: outcomes of the next lines, in order.
-    """
-    pending = parse_lines(body, lambda line: parse_json(kind, line).item())
-    while batch := list(islice(pending, LINES_PER_BATCH)):
-        yield (yield from answer(batch))

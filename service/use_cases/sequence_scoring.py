@@ -67,14 +67,9 @@ def score_sequence_list(
         return []
     if len(sequences) == 1:
         return [(yield from _score_one(loaded, sequences[0], bos=bos))]
-    numbers: dict[int, int] = {}
-    context_of = [numbers.setdefault(id(context), len(numbers)) for context, _ in sequences]
-    contexts = list({id(context): context for context, _ in sequences}.values())
-    offsets = np.cumsum([0, *(len(text) for _, text in sequences)])
-    ids = np.concatenate([text for _, text in sequences])
-    texts = RaggedTexts(contexts, np.array(context_of), ids, offsets)
+    texts = RaggedTexts.of(sequences)
     scores = yield from score_ragged_texts(loaded, texts, bos=bos)
-    return [scores[begin:end] for begin, end in pairwise(offsets.tolist())]
+    return [scores[begin:end] for begin, end in pairwise(texts.offsets.tolist())]
 
 
 def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work[Any, FloatArray]:

@@ -55,7 +55,7 @@ _NO_LOG_PROBS = np.zeros(0, dtype=np.float32)
 
 
 def continue_states(
-    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], *, keep: bool
+    loaded: LoadedModel, previous: Sequence[StoredState], texts: Sequence[TokenIds], want: Want
 ) -> Work[Any, tuple[list[FloatArray], list[Any]]]:
     """Read texts [T] after states, in chunks of similar length; a use case.
 
@@ -63,28 +63,28 @@ def continue_states(
         loaded: the model version of all states.
         previous: the state before each text, possibly repeated.
         texts: token ids; an empty text is a fork.
-        keep: whether to return the states after the texts.
+        want: log-probabilities, the states after the texts, or both.
 
     Returns:
-        The natural-log probabilities of the tokens of each text [T], and the states of one row after each; no states
-        if they are not to be kept.
+        The natural-log probabilities of the tokens of each text [T], and the states of one row after each, if wanted.
     """
     row_of_state: dict[int, int] = {}
     rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
     distinct = concatenate_states(list({id(before.state): before.state for before in previous}.values()))
     log_probs: list[FloatArray] = [_NO_LOG_PROBS] * len(texts)
-    states: list[Any] = [before.state for before in previous] if keep else []
+    states: list[Any] = [before.state for before in previous] if want.state else []
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     filled = np.flatnonzero(lengths)
     for chunk in chunks_by_length(lengths[filled]):
         indices = filled[chunk]
         tokens, widths = pad_sequences([texts[i] for i in indices])
         scored, after = yield from _score_and_advance(
-            loaded.model, distinct, rows[indices], tokens=tokens, lengths=widths, keep=keep
+            loaded.model, distinct, rows[indices], tokens=tokens, lengths=widths, want=want
         )
         for row, i in enumerate(indices.tolist()):
-            log_probs[i] = scored[row, : widths[row]]
-            if keep:
+            if want.scores:
+                log_probs[i] = scored[row, : widths[row]]
+            if want.state:
                 states[i] = after.select(np.array([row]))
     return log_probs, states
 
@@ -152,14 +152,14 @@ def _score_and_advance(
     *,
     tokens: TokenIds,
     lengths: TokenIds,
-    keep: bool,
+    want: Want,
 ) -> Work[Any, tuple[FloatArray, Any]]:
-    """Score nonempty texts [R, T] after rows of distinct states; return the states after them if `keep`."""
+    """Read nonempty texts [R, T] after rows of distinct states, for what is wanted."""
     used, row_of_used = np.unique(rows, return_inverse=True)
     num_tokens = tokens.shape[1]
-    want = Want(scores=True, state=keep)
-    single = num_tokens == 1 and not keep  # scoring would needlessly advance the state
-    if is_lookup(model) or not (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used)):
+    single = num_tokens == 1 and not want.state  # scoring would needlessly advance the state
+    by_distribution = want.scores and (single or len(rows) >= MIN_SHARED_CONTINUATIONS * len(used))
+    if is_lookup(model) or not by_distribution:
         result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
         return result.log_probs, result.state
     # first tokens are looked up in the distribution of the state before
@@ -316,7 +316,7 @@ def open_states(
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
             rows = [state.select(np.array([row])) for row in range(len(group_contexts))]
-            stored = yield from _stored_states(loaded, rows, group_contexts)
+            stored = yield from stored_states(loaded, rows, group_contexts)
             handles += state_store.store.keep(state_store.owner, stored)
         complete = True
     finally:
@@ -372,15 +372,15 @@ def advance_states(
         instead="POST /v1/states/next gives whole distributions as application/octet-stream",
     )
     ends = [i for i, item in enumerate(given) if item.eos]
-    keep = bool(to_keep or ends or len(next_ids))
-    log_probs, states = yield from continue_states(loaded, before, texts, keep=keep)
+    want = Want(scores=True, state=bool(to_keep or ends or len(next_ids)))
+    log_probs, states = yield from continue_states(loaded, before, texts, want)
     queried = list(range(len(given))) if len(next_ids) else ends
     queried_ids = np.append(next_ids, EOS)
     rows = yield from next_log_prob_matrix(loaded, [states[i] for i in queried], queried_ids)
     next_rows = dict(zip(queried, rows.tolist(), strict=True))
     handles: list[str | None] = [None] * len(given)
     if to_keep:
-        stored = yield from _stored_states(
+        stored = yield from stored_states(
             loaded,
             [states[i] for i in to_keep],
             [texts[i] for i in to_keep],
@@ -458,7 +458,7 @@ def ids_after(before: StoredState, text: str) -> TokenIds:
     return np.asarray(tokenizer.encode(text), dtype=np.int64)
 
 
-def _stored_states(
+def stored_states(
     loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState] = ()
 ) -> Work[Any, list[StoredState]]:
     """Copy states after texts, each into its own memory for the store; a bounded number per step."""

@@ -1,6 +1,5 @@
 """Requests to all workers: merged metrics, and model changes applied to every worker.
 
-A worker that does not answer is left out; when restarted, it loads the models that its peers serve.
 Changes are serialised by a file lock across processes. Plain ASGI, behind the authentication.
 """
 
@@ -13,12 +12,10 @@ from urllib.parse import urlencode
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-from typing_extensions import override
 
-from service.engine.metrics import Metrics
+from service.engine.metrics import Metrics, MetricsSource
 from service.http_client import ExchangeError
 from service.workers.peers import (
     METRICS_PATH,
@@ -32,7 +29,6 @@ from service.workers.peers import (
 from service.workers.pool import WorkerPool
 
 _HELP = b"# HELP "
-_COMMENT = b"#"
 
 
 def merge_expositions(texts: Iterable[bytes]) -> bytes:
@@ -41,47 +37,33 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
     Args:
         texts: expositions in Prometheus' text format, without common samples.
     """
-    heads: dict[bytes, list[bytes]] = {}
-    samples: dict[bytes, list[bytes]] = {}
+    families: dict[
+        bytes, dict[bytes, None]
+    ] = {}  # lines in order; those of a head are the same in every text
+    family: dict[bytes, None] = {}
     for text in texts:
-        name, is_new = b"", False
         for line in text.splitlines(keepends=True):
             if line.startswith(_HELP):
-                name = line.split(b" ", 3)[2]
-                is_new = name not in heads
-                heads.setdefault(name, [])
-                samples.setdefault(name, [])
-            if not line.startswith(_COMMENT):
-                samples[name].append(line)
-            elif is_new:
-                heads[name].append(line)
-    return b"".join(line for name in heads for line in (*heads[name], *samples[name]))
+                family = families.setdefault(line.split(b" ", 3)[2], {})
+            family[line] = None
+    return b"".join(line for family in families.values() for line in family)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolMetrics(Collector):
-    """Metrics of the pool.
+def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
+    """Yield the metrics of the pool.
 
-    Attributes:
+    Args:
         answering: number of workers whose metrics were received.
         restarts: number of restarts of each worker.
     """
-
-    answering: int
-    restarts: Sequence[int]
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("gramophone_workers", "worker processes there are to be", len(self.restarts))
-        yield GaugeMetricFamily(
-            "gramophone_workers_answering", "those that have told their metrics", self.answering
-        )
-        counter = CounterMetricFamily(
-            "gramophone_worker_restarts", "worker processes started for one that died", labels=["worker"]
-        )
-        for number, count in enumerate(self.restarts):
-            counter.add_metric([str(number)], count)
-        yield counter
+    yield GaugeMetricFamily("gramophone_workers", "worker processes there are to be", len(restarts))
+    yield GaugeMetricFamily("gramophone_workers_answering", "those that have told their metrics", answering)
+    counter = CounterMetricFamily(
+        "gramophone_worker_restarts", "worker processes started for one that died", labels=["worker"]
+    )
+    for number, count in enumerate(restarts):
+        counter.add_metric([str(number)], count)
+    yield counter
 
 
 _log = structlog.get_logger(__name__)
@@ -136,8 +118,8 @@ class Broadcast:
                 _log.warning("a worker told no metrics", other=number, reason=str(error))
 
         await asyncio.gather(*(add(number, peer) for number, peer in self.peers.items()))
-        pool_text = generate_latest(PoolMetrics(len(texts), self.pool.status.restarts))
-        return merge_expositions([texts[number] for number in sorted(texts)] + [pool_text])
+        pool = MetricsSource(lambda: pool_metrics(len(texts), self.pool.status.restarts))
+        return merge_expositions([*(texts[number] for number in sorted(texts)), generate_latest(pool)])
 
     # --- changes --------------------------------------------------------------------------------------
 

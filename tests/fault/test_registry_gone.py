@@ -9,6 +9,7 @@ from models.checkpoint.registry import LocalRegistry
 from models.checkpoint.remote_registry import RemoteRegistry
 from models.errors import RegistryError
 from models.tokenizers import WordTokenizer
+from service.engine.loading import Loader
 from service.engine.model_host import ModelHost
 from service.settings import Settings
 from tests.contract.conftest import publish
@@ -105,7 +106,7 @@ def test_a_folder_that_is_gone_changes_nothing_and_is_followed_again_when_it_is_
 def test_how_long_ago_the_folder_could_be_read_is_known(root, go, addresses):
     """It is what an alert goes by."""
     clock = Clock()
-    host = ModelHost(LocalRegistry(root), addresses=addresses, clock=clock)
+    host = ModelHost(Loader(registry=LocalRegistry(root), clock=clock), addresses=addresses)
     go(root)
     clock.now_s = 60.0
     host.refresh()
@@ -137,7 +138,7 @@ def test_what_failed_while_the_store_was_gone_is_tried_at_once_when_it_is_back(t
     store = FlakyStore(f"memory://{tmp_path.name}/gone", QUICK)
     publisher, registry = (RemoteRegistry(store, cache=tmp_path / name, clock=clock) for name in "ab")
     add_version(publisher)
-    host = ModelHost(registry, addresses=["m"], clock=clock)
+    host = ModelHost(Loader(registry=registry, clock=clock), addresses=["m"])
     host.load_all()
     add_version(publisher)
     with monkeypatch.context() as patch:

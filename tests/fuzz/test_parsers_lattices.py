@@ -13,7 +13,7 @@ from models.lattices.files import read_lattices, read_symbol_file
 from models.lattices.graph import LabelTokenizer, PathWeights
 from models.lattices.kaldi import write_kaldi
 from models.lattices.lattice import NON_WORD_LABELS, SymbolTable
-from models.lattices.rescoring import nbest_paths, oracle_path, rescore
+from models.lattices.rescoring import nbest_paths, oracle_errors, rescore
 from models.lattices.slf import write_slf
 from models.lattices.token_passing import LatticeSearchSettings
 from models.reranking.formats.format import BadLine
@@ -77,7 +77,7 @@ def rescore_lattices(path: Path) -> None:
     for one in rescore(lattices, model, speller(), weights=[PathWeights()] * len(lattices), search=search):
         [best] = nbest_paths(one, 1)
         assert not np.isnan(best.total)
-        assert oracle_path(one.lattice, best.text).errors == 0
+        assert oracle_errors(one.lattice, best.text.split()) == 0
         write_slf(one.as_lattice(), io.StringIO())
 
 

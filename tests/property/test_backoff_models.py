@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from models.errors import InvalidInputError, VocabularyMismatchError
+from models.errors import InvalidInputError
 from models.ngram.build import build_automaton
 from models.ngram.model import NGramModel
 from models.tokenizers import WordTokenizer
@@ -15,7 +15,6 @@ from tests.reference import backoff
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.counts import count_ngrams
-from training.ngram.estimate import smooth
 from training.ngram.pruning import history_frequencies, prune_by_entropy
 from training.progress import Silent
 from training.static_mixture import interpolate_models
@@ -177,7 +176,7 @@ def test_counted_contexts_beat_the_chain_rule_on_a_kneser_ney_model(data_dir):
     size = len(tokenizer.vocabulary)
     counted = count_ngrams(corpus, size, order=4, progress=Silent())
     frequencies = history_frequencies([one_order.counts for one_order in counted])
-    orders = smooth(corpus, size, order=4, progress=Silent()).orders
+    orders = backoff.estimated_orders(corpus, size, order=4)
 
     def pruned(**history):
         left = prune_by_entropy(orders, 1e-6, **history)
@@ -265,12 +264,12 @@ def test_a_mixture_of_a_model_with_itself_is_that_model(order):
 
 
 def test_an_order_that_pruning_left_no_part_anything_of_stays_empty():
-    pruned = smooth(
-        EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9), progress=Silent()
+    pruned = backoff.estimated_orders(
+        EncodedCorpus.from_sentences([[3, 4], [4, 3]]), 5, order=3, prune=(0, 9)
     )
-    orders = interpolate_models([pruned.orders, pruned.orders], [0.5, 0.5])
+    orders = interpolate_models([pruned, pruned], [0.5, 0.5])
     assert [len(ngrams.words) for ngrams, _ in orders] == [5, 0, 0]
-    assert np.allclose(orders[0][1].log10_probs, pruned.orders[0][1].log10_probs, atol=1e-6)
+    assert np.allclose(orders[0][1].log10_probs, pruned[0][1].log10_probs, atol=1e-6)
 
 
 def test_the_parts_order_does_not_matter():
@@ -280,16 +279,3 @@ def test_the_parts_order_does_not_matter():
     for (ngrams, scores), (same_ngrams, same_scores) in zip(forth, back, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(ngrams, same_ngrams, strict=True))
         assert np.allclose(scores.log10_backoffs, same_scores.log10_backoffs, atol=1e-6)
-
-
-@pytest.mark.parametrize("weights", [[1.0], [0.5, 0.6], [1.5, -0.5], [1.0, 0.0], [float("nan"), 1.0]])
-def test_weights_must_be_a_distribution_over_the_parts(weights):
-    orders = backoff.to_orders(backoff.random_model(1))
-    with pytest.raises(InvalidInputError, match="weights"):
-        interpolate_models([orders, orders], weights)
-
-
-def test_parts_must_have_vocabularies_of_one_size():
-    parts = [backoff.to_orders(backoff.random_model(1, vocab_size=size)) for size in (7, 8)]
-    with pytest.raises(VocabularyMismatchError, match=r"\[7, 8\] tokens"):
-        interpolate_models(parts, [0.5, 0.5])

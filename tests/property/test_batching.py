@@ -14,11 +14,13 @@ from models.neural.model import Int8Model
 from models.neural.network import Network
 from service.engine.batching import split_budget
 from service.engine.calls import batch_for, run_single
-from service.engine.job import Job, run_to_completion
+from service.engine.job import Job, RequestOptions, run_to_completion
+from service.engine.metrics import Metrics
 from service.engine.prefill import slice_width
 from service.engine.scheduler import Scheduler, SchedulerLimits
 from service.use_cases.sequence_scoring import build_tree, score_tree
 from tests.support import families
+from tests.support.fake_models import take_turn
 
 texts = st.lists(st.lists(st.integers(3, 9), min_size=1, max_size=9), min_size=1, max_size=6)
 
@@ -42,13 +44,11 @@ NEAR = {
 
 
 class Outcome:
-    def event(self, event):
-        raise AssertionError(event)
-
-    def end(self, outcome):
-        if isinstance(outcome, Exception):
-            raise outcome
-        self.told = outcome
+    def __call__(self, item):
+        assert item.last
+        if isinstance(item.value, Exception):
+            raise item.value
+        self.told = item.value
 
 
 def scoring(model, some):
@@ -78,11 +78,15 @@ def run_together(works, bulk):
         now[0] += 1e-4
         return now[0]
 
-    scheduler = Scheduler(clock=clock, limits=SchedulerLimits(max_jobs=99, slice_s=2e-4, bulk_slice_s=2e-4))
+    scheduler = Scheduler(
+        clock=clock,
+        limits=SchedulerLimits(max_jobs=99, slice_s=2e-4, bulk_slice_s=2e-4),
+        metrics=Metrics(),
+    )
     outcomes = [Outcome() for _ in works]
     for work, outcome, is_bulk in zip(works, outcomes, bulk, strict=True):
-        scheduler.submit(Job(work, outcome, deadline_s=1e9, bulk=is_bulk))
-    while scheduler.step():
+        scheduler.submit(Job(work, outcome, 1e9, RequestOptions(bulk=is_bulk), streams=True))
+    while take_turn(scheduler):
         pass
     assert len(scheduler) == 0
     return [outcome.told for outcome in outcomes]

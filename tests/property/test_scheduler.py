@@ -22,9 +22,9 @@ from models.errors import (
     OverloadedError,
 )
 from models.language_model import STATE
-from service.engine.job import Job
+from service.engine.job import Job, RequestOptions
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from tests.support.fake_models import NumberModel, Numbers
+from tests.support.fake_models import NumberModel, Numbers, take_turn
 
 MAX_JOBS, MAX_TOKENS, MAX_UNTAKEN = 3, 100, 2
 ENDS = ("result", "invalid", "fault")
@@ -34,19 +34,14 @@ MODEL = NumberModel(poison=POISON)
 
 
 class Recorder:
-    """A listener that remembers all it is told."""
+    """Remembers all that is delivered."""
 
     def __init__(self):
         self.events, self.outcomes, self.silent = [], [], False
 
-    def event(self, event):
+    def __call__(self, item):
         assert not self.silent
-        self.events.append(event)
-        return True
-
-    def end(self, outcome):
-        assert not self.silent
-        self.outcomes.append(outcome)
+        (self.outcomes if item.last else self.events).append(item.value)
 
 
 def work(chunks, end, number, log):
@@ -89,7 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 slice_s=2e-4,
                 bulk_slice_s=2e-4,
             ),
-            observer=self,
+            metrics=self,
         )
         self.live = []
         self.draining = False
@@ -118,7 +113,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def submit(self, chunks, end, bulk, tokens):
         recorder, log = Recorder(), []
         asked = work(chunks, end, len(self.live), log)
-        job = Job(asked, recorder, deadline_s=self.now + 10, bulk=bulk, tokens=tokens)
+        options = RequestOptions(bulk=bulk, tokens=tokens)
+        job = Job(asked, recorder, self.now + 10, options, streams=True)
         try:
             self.scheduler.submit(job)
         except DrainingError:
@@ -135,7 +131,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self):
-        self.scheduler.step()
+        take_turn(self.scheduler)
 
     @rule(entry=jobs)
     def event_taken(self, entry):
@@ -150,7 +146,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         recorder.silent = True
         steps = len(log)
         for _ in range(2 * MAX_JOBS):
-            self.scheduler.step()
+            take_turn(self.scheduler)
         assert len(log) == steps  # not a step more
 
     @rule(seconds=st.sampled_from([1.0, 20.0]))
@@ -179,7 +175,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             for job, recorder, *_ in self.live:
                 if job.pending_events > 0 and not recorder.silent:
                     self.scheduler.event_taken(job)
-            if not self.scheduler.step() and not len(self.scheduler):
+            if not take_turn(self.scheduler) and not len(self.scheduler):
                 break
         assert len(self.scheduler) == 0
         assert (self.scheduler.admission.num_waiting, self.scheduler.admission.num_tokens) == (0, 0)

@@ -54,7 +54,7 @@ def both(name, texts, *, order, prune=(), vocabulary=VOCABULARY, held_out=None, 
     if name == "jelinek-mercer":
         definition.lambdas = [row if isinstance(row, list) else [row] for row in result.facts["lambdas"]]
     if settings_.get("discounts") == "held-out":
-        definition.fitted = result.discounts
+        definition.fitted = result.facts["discounts"]
     return result.model, definition
 
 
@@ -123,7 +123,7 @@ def test_the_larger_texts_below_do_allow_estimates(name):
     corpus = EncodedCorpus.from_sentences(zipfian_texts(0))
     vocabulary = Vocabulary([f"w{i}" for i in range(42)])
     result = estimate(corpus, vocabulary, order=4, smoothing=make_smoothing(name), progress=Silent())
-    assert set(result.fallback_orders) <= {1}
+    assert set(result.facts["fallback_orders"]) <= {1}
 
 
 @pytest.mark.parametrize("prune", [(), (0, 0, 1, 1), (0, 1, 1, 2)])

@@ -6,6 +6,9 @@ import numpy as np
 
 from models.ngram.build import NGrams, NGramWeights
 from models.vocabulary import BOS, EOS
+from training.ngram.counts import Observations, count_ngrams
+from training.ngram.smoothing.kneser_ney import Discounting
+from training.progress import SILENT
 
 SMALL = """\
 \\data\\
@@ -199,3 +202,9 @@ def all_contexts(model):
             yield tail
             if length:
                 yield (BOS, *tail[1:])
+
+
+def estimated_orders(corpus, vocab_size, *, order, prune=()):
+    """N-grams and weights of a modified Kneser-Ney model before an automaton is built; empty orders stay."""
+    counted = count_ngrams(corpus, vocab_size, order=order, progress=SILENT)
+    return Discounting().estimate(Observations(counted, prune=prune), None).orders

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import numpy as np
 
 from models.language_model import pad_sequences, score_sequences
-from models.lattices.lattice import ArcColumns, Scales, build_lattice
+from models.lattices.lattice import Arc, Scales, build_lattice
 from models.vocabulary import EOS
 
 
@@ -23,13 +23,11 @@ def random_lattice(rng, *, words, num_nodes=6, num_arcs=12, name="utt", silence=
     chain = [(node, node + 1) for node in range(num_nodes - 1)]
     pairs = chain + [tuple(sorted(rng.choice(num_nodes, 2, replace=False).tolist())) for _ in range(num_arcs)]
     count = len(pairs)
-    arcs = ArcColumns(
-        [a for a, _ in pairs],
-        [b for _, b in pairs],
-        ["" if rng.random() < silence else str(rng.choice(words)) for _ in pairs],
-        rng.normal(-20, 3, count).round(3),
-        rng.normal(-4, 1, count).round(3),
-    )
+    labels = ["" if rng.random() < silence else str(rng.choice(words)) for _ in pairs]
+    am, old_lm = rng.normal(-20, 3, count).round(3), rng.normal(-4, 1, count).round(3)
+    arcs = [
+        Arc(*pair, *rest) for pair, *rest in zip(pairs, labels, am.tolist(), old_lm.tolist(), strict=True)
+    ]
     times = np.sort(rng.random(num_nodes)).round(2)
     return build_lattice(
         arcs, name=name, start=0, end=num_nodes - 1, times=times, scales=Scales(1.0, 2.0, -0.5)

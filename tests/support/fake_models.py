@@ -288,3 +288,9 @@ class FeaturedModel:
             scores[live, column] = self.next_log_probs(here)[np.arange(len(live)), ids]
             after[live] = self.advance(here, ids).vectors
         return ReadResult(scores, along, FeaturedState(after))
+
+
+def take_turn(scheduler):
+    """Take one turn of a scheduler, as its engine does; return whether any work was done."""
+    interactive = scheduler.serve_interactive()
+    return scheduler.serve_bulk() or interactive

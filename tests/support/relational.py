@@ -37,8 +37,7 @@ def relational(engine, folder: Path, lines, *, backward=False, **settings) -> Au
         work.stage("vocabulary", "v", lambda place: write_vocabulary(place, size))
         windows = {"order": wanted.order, "backward": backward, "held_out": {}, "progress": SILENT}
         work.stage("windows", "w", lambda place: write_windows(place, tokenizer, lines, **windows))
-        keys = {"vocabulary": "v", "windows": "w"}
-        plan = PlanRunner(work, lambda: engine, engine_name="test", keys=keys, progress=SILENT)
+        plan = PlanRunner(work, lambda: engine, engine_name="test", progress=SILENT)
         tables, *_ = plan.estimate(wanted, size)
         work.stage("automaton", "a", lambda place: assemble(tables, place, SILENT))
         return open_automaton(work.path("automaton"))

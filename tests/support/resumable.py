@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from models.neural.config import NetworkConfig
 from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
-from training.neural.distributed import PATIENCE_S, Processes, join_processes
-from training.neural.resume import StateFile
+from training.neural import distributed
+from training.neural.distributed import Processes, join_processes
+from training.neural.resume import parse_state
 from training.neural.settings import TrainSettings
 from training.neural.trainer import train_network
 from training.progress import Silent
@@ -77,8 +78,7 @@ def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1,
 
 def saved_state(path):
     """What is saved in a file to go on with."""
-    file = StateFile(path)
-    return file.parse(file.content())
+    return parse_state(path, path.read_bytes())
 
 
 def weights(result):
@@ -89,8 +89,9 @@ def weights(result):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    patience_s = float(sys.argv[4]) if len(sys.argv) > 4 else PATIENCE_S
-    with join_processes(torch.device("cpu"), patience_s=patience_s):
+    if len(sys.argv) > 4:
+        distributed.PATIENCE_S = float(sys.argv[4])
+    with join_processes(torch.device("cpu")):
         done = fit(Path(sys.argv[1]), **json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}"))
         if Processes.current().is_leader:
             save_file(weights(done), sys.argv[2])

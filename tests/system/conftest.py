@@ -1,12 +1,17 @@
 """The program as a user starts it: quickly trained default models behind `gramophone serve`."""
 
+import fcntl
+import os
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.contract.conftest import fake_family, registry  # noqa: F401 - fixtures of this folder too
 
 GRAMOPHONE = [sys.executable, "-m", "service.cli"]
 
@@ -31,30 +36,39 @@ def wait_until_ready(process, url, seconds=60.0):
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory):
-    """The default models, trained for a few steps only."""
-    folder = tmp_path_factory.mktemp("system") / "registry"
-    command = [*GRAMOPHONE, "train", "quickstart", "--name", "mixture", "--registry", str(folder)]
-    command += [
-        "--set",
-        "train.max_steps=20",
-        "--set",
-        "neural.hidden_size=32",
-        "--set",
-        "neural.embedding_size=32",
-    ]
-    subprocess.run(command, check=True)
+def default_models(tmp_path_factory):
+    """The default models in a registry, trained for a few steps only, once for all test processes."""
+    temporary = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # noqa: TID251 - set by pytest-xdist
+        temporary = temporary.parent  # of the run, not of this process
+    folder = temporary / "default_models"
+    with (temporary / "default_models.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            command = [
+                *GRAMOPHONE,
+                "train",
+                "quickstart",
+                "--name",
+                "mixture",
+                "--registry",
+                f"{folder}.part",
+            ]
+            for assignment in ("train.max_steps=20", "neural.hidden_size=32", "neural.embedding_size=32"):
+                command += ["--set", assignment]
+            subprocess.run(command, check=True)
+            Path(f"{folder}.part").rename(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def start(registry):
+def start(default_models):
     """Starts a service and waits until it is ready; ends what still runs afterwards."""
     processes = []
 
     def run(*options):
         url = f"http://127.0.0.1:{(port := free_port())}"
-        command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", str(port), *options]
+        command = [*GRAMOPHONE, "serve", "--registry", str(default_models), "--port", str(port), *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         processes.append(process)
         wait_until_ready(process, url)

@@ -25,9 +25,9 @@ logits = np.log(np.random.default_rng(0).dirichlet(np.ones(len(labels)), size=20
 
 
 @pytest.fixture(scope="session")
-def furnished(registry, tmp_path_factory):
+def furnished(default_models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme") / "workshop"
-    readme_commands.furnish(folder, registry)
+    readme_commands.furnish(folder, default_models)
     return folder
 
 

@@ -32,9 +32,9 @@ def test_it_finishes_what_is_under_way_when_told_to_stop(start):
     assert process.wait(timeout=30) in {0, -signal.SIGTERM}
 
 
-def test_a_port_that_is_taken_is_one_line_and_exit_code_2(served, registry):
+def test_a_port_that_is_taken_is_one_line_and_exit_code_2(served, default_models):
     port = served.rpartition(":")[2]
-    command = [*GRAMOPHONE, "serve", "--registry", str(registry), "--port", port]
+    command = [*GRAMOPHONE, "serve", "--registry", str(default_models), "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in done.stderr
@@ -50,10 +50,10 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_2(served, registry):
         ({"GRAMOPHONE_MODELS": "nosuch"}, "no model 'nosuch'"),
     ],
 )
-def test_a_wrong_setting_is_one_line_and_exit_code_2(registry, variables, said):
+def test_a_wrong_setting_is_one_line_and_exit_code_2(default_models, variables, said):
     import os
 
-    environment = {**os.environ, "GRAMOPHONE_REGISTRY": str(registry), **variables}  # noqa: TID251 - a child's environment
+    environment = {**os.environ, "GRAMOPHONE_REGISTRY": str(default_models), **variables}  # noqa: TID251 - a child's environment
     done = subprocess.run(
         [*GRAMOPHONE, "serve"], capture_output=True, text=True, env=environment, timeout=60, check=False
     )

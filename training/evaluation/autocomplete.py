@@ -309,15 +309,14 @@ def autocomplete_figures(
             **facts,
             "figures": _with_intervals(other, draws),
             "difference": {
-                name: bootstrap_interval(ratio, draws, less=other[name])._asdict()
-                for name, ratio in own.items()
+                name: bootstrap_interval(ratio, draws, less=other[name]) for name, ratio in own.items()
             },
         }
     return figures
 
 
 def _with_intervals(figures: Mapping[str, Ratio], draws: LineValues) -> dict[str, Any]:
-    return {name: bootstrap_interval(ratio, draws)._asdict() for name, ratio in figures.items()}
+    return {name: bootstrap_interval(ratio, draws) for name, ratio in figures.items()}
 
 
 def _model_figures(

@@ -45,20 +45,6 @@ class Ratio(NamedTuple):
     denominator: LineValues
 
 
-class Interval(NamedTuple):
-    """A figure with its 95 % interval.
-
-    Attributes:
-        value: the figure; None where there is nothing to divide by.
-        low: the lower end; None likewise.
-        high: the upper end.
-    """
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-
 def bootstrap_counts(num_lines: int) -> LineValues:
     """Draw bootstrap resamples with a fixed seed: counts of each line [1000, L]."""
     random = np.random.default_rng(_SEED)
@@ -66,8 +52,12 @@ def bootstrap_counts(num_lines: int) -> LineValues:
     return counts.astype(np.float64)
 
 
-def bootstrap_interval(ratio: Ratio, draws: LineValues, *, less: Ratio | None = None) -> Interval:
-    """Compute a figure with its bootstrap interval.
+def bootstrap_interval(
+    ratio: Ratio, draws: LineValues, *, less: Ratio | None = None
+) -> dict[str, float | None]:
+    """Compute a figure, `value`, with the ends of its 95 % interval, `low` and `high`.
+
+    All are None where there is nothing to divide by.
 
     Args:
         ratio: of L lines.
@@ -79,9 +69,9 @@ def bootstrap_interval(ratio: Ratio, draws: LineValues, *, less: Ratio | None = 
         value, resampled = value - _value(less), resampled - _resampled_values(less, draws)
     known = resampled[np.isfinite(resampled)]
     if not math.isfinite(value) or not len(known):
-        return Interval(None, None, None)
+        return {"value": None, "low": None, "high": None}
     low, high = np.percentile(known, _PERCENTILES)
-    return Interval(value, float(low), float(high))
+    return {"value": value, "low": float(low), "high": float(high)}
 
 
 def _value(ratio: Ratio) -> float:

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from models.arrays import TokenIds, to_numpy
-from models.errors import InvalidInputError
-from models.language_model import LanguageModel, perplexity
+from models.language_model import LanguageModel
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import (
     DEFAULT_WINDOW_TOKENS,
     Context,
     CorpusScores,
+    group_figures,
     read_segments,
     running_text,
     windows,
@@ -32,14 +32,7 @@ _POWERS_OF_TWO = 2 ** np.arange(62)
 
 
 TokenGroups: TypeAlias = list[dict[str, Any]]
-"""Figures of groups of a text's predicted tokens, as JSON values.
-
-name: of the group, such as `10-99`, `unknown` or `end of sentence`.
-tokens: number of tokens.
-share: of all tokens.
-logprob: their mean natural-log probability; None where a probability is 0.
-perplexity: of them alone; None likewise.
-"""
+"""Figures of groups of a text's predicted tokens: `group_figures`, and the group's `name`, such as `10-99`."""
 
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
@@ -98,19 +91,8 @@ def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64
 
 def _token_groups(targets: CorpusScores, group: TokenIds, names: Sequence[str]) -> TokenGroups:
     """Return the non-empty groups, in the order of `names`."""
-    tokens = np.bincount(group, minlength=len(names))
-    totals = np.bincount(group, targets.log_probs, minlength=len(names))
-    return [
-        {
-            "name": name,
-            "tokens": count,
-            "share": count / len(group),
-            "logprob": total / count if np.isfinite(total) else None,
-            "perplexity": perplexity(total, count),
-        }
-        for name, count, total in zip(names, tokens.tolist(), totals.tolist(), strict=True)
-        if count
-    ]
+    figures = group_figures(targets.log_probs, group, len(names))
+    return [{"name": name, **own} for name, own in zip(names, figures, strict=True) if own["tokens"]]
 
 
 def _counting_ranges(lengths: TokenIds) -> TokenIds:
@@ -267,36 +249,24 @@ class SampledMean(NamedTuple):
     positions: int
 
 
-def mean_entropy(
-    model: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008 - immutable
-    *,
-    progress: Progress,
-) -> SampledMean:
-    """Compute the mean entropy of a model's predictions of a text.
-
-    The cross-entropy of a calibrated model is close to it.
-
-    Args:
-        model: any family.
-        corpus: encoded with its tokenizer.
-        options: of the evaluation.
-        progress: counts predictions.
-    """
-    title = f"entropy of the {model.family}"
-    return _mean_over_positions([model], entropies_of, corpus, options, progress, title)
-
-
-def _mean_over_positions(
-    models: Sequence[LanguageModel[Any]],
+def mean_over_positions(
+    title: str,
     quantity: Callable[..., LogProbRows],
+    models: Sequence[LanguageModel[Any]],
     corpus: EncodedCorpus,
     options: EvaluationOptions,
     progress: Progress,
-    title: str,
 ) -> SampledMean:
-    """Compute the mean of a quantity [n] of the models' distributions [n, V] at sampled positions of a text."""
+    """Compute the mean of a quantity of models' predictions at sampled positions of a text.
+
+    Args:
+        title: of the quantity, for progress.
+        quantity: computes it [n] of each model's distributions [n, V]: `entropies_of` or `divergences_of`.
+        models: any families, of one vocabulary.
+        corpus: encoded with their tokenizer.
+        options: of the evaluation.
+        progress: counts predictions, once for each model.
+    """
     positions = sample_positions(num_predicted(corpus, options.context), options.sample)
     progress.start(title, len(models) * len(positions))
     read = (sampled_distributions(model, corpus, positions, options, progress) for model in models)
@@ -306,7 +276,10 @@ def _mean_over_positions(
 
 
 def entropies_of(rows: LogProbRows) -> LogProbRows:
-    """Compute the entropy in nats [n] of each row of natural-log probabilities [n, V]."""
+    """Compute the entropy in nats [n] of each row of natural-log probabilities [n, V].
+
+    The cross-entropy of a calibrated model is close to its mean.
+    """
     entropies: LogProbRows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
     return entropies
 
@@ -329,28 +302,9 @@ def sampled_mean(values: LogProbRows) -> SampledMean:
 _TWO_SIDED_95 = 1.959964
 
 
-class LogProbDifference(NamedTuple):
-    """Difference of two models' mean log-probabilities of a text.
-
-    Attributes:
-        nats_per_token: A's mean log-probability less B's; positive where A is better. None where
-            either gives a token the probability 0.
-        standard_error: of it, from its variance between sentences; None for fewer than two.
-        low: lower end of the 95 % interval.
-        high: upper end.
-        sentences: number of sentences.
-    """
-
-    nats_per_token: float | None
-    standard_error: float | None
-    low: float | None
-    high: float | None
-    sentences: int
-
-
 def log_prob_difference(
     a: CorpusScores, b: CorpusScores, corpus: EncodedCorpus, *, context: Context
-) -> LogProbDifference:
+) -> dict[str, float | None]:
     """Compute the paired difference of two models' log-probabilities of the same tokens.
 
     Both read the same sentences, so the difficulty that a sentence has for both cancels: the difference is
@@ -363,59 +317,39 @@ def log_prob_difference(
         b: scores of B on the same corpus in the same context.
         corpus: the text.
         context: of the scores; for `document`, texts count as sentences.
+
+    Returns:
+        A's mean log-probability less B's, `nats_per_token`, positive where A is better and None where either gives
+        a token the probability 0; its `standard_error`, from its variance between sentences, None for fewer than
+        two; the ends of the 95 % interval, `low` and `high`; and the number of `sentences`.
     """
     lengths = np.diff(corpus.offsets) + (context != "document")
     differences = a.log_probs.astype(np.float64) - b.log_probs
     count, sentences = len(differences), len(lengths)
+    found: dict[str, float | None] = dict.fromkeys(("nats_per_token", "standard_error", "low", "high"))
+    found["sentences"] = sentences
     if not count or not np.isfinite(differences).all():
-        return LogProbDifference(None, None, None, None, sentences)
+        return found
     mean = float(differences.sum()) / count
+    found["nats_per_token"] = mean
     if sentences < 2:
-        return LogProbDifference(mean, None, None, None, sentences)
+        return found
     owners = np.repeat(np.arange(sentences), lengths)
     residuals = np.bincount(owners, differences, minlength=sentences) - mean * lengths
     variance = float(residuals @ residuals) * sentences / (sentences - 1)
     error = math.sqrt(variance) / count
-    return LogProbDifference(
-        mean, error, mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error, sentences
-    )
+    low, high = mean - _TWO_SIDED_95 * error, mean + _TWO_SIDED_95 * error
+    return {**found, "standard_error": error, "low": low, "high": high}
 
 
-def mean_divergence(
-    a: LanguageModel[Any],
-    b: LanguageModel[Any],
-    corpus: EncodedCorpus,
-    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008 - immutable
-    *,
-    progress: Progress,
-) -> SampledMean:
-    """Compute the mean Kullback–Leibler divergence KL(A‖B) of two models' predictions of a text.
+def divergences_of(a: LogProbRows, b: LogProbRows) -> LogProbRows:
+    """Compute the Kullback–Leibler divergences KL(A‖B) in nats [n] of rows of log-probabilities [n, V].
 
-    Args:
-        a: A, any family.
-        b: B, of the same vocabulary.
-        corpus: encoded with their tokenizer.
-        options: of the evaluation.
-        progress: counts predictions, once for each model.
-
-    Raises:
-        InvalidInputError: the vocabularies differ.
+    They are infinite where only B rules a token out.
     """
-    if a.vocabulary.fingerprint != b.vocabulary.fingerprint:
-        raise InvalidInputError(
-            f"the models have different vocabularies ({len(a.vocabulary):,} and {len(b.vocabulary):,} tokens): "
-            "there is no divergence between them",
-            parameter="against",
-        )
-    title = f"divergence of the {a.family} from the {b.family}"
-    return _mean_over_positions([a, b], _row_divergences, corpus, options, progress, title)
-
-
-def _row_divergences(a: LogProbRows, b: LogProbRows) -> npt.NDArray[np.float64]:
-    """Compute KL(A‖B) in nats [n] of rows of log-probabilities [n, V]; infinite where only B rules a token out."""
     p = np.exp(a)
     possible = p > 0
     gaps = np.zeros_like(a)
     np.subtract(a, b, out=gaps, where=possible)
-    divergences: npt.NDArray[np.float64] = np.sum(p * gaps, axis=1, where=possible)
+    divergences: LogProbRows = np.sum(p * gaps, axis=1, where=possible)
     return np.maximum(divergences, 0.0)  # rounding

@@ -32,7 +32,6 @@ from models.language_model import (
 from models.ngram.model import NGramModel
 from models.vocabulary import BOS, EOS, UNK
 from training.corpus import EncodedCorpus
-from training.ngram.counts import HitRate, hit_rates
 from training.progress import Progress
 
 Context = Literal["sentence", "stream", "document"]
@@ -202,7 +201,8 @@ class Evaluation(NamedTuple):
         word_perplexity: per word between white space; a predicted `</s>` counts as a word.
         byte_perplexity: per byte of UTF-8, line ends aside (`document`: included).
         bits_per_byte: its logarithm.
-        hit_rates: share of n-grams found, by order; empty for other models than n-gram models.
+        hit_rates: of the tokens whose longest n-gram found has the length `order`, from 1: `group_figures`;
+            empty for other models than n-gram models.
     """
 
     context: Context
@@ -216,7 +216,19 @@ class Evaluation(NamedTuple):
     word_perplexity: float | None
     byte_perplexity: float | None
     bits_per_byte: float | None
-    hit_rates: Sequence[HitRate] = ()
+    hit_rates: Sequence[dict[str, Any]] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures by name, as JSON values: a log-probability of minus infinity is null.
+
+        `hit_rates` is present for n-gram models only.
+        """
+        values = {**self._asdict(), "oov_rate": self.oov / self.tokens if self.tokens else 0.0}
+        if not self.hit_rates:
+            del values["hit_rates"]
+        if not math.isfinite(self.logprob):
+            values["logprob"] = None
+        return values
 
 
 def evaluate(
@@ -249,10 +261,11 @@ def summarise_scores(
     known_logprob = float(targets.log_probs[known].sum(dtype="float64"))
     ends = 0 if context == "document" else corpus.num_sentences
     count = len(targets.tokens)
-    rates: Sequence[HitRate] = ()
+    rates = []
     ngram = as_ngram(model)
     if targets.matched is not None and ngram is not None:
-        rates = hit_rates(targets.log_probs, targets.matched, order=ngram.order)
+        figures = group_figures(targets.log_probs, targets.matched, ngram.order + 1)
+        rates = [{"order": order, **own} for order, own in enumerate(figures) if order]
     bits = bits_per_unit(logprob, count)
     return Evaluation(
         context=context,
@@ -270,16 +283,28 @@ def summarise_scores(
     )
 
 
-def evaluation_facts(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the figures by name, as JSON values: a log-probability of minus infinity is null.
+def group_figures(
+    log_probs: npt.NDArray[np.floating[Any]], group: npt.NDArray[np.integer[Any]], count: int
+) -> list[dict[str, Any]]:
+    """Compute figures of each of `count` groups of a text's tokens, as JSON values.
 
-    `hit_rates` is present for n-gram models only.
+    Args:
+        log_probs: natural-log probabilities of the tokens [N].
+        group: of each token [N].
+        count: number of groups.
+
+    Returns:
+        The number of `tokens`, their `share` of all tokens, their mean natural-log probability, `logprob`, None
+        without any or where one is impossible, and the `perplexity` of them alone, None likewise.
     """
-    values = evaluation._asdict()
-    values["hit_rates"] = [rate._asdict() for rate in evaluation.hit_rates]
-    if not values["hit_rates"]:
-        del values["hit_rates"]
-    values["oov_rate"] = evaluation.oov / evaluation.tokens if evaluation.tokens else 0.0
-    if not math.isfinite(evaluation.logprob):
-        values["logprob"] = None
-    return values
+    tokens = np.bincount(group, minlength=count)
+    totals = np.bincount(group, log_probs, minlength=count)
+    return [
+        {
+            "tokens": size,
+            "share": size / max(len(group), 1),
+            "logprob": total / size if size and np.isfinite(total) else None,
+            "perplexity": perplexity(total, size),
+        }
+        for size, total in zip(tokens.tolist(), totals.tolist(), strict=True)
+    ]

@@ -16,21 +16,15 @@ from training.evaluation.breakdown import (
     SampledMean,
     by_frequency,
     by_position,
+    divergences_of,
+    entropies_of,
     log_prob_difference,
-    mean_divergence,
-    mean_entropy,
+    mean_over_positions,
     positions_in_sentence,
     positions_since_start,
     token_counts,
 )
-from training.evaluation.evaluate import (
-    Context,
-    CorpusScores,
-    evaluate,
-    evaluation_facts,
-    score_corpus,
-    summarise_scores,
-)
+from training.evaluation.evaluate import Context, CorpusScores, evaluate, score_corpus, summarise_scores
 from training.progress import Progress
 
 OOV_POLICY = (
@@ -57,7 +51,9 @@ def evaluation_details(
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
     counts = token_counts(corpus, vocab_size) if known is None else known
-    entropy = entropy or mean_entropy(checkpoint.model, corpus, options, progress=progress)
+    if entropy is None:
+        title = f"entropy of the {checkpoint.model.family}"
+        entropy = mean_over_positions(title, entropies_of, [checkpoint.model], corpus, options, progress)
     details: dict[str, Any] = {
         "entropy": entropy._asdict(),
         "frequency_in": "evaluated text" if known is None else "training text",
@@ -92,10 +88,11 @@ def compare_models(
     """
     of_b = score_corpus(b.model, corpus, context=options.context, window=options.window, progress=progress)
     difference = log_prob_difference(targets, of_b, corpus, context=options.context)
-    divergence = mean_divergence(a.model, b.model, corpus, options, progress=progress)
+    title = f"divergence of the {a.model.family} from the {b.model.family}"
+    divergence = mean_over_positions(title, divergences_of, [a.model, b.model], corpus, options, progress)
     return {
-        **evaluation_facts(summarise_scores(b.model, corpus, of_b, context=options.context)),
-        "difference": difference._asdict(),
+        **summarise_scores(b.model, corpus, of_b, context=options.context).facts(),
+        "difference": difference,
         "divergence": divergence._asdict(),
     }
 

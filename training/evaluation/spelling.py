@@ -368,8 +368,9 @@ def run_check_task(
         )
     text = read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress)[2]
     random = np.random.default_rng(seed)
-    lines = _sample_lines(text.sentences, sample, random)
-    counts = _word_counts(checkpoint, text.sentences)
+    sentences = list(text.sentences)
+    lines = _sample_lines(sentences, sample, random)
+    counts = _word_counts(checkpoint, sentences)
     checker = Checker(checkpoint.tokenizer)
     by_kind: dict[str, Any] = {}
     all_detections: list[Detections] = []

@@ -108,9 +108,9 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def diagnose(network: Network, text: EncodedCorpus, *, lags: int = LAGS) -> dict[str, Any]:
+def diagnose(network: Network, text: EncodedCorpus) -> dict[str, Any]:
     """Gradients by lag and gate saturation on segments of a text, for metrics.json; empty for tiny texts."""
-    segments = sample_segments(text, length=lags + 1, rows=_ROWS)
+    segments = sample_segments(text, length=LAGS + 1, rows=_ROWS)
     if segments is None:
         return {}
     tokens = torch.as_tensor(segments, device=next(network.parameters()).device)
@@ -267,13 +267,6 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, floa
         errors.append(error[np.arange(tokens.shape[1]) < lengths[:, None]])
     values = np.concatenate(errors).astype(np.float64)
     return {"mean": float(values.mean()), "deviation": float(values.std())}
-
-
-def normaliser_facts(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, Any]:
-    """Return the log-normalisers of a self-normalised model for its metrics; empty for any other model."""
-    if not model.self_normalised:
-        return {}
-    return {"log_normalisers": log_normalisers(model, corpus)}
 
 
 class TensorBoardWriter:

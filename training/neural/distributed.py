@@ -23,11 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from models.errors import InvalidInputError, LanguageModelError, ProcessLostError
@@ -40,18 +42,6 @@ _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
 _SILENCE_S = 3.5  # longest silence once an exchange has failed: three missed heartbeats
 _ADVICE = "start all of them again; with --resume the training goes on from what was saved"
-
-
-class Store(Protocol):
-    """Interface of torch's key-value stores, as far as it is used here."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a value."""
-        ...
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Wait until all keys have a value; return the values."""
-        ...
 
 
 class _Peer:
@@ -92,7 +82,7 @@ class PeerMonitor:
         patience_s: silence after which a process counts as dead.
     """
 
-    def __init__(self, store: Store, rank: int, count: int, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, store: Store, rank: int, count: int, *, patience_s: float) -> None:
         self._store = store
         self._rank = rank
         self._patience_s = patience_s
@@ -391,22 +381,18 @@ class Processes:
             dist.broadcast(tensor, src=0)
         return float(tensor)
 
-    def broadcast_bytes(self, content: bytes | None) -> bytes | None:
-        """Return the first process's bytes, or None; the arguments of other processes are ignored."""
+    def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
+        """Return the bytes of one process, the first by default, or None; those of other processes are ignored."""
         if self.count == 1:
             return content
-        size = -1 if content is None else len(content)
-        length = torch.tensor([size if self.is_leader else 0])
+        length = torch.tensor([-1 if content is None else len(content)])
         with self._detect_lost_peer():
-            dist.broadcast(length, src=0)
+            dist.broadcast(length, src=source)
             if length < 0:
                 return None
-            tensor = (
-                _bytes_tensor(content or b"")
-                if self.is_leader
-                else torch.empty(int(length), dtype=torch.uint8)
-            )
-            dist.broadcast(tensor, src=0)
+            own = bytearray(content or b"") if self.rank == source else bytearray(int(length))
+            tensor = torch.from_numpy(np.frombuffer(own, np.uint8))
+            dist.broadcast(tensor, src=source)
         return tensor.numpy().tobytes()
 
     def broadcast_weights(self, network: nn.Module) -> None:
@@ -419,17 +405,9 @@ class Processes:
 
     def gather_texts(self, text: str) -> list[str]:
         """Return each process's text, by rank."""
-        if self.count == 1:
-            return [text]
         self.barrier()
-        own = _bytes_tensor(text.encode())
-        with self._detect_lost_peer():
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-            dist.all_gather(sizes, torch.tensor([len(own)]))
-            longest = max(int(size) for size in sizes)
-            rows = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
-            dist.all_gather(rows, nn.functional.pad(own, (0, longest - len(own))))
-        return [row[: int(size)].numpy().tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
+        contents = [self.broadcast_bytes(text.encode(), source=rank) for rank in range(self.count)]
+        return [(content or b"").decode() for content in contents]
 
     def gather_hidden(self, hidden: Hidden) -> Hidden:
         """Join the processes' states, tensors [·, B / count, ·] in each, to [·, B, ·]."""
@@ -456,12 +434,11 @@ class Processes:
 
 
 @contextmanager
-def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> Iterator[torch.device]:
+def join_processes(device: torch.device) -> Iterator[torch.device]:
     """Join the processes that torchrun started, and leave them at the end; without torchrun do nothing.
 
     Args:
         device: `cuda` becomes the device of this process.
-        patience_s: longest duration of an exchange and longest silence of a process.
 
     Yields:
         The device to compute on.
@@ -473,10 +450,10 @@ def join_processes(device: torch.device, *, patience_s: float = PATIENCE_S) -> I
         device = torch.device("cuda", dist.get_node_local_rank())
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    patience = timedelta(seconds=patience_s)
+    patience = timedelta(seconds=PATIENCE_S)
     store, rank, count = next(rendezvous("env://", timeout=patience))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=patience)
-    monitor = PeerMonitor(store.clone(), rank, count, patience_s=patience_s) if count > 1 else None
+    monitor = PeerMonitor(store.clone(), rank, count, patience_s=PATIENCE_S) if count > 1 else None
     Processes._joined = Processes(rank, count, monitor)  # noqa: SLF001 - torch's group is as global
     try:
         with _report_exit(monitor):
@@ -492,25 +469,14 @@ def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
     reason = ""
     try:
         yield
-    except ProcessLostError:  # the others detect it themselves
-        raise
-    except LanguageModelError as error:
-        reason = str(error)
-        raise
-    except Terminated:
-        reason = "by SIGTERM"
-        raise
     except BaseException as error:
-        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, LanguageModelError):
+            reason = (
+                "" if isinstance(error, ProcessLostError) else str(error)
+            )  # the others detect that themselves
+        else:
+            reason = "by SIGTERM" if isinstance(error, Terminated) else f"{type(error).__name__}: {error}"
         raise
     finally:
         if monitor is not None:
             monitor.leave(reason)
-
-
-def _bytes_tensor(content: bytes) -> Tensor:
-    return (
-        torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if content
-        else torch.empty(0, dtype=torch.uint8)
-    )

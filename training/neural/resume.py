@@ -30,79 +30,70 @@ _DISTRIBUTION = "gramophone-lm"
 _RESTART_HINT = "without --resume the training begins anew"
 
 
-class StateFile:
-    """The training state of one run.
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Replace a run's state file atomically: after a crash either the old or the new one is there.
 
-    Args:
-        path: of the file; its folder is made on the first write.
+    Its folder is made on the first write.
+
+    Raises:
+        RegistryError: the file system refused; the old file is as it was.
     """
+    temporary = path.with_name(f"{path.name}.tmp")
+    content_fields = {"format": STATE_FORMAT, "version": library_version(), **state}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = io.BytesIO()
+        torch.save(content_fields, content)
+        with temporary.open("wb") as file:
+            file.write(hashlib.sha256(content.getbuffer()).digest())
+            file.write(content.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        fsync_path(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # the disk may refuse any change
+            temporary.unlink()
+        raise RegistryError(f"cannot save the training state in {path}: {error}") from error
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def write(self, state: Mapping[str, Any]) -> None:
-        """Replace the file atomically: after a crash either the old or the new one is there.
+def read_state_bytes(path: Path) -> bytes | None:
+    """Read a state file's bytes; None if there is no file.
 
-        Raises:
-            RegistryError: the file system refused; the old file is as it was.
-        """
-        temporary = self.path.with_name(f"{self.path.name}.tmp")
-        content_fields = {"format": STATE_FORMAT, "version": library_version(), **state}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            content = io.BytesIO()
-            torch.save(content_fields, content)
-            with temporary.open("wb") as file:
-                file.write(hashlib.sha256(content.getbuffer()).digest())
-                file.write(content.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-            fsync_path(self.path.parent)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # the disk may refuse any change
-                temporary.unlink()
-            raise RegistryError(f"cannot save the training state in {self.path}: {error}") from error
+    Raises:
+        FormatError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FormatError(path, error.strerror or str(error), hint=_RESTART_HINT) from None
 
-    def content(self) -> bytes | None:
-        """Read the file's bytes; None if there is no file.
 
-        Raises:
-            FormatError: it cannot be read.
-        """
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise FormatError(self.path, error.strerror or str(error), hint=_RESTART_HINT) from None
+def parse_state(path: Path, content: bytes) -> dict[str, Any]:
+    """Parse a state file's bytes into a state on the CPU.
 
-    def parse(self, content: bytes) -> dict[str, Any]:
-        """Parse a file's bytes into a state on the CPU.
+    Raises:
+        FormatError: they are no training state, or one of another format.
+    """
+    digest, written = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if hashlib.sha256(written).digest() != digest:
+        raise FormatError(path, "is no training state, or a damaged one", hint=_RESTART_HINT)
+    try:
+        state: Any = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
+        found = state["format"]
+    except Exception as error:  # noqa: BLE001 - reading a file that was made to deceive can raise anything
+        raise state_error(path, error) from None
+    if found != STATE_FORMAT:
+        raise FormatError(path, f"has format {found!r:.40}, this is {STATE_FORMAT}", hint=_RESTART_HINT)
+    return dict(state)
 
-        Raises:
-            FormatError: they are no training state, or one of another format.
-        """
-        digest, written = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(written).digest() != digest:
-            raise FormatError(self.path, "is no training state, or a damaged one", hint=_RESTART_HINT)
-        try:
-            state: Any = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
-            found = state["format"]
-        except Exception as error:  # noqa: BLE001 - reading a file that was made to deceive can raise anything
-            raise self.format_error(error) from None
-        if found != STATE_FORMAT:
-            raise FormatError(
-                self.path, f"has format {found!r:.40}, this is {STATE_FORMAT}", hint=_RESTART_HINT
-            )
-        return dict(state)
 
-    def format_error(self, error: Exception) -> FormatError:
-        """Make the error for an intact file with a content other than a training state."""
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return FormatError(
-            self.path, f"does not hold the state of a training: {reason:.200}", hint=_RESTART_HINT
-        )
+def state_error(path: Path, error: Exception) -> FormatError:
+    """Make the error for an intact file with a content other than a training state."""
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return FormatError(path, f"does not hold the state of a training: {reason:.200}", hint=_RESTART_HINT)
 
 
 def identity_of(

@@ -19,7 +19,7 @@ from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.neural.distributed import Processes
 from training.neural.embeddings import Embeddings, initialise_embeddings
-from training.neural.losses.factory import make_loss
+from training.neural.losses.sampled import make_loss
 from training.neural.optimization import (
     DropoutSchedule,
     OutputPenalties,
@@ -30,7 +30,7 @@ from training.neural.optimization import (
 from training.neural.resume import check_same_structure
 from training.neural.settings import TrainSettings
 from training.neural.streams import Streams
-from training.progress import HistoryRecord, Silent
+from training.progress import SILENT, HistoryRecord
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Validation:
     def perplexity(self, model: NeuralModel) -> float:
         """Compute the perplexity per token; infinite if a probability is zero or not a number."""
         if not self._stream:
-            measured = evaluate(model, self._sentences, progress=Silent()).perplexity or math.inf
+            measured = evaluate(model, self._sentences, progress=SILENT).perplexity or math.inf
         else:
             state = model.advance(model.empty_state(len(self._rows)), self._rows[:, 0])
             tokens = self._rows[:, 1:]

@@ -32,7 +32,15 @@ from training.neural.distributed import (
 )
 from training.neural.embeddings import Embeddings
 from training.neural.losses.softmax import Loss
-from training.neural.resume import StateFile, changed_bounds, identity_of, library_version
+from training.neural.resume import (
+    changed_bounds,
+    identity_of,
+    library_version,
+    parse_state,
+    read_state_bytes,
+    state_error,
+    write_state,
+)
 from training.neural.run import TrainingRun, autocast
 from training.neural.settings import TrainSettings
 from training.neural.streams import StreamSegment
@@ -93,7 +101,7 @@ class Saver:
 
     def __init__(self, run: TrainingRun, path: Path | None, identity: Mapping[str, Any]) -> None:
         self._run = run
-        self._file = None if path is None else StateFile(path)
+        self._path = path
         self._identity = dict(identity)
         self._saved_at = 0.0  # seconds of the run
         self.failure = ""
@@ -109,22 +117,22 @@ class Saver:
                 process has a state and the first one has none.
             FormatError: the file is damaged.
         """
-        if self._file is None:
+        run, path = self._run, self._path
+        if path is None:
             return 0.0
-        run = self._run
         processes = run.processes
-        content = processes.broadcast_bytes(self._file.content() if processes.is_leader else None)
+        content = processes.broadcast_bytes(read_state_bytes(path) if processes.is_leader else None)
         if content is None:
-            self._check_no_stale_state(self._file.path)
+            self._check_no_stale_state(path)
             return 0.0
-        state = self._file.parse(content)
+        state = parse_state(path, content)
         try:
             version = f"{state['version']:.80}"
-            changed = changed_bounds(state, self._identity, folder=self._file.path.parent)
+            changed = changed_bounds(state, self._identity, folder=path.parent)
             run.check(state)
             run.resume_from(state)
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise self._file.format_error(error) from None
+            raise state_error(path, error) from None
         self._saved_at = state["seconds"]
         run.notes.append(f"resumed after {run.step:,} updates and {self._saved_at / 60:.1f} minutes")
         if changed:
@@ -147,13 +155,13 @@ class Saver:
 
     def save(self) -> None:
         """Save now; the first of several processes does it for all."""
-        if self._file is None:
+        if self._path is None:
             return
         state = {"identity": self._identity, **self._run.state()}
         if not self._run.processes.is_leader:
             return
         try:
-            self._file.write(state)
+            write_state(self._path, state)
         except RegistryError as error:  # a failed save must not end the run
             self.failure = str(error)
             if self.failure not in self._run.notes:  # it may fail at every update

@@ -1,4 +1,4 @@
-"""N-gram counts of all orders from one sort, count pruning, and hit rates.
+"""N-gram counts of all orders from one sort, and count pruning.
 
 The text is sorted once by the N words that start at each position, as in a suffix array cut at depth
 N, one partition of first words per core. The n-grams of every order k ≤ N are then runs of equal
@@ -13,7 +13,7 @@ its prefix and its suffix listed, which occur at least as often.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numba
 import numpy as np
@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from models.errors import InvalidInputError
 from models.kernels.threads import run_slices
-from models.language_model import perplexity
 from models.ngram.build import NGrams
 from models.vocabulary import BOS, EOS
 from training.corpus import EncodedCorpus
@@ -450,46 +449,3 @@ def _by_context(
         if count <= MAX_COUNT_OF_COUNTS:
             counts_of_counts[count] += 1
     return totals, types, counts_of_counts
-
-
-class HitRate(NamedTuple):
-    """The tokens of a text whose longest n-gram found has a given length.
-
-    Attributes:
-        order: that length; 1 for a unigram.
-        tokens: number of these tokens.
-        share: of all tokens.
-        logprob: their mean natural-log probability; None without any, or where one is impossible.
-        perplexity: of them alone; None likewise.
-    """
-
-    order: int
-    tokens: int
-    share: float
-    logprob: float | None
-    perplexity: float | None
-
-
-def hit_rates(
-    log_probs: npt.NDArray[np.floating[Any]], matched: npt.NDArray[np.integer[Any]], *, order: int
-) -> list[HitRate]:
-    """Compute hit rates by order from 1.
-
-    Args:
-        log_probs: natural-log probabilities of a text's tokens [N].
-        matched: length of the longest n-gram found for each token [N].
-        order: of the model.
-    """
-    tokens = np.bincount(matched, minlength=order + 1)
-    totals = np.bincount(matched, log_probs, minlength=order + 1)
-    return [
-        HitRate(
-            order=k,
-            tokens=count,
-            share=count / max(len(matched), 1),
-            logprob=total / count if count and np.isfinite(total) else None,
-            perplexity=perplexity(total, count),
-        )
-        for k, (count, total) in enumerate(zip(tokens.tolist(), totals.tolist(), strict=True))
-        if k > 0
-    ]

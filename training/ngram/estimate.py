@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from models.ngram.build import build_automaton, quantise_automaton
 from models.ngram.model import NGramModel
 from models.vocabulary import Vocabulary
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, count_ngrams
-from training.ngram.pruning import history_frequencies, prune_by_entropy
+from training.ngram.pruning import compress, history_frequencies
 from training.ngram.smoothing.good_turing import GoodTuring
-from training.ngram.smoothing.interface import Discounts, Smoothed, Smoothing
+from training.ngram.smoothing.interface import Smoothing
 from training.ngram.smoothing.jelinek_mercer import JelinekMercer
 from training.ngram.smoothing.kneser_ney import Discounting, DiscountSource
 from training.ngram.smoothing.simple import Additive, MaximumLikelihood, WittenBell
@@ -47,43 +46,37 @@ def make_smoothing(
         discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`.
 
     Raises:
-        InvalidInputError: a value is out of range for the smoothing that uses it.
+        InvalidInputError: a value is out of range.
     """
-    chosen: dict[SmoothingName, Smoothing] = {
+    smoothings: dict[SmoothingName, Smoothing] = {
         "mle": MaximumLikelihood(),
         "laplace": Additive(1.0),
+        "add-k": Additive(k),
         "good-turing": GoodTuring(),
+        "jelinek-mercer": JelinekMercer(buckets),
         "witten-bell": WittenBell(),
         "absolute": Discounting(continuations=False, num_discounts=1, discounts=discounts),
         "kneser-ney": Discounting(num_discounts=1, discounts=discounts),
         "modified-kneser-ney": Discounting(discounts=discounts),
     }
-    if name == "add-k":
-        return Additive(k)
-    if name == "jelinek-mercer":
-        return JelinekMercer(buckets)
-    return chosen[name]
+    return smoothings[name]
 
 
 DEFAULT_SMOOTHING: Smoothing = Discounting()
 
 
 class NGramEstimate(NamedTuple):
-    """A model and statistics of its estimation, each by order from 1.
+    """A model and statistics of its estimation.
 
     Attributes:
         model: ready to use or to save.
-        num_ngrams: number of listed n-grams; at order 1 it is the vocabulary size. 0 for orders that
-            pruning has emptied, although the model may lack them.
-        discounts: for counts of 1, 2, and 3 or more; empty for smoothings without.
-        fallback_orders: orders with constant parameters, as their counts allow no estimate.
-        facts: other results of the smoothing, for the model card.
+        facts: for metrics.json, lists by order from 1: `ngrams` listed, 0 for orders that pruning has emptied,
+            although the model may lack them; `ngrams_before_pruning` by entropy; `discounts` for counts of 1, 2,
+            and 3 or more; `fallback_orders`, those with constant parameters, as their counts allow no estimate;
+            and what the smoothing has fitted.
     """
 
     model: NGramModel
-    num_ngrams: tuple[int, ...]
-    discounts: tuple[Discounts, ...]
-    fallback_orders: tuple[int, ...]
     facts: Mapping[str, Any]
 
 
@@ -119,53 +112,25 @@ def estimate(
         InvalidInputError: the order or a threshold is out of range; a text is empty or not of
             this vocabulary; held-out text is needed and there is none.
     """
-    smoothed = smooth(
-        corpus,
-        len(vocabulary),
-        order=order,
-        smoothing=smoothing,
-        prune=prune,
-        prune_entropy=prune_entropy,
-        held_out=held_out,
-        progress=progress,
-    )
-    progress.start("building the automaton", None)
-    automaton = build_automaton(smoothed.orders)
-    if quantise:
-        automaton = quantise_automaton(automaton)
-    progress.finish()
-    model = NGramModel(automaton, vocabulary, normalised=not quantise)
-    num_ngrams = tuple(len(ngrams.words) for ngrams, _ in smoothed.orders)
-    num_ngrams += (0,) * (order - len(num_ngrams))
-    return NGramEstimate(model, num_ngrams, smoothed.discounts, smoothed.fallback_orders, smoothed.facts)
-
-
-def smooth(
-    corpus: EncodedCorpus,
-    vocab_size: int,
-    *,
-    order: int,
-    smoothing: Smoothing = DEFAULT_SMOOTHING,
-    prune: Sequence[int] = (),
-    prune_entropy: float = 0.0,
-    held_out: EncodedCorpus | None = None,
-    progress: Progress,
-) -> Smoothed:
-    """Compute n-grams and weights by order, as `estimate` does, without building the automaton.
-
-    The counts are freed on return, as an automaton is about as large.
-    """
-    counted = count_ngrams(corpus, vocab_size, order=order, progress=progress)
+    counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
     progress.start("smoothing n-grams", None)
     observations = Observations(counted, prune=prune)
     smoothed = smoothing.estimate(observations, held_out)
-    progress.finish()
+    histories = None
     if prune_entropy > 0:
-        progress.start("pruning n-grams", None)
         histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
-        orders = prune_by_entropy(smoothed.orders, prune_entropy, history_probs=histories)
-        before = [len(ngrams.words) for ngrams, _ in smoothed.orders]
-        facts = {**smoothed.facts, "ngrams_before_pruning": before}
-        smoothed = smoothed._replace(orders=orders, facts=facts)
-        progress.finish()
-    return smoothed
+    del counted, observations  # an automaton is about as large
+    progress.finish()
+    model, _, facts = compress(
+        smoothed.orders,
+        vocabulary,
+        prune_entropy=prune_entropy,
+        quantise=quantise,
+        history_probs=histories,
+        progress=progress,
+    )
+    estimated = {
+        "discounts": [list(discounts) for discounts in smoothed.discounts],
+        "fallback_orders": list(smoothed.fallback_orders),
+    }
+    return NGramEstimate(model, {**estimated, **smoothed.facts, **facts})

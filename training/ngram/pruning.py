@@ -246,17 +246,18 @@ def compress(
     prune_entropy: float,
     quantise: bool,
     normalised: bool = True,
+    history_probs: Sequence[DoubleArray] | None = None,
     progress: Progress,
 ) -> tuple[NGramModel, Sequence[NGrams], dict[str, Any]]:
-    """Build a model of n-grams without counts, and compress it.
+    """Compress n-grams, and build a model of them.
 
     Args:
         orders: n-grams and weights of the orders 1, 2, ….
         vocabulary: maps ids to words.
-        prune_entropy: n-grams whose removal raises the perplexity by a smaller share are dropped; 0 drops
-            none. Frequencies of contexts are the model's own.
+        prune_entropy: n-grams whose removal raises the perplexity by a smaller share are dropped; 0 drops none.
         quantise: store probabilities and back-offs in eight bits each.
         normalised: whether every distribution sums to 1 before compression.
+        history_probs: as for `prune_by_entropy`.
         progress: display of the stages.
 
     Returns:
@@ -269,11 +270,11 @@ def compress(
     facts: dict[str, Any] = {"ngrams": before}
     if prune_entropy != 0:
         progress.start("pruning n-grams", None)
-        orders = prune_by_entropy(orders, prune_entropy)
+        orders = prune_by_entropy(orders, prune_entropy, history_probs=history_probs)
         after = [len(ngrams.words) for ngrams, _ in orders]
         facts = {"ngrams": after + [0] * (len(before) - len(after)), "ngrams_before_pruning": before}
         progress.finish()
-    progress.start("building the model", None)
+    progress.start("building the automaton", None)
     automaton = build_automaton(orders)
     if quantise:
         automaton = quantise_automaton(automaton)

@@ -16,27 +16,25 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from models.ngram.build import NGrams, NGramWeights
+from models.ngram.build import NGrams, NGramWeights, number_arcs, suffix_states
 
 DoubleArray: TypeAlias = npt.NDArray[np.float64]
-NodeArray: TypeAlias = npt.NDArray[np.uint32]
 
 
 class Trie(NamedTuple):
     """Nodes by length, then in lexicographic order: 0 is the empty context, then unigrams, bigrams, ….
 
+    They are the states and arcs of an automaton: arc a leads to node a + 1.
+
     Attributes:
         starts: the first node of each length from 0, and the number of nodes at the end [order + 2], int64.
-        words: the last word of each node [nodes], int32.
-        first_children: first child of each node below the highest order, children being one word
-            longer, and the number of nodes at the end [starts[order] + 1], uint32.
-        suffixes: node of the longest listed proper suffix [nodes], uint32.
+        first_arcs: where each node's arcs start, and the end, below the highest order [starts[order] + 1], uint32.
+        suffixes: node of the longest listed proper suffix [nodes], int32.
     """
 
     starts: npt.NDArray[np.int64]
-    words: npt.NDArray[np.int32]
-    first_children: NodeArray
-    suffixes: NodeArray
+    first_arcs: npt.NDArray[np.uint32]
+    suffixes: npt.NDArray[np.int32]
 
     @property
     def order(self) -> int:
@@ -54,30 +52,17 @@ def link(ngrams: Sequence[NGrams]) -> Trie:
     Args:
         ngrams: of the orders 1, 2, …; for a suffix of −1, the longest listed one is searched.
     """
-    sizes = [1, *(len(one_order.words) for one_order in ngrams)]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    fan_outs = [
-        np.bincount(one_order.prefixes, minlength=size)
-        for one_order, size in zip(ngrams, sizes[:-1], strict=True)
-    ]
-    first_children = np.empty(starts[-2] + 1, dtype=np.uint32)
-    first_children[0] = 1
-    first_children[1:] = 1 + np.cumsum(np.concatenate(fan_outs))
-    words = np.concatenate([np.zeros(1, np.int32), *(one_order.words for one_order in ngrams)])
-    trie = Trie(starts, words, first_children, np.zeros(starts[-1], dtype=np.uint32))
-    for length, one_order in enumerate(ngrams[1:], start=2):
-        _link_order(trie, length, one_order.suffixes)
-    return trie
+    order_starts, first_arcs, words = number_arcs(ngrams)
+    suffixes = suffix_states(ngrams, order_starts, first_arcs, words)
+    return Trie(np.concatenate([[0], order_starts + 1]), first_arcs, suffixes)
 
 
 def suffixes_by_order(trie: Trie) -> list[npt.NDArray[np.int32]]:
     """Return each n-gram's suffix as an index into the order below, −1 if unlisted; by order from 1."""
-    unigrams = np.zeros(int(trie.starts[2] - 1), dtype=np.int32)
-    offsets = [
-        trie.suffixes[trie.nodes(length)].astype(np.int64) - trie.starts[length - 1]
-        for length in range(2, trie.order + 1)
+    return [
+        np.maximum(trie.suffixes[trie.nodes(length)] - np.int32(trie.starts[length - 1]), np.int32(-1))
+        for length in range(1, trie.order + 1)
     ]
-    return [unigrams, *(np.maximum(one_order, -1).astype(np.int32) for one_order in offsets)]
 
 
 def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
@@ -99,46 +84,12 @@ def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArr
 
 
 @numba.njit(nogil=True, cache=True)
-def _child(trie: Trie, node: np.int64, word: np.int64) -> np.int64:
-    """Find a node's child for a word, −1 if there is none; unigrams are dense."""
-    if node == 0:
-        return 1 + word
-    begin, end = np.int64(trie.first_children[node]), np.int64(trie.first_children[node + 1])
-    stop = end
-    while begin < end:
-        middle = (begin + end) >> 1
-        if trie.words[middle] < word:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin if begin < stop and trie.words[begin] == word else np.int64(-1)
-
-
-@numba.njit(nogil=True, cache=True)
-def _link_order(trie: Trie, length: int, given: npt.NDArray[np.int32]) -> None:
-    """Fill in the suffixes of one length; those of shorter nodes must be filled already."""
-    first, shorter = trie.starts[length], trie.starts[length - 1]
-    # by parent, whose suffix is where the search starts; nodes of a parent are adjacent
-    for parent in range(shorter, first):
-        for node in range(np.int64(trie.first_children[parent]), np.int64(trie.first_children[parent + 1])):
-            if given[node - first] >= 0:
-                trie.suffixes[node] = shorter + given[node - first]
-                continue
-            context = np.int64(trie.suffixes[parent])
-            found = _child(trie, context, np.int64(trie.words[node]))
-            while found < 0:
-                context = np.int64(trie.suffixes[context])
-                found = _child(trie, context, np.int64(trie.words[node]))
-            trie.suffixes[node] = found
-
-
-@numba.njit(nogil=True, cache=True)
 def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
     """Back off from the shortened context to that of each n-gram's longest listed suffix."""
     first = trie.starts[length]
     out = np.empty(trie.starts[length + 1] - first, np.float64)  # [n], by node
     for parent in range(trie.starts[length - 1], first):
-        for node in range(np.int64(trie.first_children[parent]), np.int64(trie.first_children[parent + 1])):
+        for node in range(np.int64(trie.first_arcs[parent]) + 1, np.int64(trie.first_arcs[parent + 1]) + 1):
             suffix = np.int64(trie.suffixes[node])
             found = length - 1  # the length of the suffix
             while suffix < trie.starts[found]:

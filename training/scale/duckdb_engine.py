@@ -29,13 +29,12 @@ class DuckDBEngine:
     Args:
         memory_limit_bytes: limit of the whole process.
         spill: folder for data beyond the limit.
-        threads: maximum number; None: one per core.
 
     Raises:
         InvalidInputError: the memory limit is too small.
     """
 
-    def __init__(self, memory_limit_bytes: int, spill: Path, *, threads: int | None = None) -> None:
+    def __init__(self, memory_limit_bytes: int, spill: Path) -> None:
         self._limit_bytes = memory_limit_bytes
         self._spill = spill
         config: dict[str, Any] = {
@@ -43,8 +42,6 @@ class DuckDBEngine:
             "temp_directory": str(spill),
             "preserve_insertion_order": False,  # sorted tables stay sorted regardless
         }
-        if threads is not None:
-            config["threads"] = threads
         self._connection = duckdb.connect(config=config)
 
     def read(self, name: str, folder: Path) -> None:

@@ -30,14 +30,13 @@ from models.checkpoint.folders import TEMPORARY_PREFIX, fsync_tree, report_write
 from models.errors import FormatError, InvalidInputError
 from models.tokenizers import Tokenizer
 from models.vocabulary import BOS, EOS
-from training.corpus import Corpus, EncodedCorpus, Sentences, StreamedCorpus, read_corpus, read_sentences
+from training.corpus import Corpus, EncodedCorpus, Sentences, read_sentences
 from training.evaluation.breakdown import token_counts
 from training.overlap import OverlapCounter
 from training.progress import Progress
 from training.scale.plan import ABSENT
 from training.single_model import locked_folder
-from training.texts import Texts, num_held_out, read_texts
-from training.tokenizer import batches, encoded_blocks
+from training.tokenizer import batches, encode_block
 
 _MARKER_FILE = "estimation"
 _FACTS_FILE = "stage.json"
@@ -54,11 +53,13 @@ class Workspace:
 
     Attributes:
         folder: of the stages.
+        keys: of the stages run or found complete, by name.
         reused: number of stages found complete.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.keys: dict[str, str] = {}
         self.reused = 0
         self._removed = False
 
@@ -101,6 +102,7 @@ class Workspace:
         Raises:
             RegistryError: the file system refused.
         """
+        self.keys[name] = key
         target = self.path(name)
         found = _read_facts(target)
         if found is not None and found["key"] == key:
@@ -195,7 +197,7 @@ def write_windows(
     *,
     order: int,
     backward: bool,
-    held_out: Mapping[str, list[str]],
+    held_out: Mapping[str, Sentences],
     progress: Progress,
 ) -> dict[str, Any]:
     """Encode a text and write its windows, in one pass and bounded memory.
@@ -226,7 +228,7 @@ def write_windows(
         for block in batches(sentences):
             for counter in counters.values():
                 counter.add(block)
-            (encoded,) = encoded_blocks(tokenizer, [block])
+            encoded = encode_block(tokenizer, block)
             counts += token_counts(encoded, vocab_size)
             windows = text_windows(encoded.reversed() if backward else encoded, order)
             file.write_table(pa.table(list(windows), schema=schema))
@@ -267,19 +269,20 @@ class FileSentences:
     Args:
         files: read in order, anew for each pass.
         unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        begin: index of the first sentence.
-        end: index after the last sentence.
+        indices: of the sentences, without gaps.
     """
 
-    def __init__(self, files: Sequence[Path], *, unit: str, begin: int, end: int) -> None:
+    def __init__(self, files: Sequence[Path], *, unit: str, indices: range) -> None:
         self._files = files
         self._unit = unit
-        self._begin = begin
-        self._end = end
+        self._indices = indices
         self._stamps = [_file_stamp(file) for file in files]
 
     def __len__(self) -> int:
-        return self._end - self._begin
+        return len(self._indices)
+
+    def __getitem__(self, part: slice) -> "FileSentences":
+        return FileSentences(self._files, unit=self._unit, indices=self._indices[part])
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the sentences in order.
@@ -288,48 +291,27 @@ class FileSentences:
             FormatError: a file has changed since the first pass.
         """
         sentences = (s for file in self._files for s in read_sentences(file, unit=self._unit))
-        yield from islice(sentences, self._begin, self._end)
+        yield from islice(sentences, self._indices.start, self._indices.stop)
         for file, stamp in zip(self._files, self._stamps, strict=True):
             if _file_stamp(file) != stamp:
                 raise FormatError(file, "was changed while it was read", hint="start again")
 
 
-def stream_texts(
-    train: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
-) -> Texts:
-    """Read a run's texts like `read_texts`, but stream the training files block by block.
-
-    Validation and test texts are read into memory, and so is the default corpus.
+def stream_corpus(files: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
+    """Read files like `training.corpus.read_corpus`, but stream their sentences block by block.
 
     Raises:
         FormatError: a file cannot be read as text, or not several times.
-        InvalidInputError: see `read_texts`.
     """
-    if not train:
-        return read_texts(train, valid, test, unit=unit, progress=progress)
-    for file in train:
+    for file in files:
         if file.exists() and not (file.is_file() or file.is_dir()):
             raise FormatError(file, "cannot be read several times", hint="save it as a file first")
-    corpus = _count_sentences(train, unit=unit, progress=progress)
-    if valid:
-        held_out = read_corpus(valid, unit=unit, progress=progress)
-    else:
-        size = len(corpus.sentences)
-        cut = size - num_held_out(size)
-        end = list(FileSentences(train, unit=unit, begin=cut, end=size))
-        held_out = Corpus(end, corpus.sha256, [f"the end of {', '.join(corpus.sources)}"])
-        corpus = corpus._replace(sentences=FileSentences(train, unit=unit, begin=0, end=cut))
-    return Texts(corpus, held_out, read_corpus(test, unit=unit, progress=progress) if test else None)
-
-
-def _count_sentences(files: Sequence[Path], *, unit: str, progress: Progress) -> StreamedCorpus:
-    """Count the sentences of files, and hash their bytes."""
     digest = hashlib.sha256()
     progress.start("reading text", sum(file.stat().st_size for file in files if file.is_file()))
     size = sum(1 for file in files for _ in read_sentences(file, unit=unit, digest=digest, progress=progress))
     progress.finish()
-    sentences = FileSentences(files, unit=unit, begin=0, end=size)
-    return StreamedCorpus(sentences, digest.hexdigest(), [file.name for file in files])
+    sentences = FileSentences(files, unit=unit, indices=range(size))
+    return Corpus(sentences, digest.hexdigest(), [file.name for file in files])
 
 
 def _file_stamp(file: Path) -> tuple[int, int, int]:

@@ -3,16 +3,16 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from models.errors import InvalidInputError
 from models.ngram.model import NGramModel
 from models.tokenizers import Tokenizer, load_tokenizer
-from training.corpus import EncodedCorpus
+from training.corpus import Corpus, EncodedCorpus, Sentences
 from training.ngram.counts import thresholds_by_order
 from training.ngram.smoothing.interface import (
     Discounts,
@@ -29,12 +29,12 @@ from training.scale.tables import (
     COUNTS_FILE,
     Workspace,
     stage_key,
-    stream_texts,
+    stream_corpus,
     write_vocabulary,
     write_windows,
 )
 from training.single_model import in_model_direction
-from training.texts import EncodedTexts, Texts
+from training.texts import EncodedTexts, read_texts
 from training.tokenizer import encode_corpus, learn_tokenizer
 from training.trained import Trained, held_out_figures
 
@@ -43,17 +43,15 @@ class PlanRunner(NamedTuple):
     """Runs the incomplete stages of one estimation.
 
     Attributes:
-        work: workspace of the stages.
+        work: workspace, with the stages `windows` and `vocabulary`.
         start: starts the engine; called when a stage has to run.
         engine_name: part of each stage's key, as results may differ in bits between engines.
-        keys: of the stages `windows` and `vocabulary`.
         progress: reports every stage.
     """
 
     work: Workspace
     start: Callable[[], QueryEngine]
     engine_name: str
-    keys: dict[str, str]
     progress: Progress
 
     def estimate(
@@ -98,8 +96,8 @@ class PlanRunner(NamedTuple):
         )
 
     def _run(self, stage: Stage) -> None:
-        key = stage_key(PLAN_VERSION, self.engine_name, stage.sql, [self.keys[name] for name in stage.inputs])
-        self.keys[stage.name] = key
+        inputs = [self.work.keys[name] for name in stage.inputs]
+        key = stage_key(PLAN_VERSION, self.engine_name, stage.sql, inputs)
 
         def write(folder: Path) -> None:
             engine = self.start()
@@ -121,39 +119,30 @@ class PlanRunner(NamedTuple):
             found = {int(a): int(n) for a, n in engine.rows(counts_of_counts(k))}
             return {"counts_of_counts": [0, *(found.get(a, 0) for a in range(1, 5))]}
 
-        key = stage_key(counts_of_counts(k), self.keys[table])
+        key = stage_key(counts_of_counts(k), self.work.keys[table])
         counts: list[int] = self.work.stage(f"counts_of_counts_{k}", key, count)["counts_of_counts"]
         return counts
 
 
-class EstimationJob(NamedTuple):
-    """One out-of-core estimation.
-
-    Attributes:
-        title: of the model.
-        recipe: supported by `options.check_relational`.
-        options: the engine and its limits.
-        work: workspace of the stages.
-        progress: reports every stage.
-    """
-
-    title: str
-    recipe: Recipe
-    options: ScaleOptions
-    work: Workspace
-    progress: Progress
-
-
 def train_out_of_core(
-    job: EstimationJob, files: Sequence[Sequence[Path]]
+    title: str,
+    recipe: Recipe,
+    files: Sequence[Sequence[Path]],
+    options: ScaleOptions,
+    work: Workspace,
+    progress: Progress,
 ) -> tuple[Trained, RunContext, list[str]]:
     """Estimate by the relational plan, reusing complete stages with the same inputs.
 
     The model's arrays are mapped from the workspace.
 
     Args:
-        job: the estimation.
+        title: of the model.
+        recipe: supported by `options.check_relational`.
         files: for training, validation and test.
+        options: the engine and its limits.
+        work: workspace of the stages.
+        progress: reports every stage.
 
     Returns:
         A model to publish, its run, and notes for the user.
@@ -163,90 +152,88 @@ def train_out_of_core(
         InvalidInputError: there is too little text, or the memory limit is too small.
         RegistryError: the file system refused, or the disk is full.
     """
-    texts = stream_texts(*files, unit=job.recipe.corpus.unit, progress=job.progress)
+    texts = read_texts(*files, unit=recipe.corpus.unit, read=stream_corpus, progress=progress)
     if not len(texts.train.sentences):
         raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
     source = stage_key(
-        PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), job.recipe.corpus.model_dump()
+        PLAN_VERSION, texts.train.sha256, len(texts.train.sentences), recipe.corpus.model_dump()
     )
     held_out_hashes = [None if text is None else text.sha256 for text in (texts.valid, texts.test)]
-    job.work.claim(stage_key(source, held_out_hashes, job.options.engine, job.recipe.model_dump()))
-    settings = job.recipe.tokenizer
-    job.work.stage(
+    work.claim(stage_key(source, held_out_hashes, options.engine, recipe.model_dump()))
+    settings = recipe.tokenizer
+    work.stage(
         "tokenizer",
         stage_key(source, settings.model_dump()),
-        lambda folder: learn_tokenizer(settings, texts.train.sentences, progress=job.progress).save(folder),
+        lambda folder: learn_tokenizer(settings, texts.train.sentences, progress=progress).save(folder),
     )
-    tokenizer = load_tokenizer(job.work.path("tokenizer"))
-    overlap, keys = _write_tables(job, texts, tokenizer, source, files)
+    tokenizer = load_tokenizer(work.path("tokenizer"))
+    _, valid_files, test_files = files
+    given = {"valid": texts.valid if valid_files else None, "test": texts.test if test_files else None}
+    held_out = {name: text for name, text in given.items() if text is not None}
+    overlap = _write_tables(recipe, texts.train.sentences, tokenizer, held_out, source, work, progress)
     release_memory()
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
 
         @functools.cache  # the engine starts when a stage has to run
         def start() -> QueryEngine:
-            return stack.enter_context(contextlib.closing(start_engine(job.options, job.work.spill)))
+            return stack.enter_context(contextlib.closing(start_engine(options, work.spill)))
 
-        plan = PlanRunner(job.work, start, engine_name=job.options.engine, keys=keys, progress=job.progress)
-        tables, discounts, fallback_orders = plan.estimate(job.recipe.ngram, len(tokenizer.vocabulary))
+        plan = PlanRunner(work, start, engine_name=options.engine, progress=progress)
+        tables, discounts, fallback_orders = plan.estimate(recipe.ngram, len(tokenizer.vocabulary))
     release_memory()
-    key = stage_key(PLAN_VERSION, stage_key(*(keys[f"sorted_{k}"] for k in range(1, len(tables) + 1))))
-    job.work.stage("automaton", key, lambda folder: assemble(tables, folder, job.progress))
-    model = NGramModel(open_automaton(job.work.path("automaton")), tokenizer.vocabulary)
+    key = stage_key(PLAN_VERSION, stage_key(*(work.keys[f"sorted_{k}"] for k in range(1, len(tables) + 1))))
+    work.stage("automaton", key, lambda folder: assemble(tables, folder, progress))
+    model = NGramModel(open_automaton(work.path("automaton")), tokenizer.vocabulary)
     for k in range(1, len(tables) + 1):
-        job.work.drop(f"sorted_{k}")
+        work.drop(f"sorted_{k}")
     seconds = time.monotonic() - began
-    valid = encode_corpus(tokenizer, texts.valid.sentences, progress=job.progress)
+    valid = encode_corpus(tokenizer, texts.valid.sentences, progress=progress)
     test = None
     if texts.test is not None:
-        test = encode_corpus(tokenizer, texts.test.sentences, progress=job.progress)
+        test = encode_corpus(tokenizer, texts.test.sentences, progress=progress)
     # the training text is left empty, as it may exceed memory
     encoded = EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
-    figures = held_out_figures(model, in_model_direction(encoded, job.recipe), progress=job.progress)
+    figures = held_out_figures(model, in_model_direction(encoded, recipe), progress=progress)
     facts = {
         "ngrams": np.diff(model.automaton.order_starts).tolist(),
-        "smoothing": job.recipe.ngram.smoothing,
+        "smoothing": recipe.ngram.smoothing,
         "discounts": [list(d) for d in discounts],
         "fallback_orders": fallback_orders,
         "discounts_from": "counts",
     }
-    trained = Trained(job.title, job.recipe, model, (), facts, figures, seconds)
-    counts = np.load(job.work.path("windows") / COUNTS_FILE, allow_pickle=False)
+    trained = Trained(title, recipe, model, (), facts, figures, seconds)
+    counts = np.load(work.path("windows") / COUNTS_FILE, allow_pickle=False)
     run = RunContext(tokenizer, texts, encoded, overlap, counts)
-    return trained, run, job.work.notes()
+    return trained, run, work.notes()
 
 
 def _write_tables(
-    job: EstimationJob, texts: Texts, tokenizer: Tokenizer, source: str, files: Sequence[Sequence[Path]]
-) -> tuple[dict[str, object], dict[str, str]]:
-    """Write text and vocabulary as tables; return the overlap with given held-out texts, and the tables' keys."""
-    _, valid, test = files
-    given = {"valid": texts.valid if valid else None, "test": texts.test if test else None}
-    held_out = {name: text for name, text in given.items() if text is not None}
-    order, backward = job.recipe.ngram.order, job.recipe.reading_direction == "backward"
+    recipe: Recipe,
+    sentences: Sentences,
+    tokenizer: Tokenizer,
+    held_out: Mapping[str, Corpus],
+    source: str,
+    work: Workspace,
+    progress: Progress,
+) -> Mapping[str, Any]:
+    """Write text and vocabulary as tables; return the overlap with held-out texts."""
+    order, backward = recipe.ngram.order, recipe.reading_direction == "backward"
     vocab_size = len(tokenizer.vocabulary)
-    keys = {
-        "vocabulary": stage_key(vocab_size),
-        "windows": stage_key(
-            source,
-            tokenizer.fingerprint,
-            order,
-            backward,
-            {name: text.sha256 for name, text in held_out.items()},
-        ),
-    }
-    job.work.stage("vocabulary", keys["vocabulary"], lambda folder: write_vocabulary(folder, vocab_size))
-    found = job.work.stage(
+    work.stage("vocabulary", stage_key(vocab_size), lambda folder: write_vocabulary(folder, vocab_size))
+    hashes = {name: text.sha256 for name, text in held_out.items()}
+    found = work.stage(
         "windows",
-        keys["windows"],
+        stage_key(source, tokenizer.fingerprint, order, backward, hashes),
         lambda folder: write_windows(
             folder,
             tokenizer,
-            texts.train.sentences,
+            sentences,
             order=order,
             backward=backward,
             held_out={name: text.sentences for name, text in held_out.items()},
-            progress=job.progress,
+            progress=progress,
         ),
     )
-    return found["overlap"], keys
+    overlap: Mapping[str, Any] = found["overlap"]
+    return overlap

@@ -210,12 +210,11 @@ def _mlm_scoring_list(element: JsonElement, problems: list[str]) -> CandidateLis
     numbered = sorted((int(match[1]), key) for key in value if (match := _HYPOTHESIS.fullmatch(key)))
     candidates = []
     for _, key in numbered[:MAX_LIST_CANDIDATES]:
+        field = f"{shorten(name)}.{key}"
         try:
-            candidates.append(
-                _mlm_scoring_candidate(
-                    object_value(value[key], f"{shorten(name)}.{key}"), f"{shorten(name)}.{key}"
-                )
-            )
+            hypothesis = object_value(value[key], field)
+            score = number_value(hypothesis.get("score"), f"{field}.score")
+            candidates.append(Candidate(_stripped(hypothesis.get("text"), f"{field}.text"), {"score": score}))
         except InvalidInputError as error:
             problems.append(str(error))
     if not numbered:
@@ -224,11 +223,6 @@ def _mlm_scoring_list(element: JsonElement, problems: list[str]) -> CandidateLis
         problems.append(f"{shorten(name)} has more than {MAX_LIST_CANDIDATES:,} hypotheses")
     references = (_stripped(value["ref"], f"{shorten(name)}.ref"),) if value.get("ref") is not None else ()
     return CandidateList(name, "", tuple(candidates), references) if candidates else None
-
-
-def _mlm_scoring_candidate(value: JsonObject, field: str) -> Candidate:
-    score = number_value(value.get("score"), f"{field}.score")
-    return Candidate(_stripped(value.get("text"), f"{field}.text"), {"score": score})
 
 
 def _stripped(value: object, field: str) -> str:

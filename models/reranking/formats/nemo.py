@@ -7,6 +7,7 @@ Source: NeMo scripts/asr_language_modeling/neural_rescorer/eval_neural_rescorer.
 (`BeamScoresDataset`), ngram_lm/eval_beamsearch_ngram_ctc.py, which writes the file.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 from models.errors import InvalidInputError
@@ -36,24 +37,19 @@ def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
             f"beam_size is {lines.beam_size}; format nemo needs it, from 1 to {MAX_LIST_CANDIDATES:,}",
             parameter="beam_size",
         )
-    candidates, seen, number = list[Candidate](), 0, 0
-    for row in parse_lines(lines, _candidate):
-        if isinstance(row, BadLine):
-            yield row._replace(loses_list=not candidates and seen == lines.beam_size - 1)
-            number = row.number
-        else:
-            number, candidate = row
-            candidates.append(candidate)
-        seen += 1
-        if seen == lines.beam_size:
-            if candidates:
-                yield CandidateList(None, "", tuple(candidates))
-            candidates, seen = [], 0
-    if seen:
-        problem = f"the last list has {seen} of {lines.beam_size} candidates"
-        yield lines.bad(number, problem, loses_list=not candidates)
+    rows = parse_lines(lines, _candidate)
+    while batch := list(itertools.islice(rows, lines.beam_size)):
+        candidates = tuple(row[1] for row in batch if not isinstance(row, BadLine))
+        is_whole, last = len(batch) == lines.beam_size, batch[-1]
+        for row in batch:
+            if isinstance(row, BadLine):
+                yield row._replace(loses_list=is_whole and row is last and not candidates)
+        if not is_whole:
+            number = last.number if isinstance(last, BadLine) else last[0]
+            problem = f"the last list has {len(batch)} of {lines.beam_size} candidates"
+            yield lines.bad(number, problem, loses_list=not candidates)
         if candidates:
-            yield CandidateList(None, "", tuple(candidates))
+            yield CandidateList(None, "", candidates)
 
 
 def _candidate(line: str) -> Candidate:

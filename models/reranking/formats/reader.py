@@ -105,9 +105,15 @@ class References:
         self._line_of: dict[str, int] = {}
         self._num_on_lines = 0
         self._used: set[_ReferenceEntry] = set()
+        self._num_lists = self._num_bad = 0
 
-    def of(self, one: CandidateList, place: int) -> str:
-        """The reference of a list, by its id or its place in the file.
+    def skip(self, bad: BadLine) -> None:
+        """Take note of what could not be read, with which a list may have been lost."""
+        self._num_lists += bad.loses_list
+        self._num_bad += 1
+
+    def of(self, one: CandidateList) -> str:
+        """The reference of the next list, by its id or its place in the file.
 
         Raises:
             FormatError: there is none, it is another list's too, or the file can be read in two ways.
@@ -115,6 +121,7 @@ class References:
         if not self._decided:
             self._decide(one)
             self._decided = True
+        place, self._num_lists = self._num_lists, self._num_lists + 1
         if not self._by_name:
             entry = self._of_position(one, place)
         elif one.name is None:
@@ -135,16 +142,13 @@ class References:
         self._used.add(entry)
         return entry.text
 
-    def check_all_used(self, num_lists: int, num_bad: int) -> None:
+    def check_all_used(self) -> None:
         """See whether the file belongs to the lists, once there are no more of them.
-
-        Args:
-            num_lists: how many there were, with those that could not be read.
-            num_bad: lines that could not be read, with each of which a list may have been lost.
 
         Raises:
             FormatError: it has references of other lists, or can be read in two ways.
         """
+        num_lists = self._num_lists
         if self._by_name:
             left = [one for one in self._by_name.values() if one not in self._used]
         elif self._decided and 2 * self._num_on_lines > num_lists:
@@ -158,7 +162,7 @@ class References:
             raise self._wrong(problem, _REFERENCE_ORDER_HINT)
         else:
             left = []
-        if len(left) > num_bad:
+        if len(left) > self._num_bad:
             name = left[0].name or str(left[0].number - 1)
             raise self._wrong(
                 f"line {left[0].number}: there is no list with the id {shorten(name)!r} ({len(left)} such lines)",
@@ -214,17 +218,15 @@ def _attach_references(
     items: Iterable[ListOrBadLine], files: Sequence[References]
 ) -> Iterator[ListOrBadLine]:
     """Lists with the references of all files, in place of their own."""
-    index = num_bad = 0
     for item in items:
         if isinstance(item, BadLine):
-            index += item.loses_list
-            num_bad += 1
+            for file in files:
+                file.skip(item)
             yield item
-            continue
-        yield replace(item, references=tuple(file.of(item, index) for file in files))
-        index += 1
+        else:
+            yield replace(item, references=tuple(file.of(item) for file in files))
     for file in files:
-        file.check_all_used(index, num_bad)
+        file.check_all_used()
 
 
 def _read_reference_lines(path: Path) -> list[str]:

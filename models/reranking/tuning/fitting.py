@@ -23,7 +23,7 @@ from models.reranking.features import RANK
 from models.reranking.metrics.significance import MAX_SAMPLES, SignificanceResult, paired_bootstrap
 from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_POSTERIOR_SCALE, MAX_WEIGHT
 from models.reranking.tuning.mert import LOSS_TOLERANCE, powell_search, start_points
-from models.reranking.tuning.problem import Floats, Ints, TuningProblem, standardise_features
+from models.reranking.tuning.problem import Floats, Ints, TuningProblem, centre_by_list, standardise_features
 
 
 def is_improvement(problem: TuningProblem, test: SignificanceResult) -> bool:
@@ -279,9 +279,8 @@ def fit_posterior_scale(problem: TuningProblem, totals: Floats) -> Steps[tuple[f
         return 1.0, PosteriorResult(0.0, 0.0)
     rows, lengths = np.repeat(telling, lengths), lengths[telling]
     totals, is_best = totals[rows], is_best[rows]
-    begins = np.cumsum(lengths) - lengths
-    means = np.add.reduceat(totals, begins) / lengths
-    deviation = float(np.sqrt(np.mean((totals - np.repeat(means, lengths)) ** 2)))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    begins, deviation = offsets[:-1], float(np.sqrt(np.mean(centre_by_list(totals, offsets) ** 2)))
     totals = totals - np.repeat(np.maximum.reduceat(totals, begins), lengths)
 
     def cross_entropy(factor: float) -> float:

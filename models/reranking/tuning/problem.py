@@ -101,6 +101,14 @@ def argmax_by_list(values: Floats, offsets: Ints) -> Ints:
     return answer
 
 
+def centre_by_list(values: Floats, offsets: Ints) -> Floats:
+    """Values of candidates less their mean in each list [C, …]."""
+    lengths = np.diff(offsets)
+    means = np.add.reduceat(values, offsets[:-1], axis=0).T / lengths
+    centred: Floats = values - np.repeat(means.T, lengths, axis=0)
+    return centred
+
+
 def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]:
     """The problem with features of mean 0 in each list and of deviation 1 over all, and what they were divided by.
 
@@ -110,9 +118,7 @@ def standardise_features(problem: TuningProblem) -> tuple[TuningProblem, Floats]
         The problem, and the deviation of each feature within its list, root mean square; 0 where it tells no
         candidates apart [D].
     """
-    lengths = np.diff(problem.offsets)
-    means = np.add.reduceat(problem.features, problem.offsets[:-1], axis=0) / lengths[:, None]
-    centred = problem.features - np.repeat(means, lengths, axis=0)
+    centred = centre_by_list(problem.features, problem.offsets)
     deviations = np.sqrt(np.mean(centred**2, axis=0))
     deviations[deviations <= 1e-9 * np.abs(problem.features).max(axis=0, initial=0.0)] = 0.0  # rounding alone
     scaled = np.divide(centred, deviations, out=np.zeros_like(centred), where=deviations > 0)

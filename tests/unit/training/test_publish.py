@@ -12,7 +12,6 @@ from models.errors import InvalidInputError
 from training import publish
 from training.commands import run_train
 from training.model_card import model_card_files
-from training.ngram.counts import HitRate
 
 SMALL = [
     "tokenizer.kind=word",
@@ -115,10 +114,16 @@ FIGURES = {
     "word_perplexity": 150.0,
     "bits_per_byte": 1.5,
 }
+
+
+def hit_rate(*values):
+    return dict(zip(("order", "tokens", "share", "logprob", "perplexity"), values, strict=True))
+
+
 HITS = [
-    HitRate(1, 600, 0.6, -6.0, 403.4)._asdict(),
-    HitRate(2, 400, 0.4, -2.0, 7.389)._asdict(),
-    HitRate(3, 0, 0.0, None, None)._asdict(),
+    hit_rate(1, 600, 0.6, -6.0, 403.4),
+    hit_rate(2, 400, 0.4, -2.0, 7.389),
+    hit_rate(3, 0, 0.0, None, None),
 ]
 TEXT = {"sources": ["a.txt"], "sentences": 9, "sha256": "0123456789abcdef"}
 NGRAM = {
@@ -184,7 +189,7 @@ def test_held_out_figures_have_the_rate_of_unknown_words_and_both_perplexities()
 
 
 def test_figures_of_hundreds_of_digits_have_room():
-    vast = HitRate(1, 600, 0.6, -690.0, 1e300)._asdict()
+    vast = hit_rate(1, 600, 0.6, -690.0, 1e300)
     text, files = card({**NGRAM, "valid": {**FIGURES, "perplexity": 2e299, "hit_rates": [vast, *HITS[1:]]}})
     assert "| 1e+300 |" in text
     assert "| 2e+299 |" in text
@@ -192,7 +197,7 @@ def test_figures_of_hundreds_of_digits_have_room():
 
 
 def test_an_impossible_token_makes_a_perplexity_infinite():
-    impossible = HitRate(1, 600, 0.6, None, None)._asdict()
+    impossible = hit_rate(1, 600, 0.6, None, None)
     text, _ = card({**NGRAM, "valid": {**FIGURES, "perplexity": None, "hit_rates": [impossible, *HITS[1:]]}})
     assert rows(text, "| model |")[0][5] == "infinite"
     assert rows(text, "| order |")[0][3] == "infinite"

@@ -113,7 +113,7 @@ def test_the_page_has_every_section_and_is_for_light_and_dark_and_phones():
 
 
 def test_pictures_take_all_their_colours_from_the_page():
-    pictures = [*history_pictures(records()), gradient_picture({"a": [1, 0.1], "b": [1, 0.5]})]
+    pictures = [*history_pictures(records()), gradient_picture("a", [1, 0.1])]
     pictures.append(gate_picture(DIAGNOSTICS["gate_saturation"]))
     for picture in pictures:
         assert Checker(picture.svg).open == []
@@ -170,9 +170,8 @@ def test_an_infinite_perplexity_and_odd_names_do_no_harm():
 
 
 def test_lags_without_gradient_are_left_out():
-    picture = gradient_picture({"none at all": [None, 0.0], "some": [1.0, None, 0.01]})
-    assert ">some</text>" in picture.svg
-    assert ">none at all</text>" not in picture.svg
+    assert ">some</text>" in gradient_picture("some", [1.0, None, 0.01]).svg
+    assert ">none at all</text>" not in gradient_picture("none at all", [None, 0.0]).svg
 
 
 def card(family, histories):

@@ -1,4 +1,4 @@
-"""Losses over sampled tokens: sampled softmax, noise-contrastive estimation, negative sampling.
+"""Losses over sampled tokens: sampled softmax, noise-contrastive estimation, negative sampling; and losses by name.
 
 Tokens are drawn without replacement, in proportion to a power of their frequency or log-uniformly,
 and shared by all positions of a batch. Sources: Jean et al. (2015); Gutmann and Hyvärinen (2010),
@@ -7,7 +7,7 @@ Mnih and Teh (2012); Mikolov et al. (2013).
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,9 +17,20 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
+from models.errors import InvalidInputError
+from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
 from models.vocabulary import BOS
-from training.neural.losses.softmax import Loss, LossResult, accumulate, logistic_rows, softmax_rows
+from training.neural.losses.softmax import (
+    AdaptiveCrossEntropy,
+    FullSoftmax,
+    Loss,
+    LossResult,
+    accumulate,
+    logistic_rows,
+    softmax_rows,
+)
+from training.neural.settings import TrainSettings
 
 MAX_SAMPLED_LOGITS = 1 << 22
 """Most logits in memory at a time."""
@@ -237,3 +248,76 @@ class SampledSoftmax(_SampledLoss):
         logits[rows, columns[rows]] = -math.inf
         losses, _ = softmax_rows(logits, torch.full_like(targets, len(noise)), scale=1 / count)
         return losses, logits[:, -1].float(), logits[:, :-1]
+
+
+class SwitchedLoss(Loss):
+    """A cheap loss for the first share of a run, followed by an exact one.
+
+    Args:
+        first: for the first share of the run.
+        then: for the rest.
+        share: of the run, from 0 to 1, after which the second is used.
+    """
+
+    def __init__(self, first: Loss, then: Loss, *, share: float) -> None:
+        self._losses = first, then
+        self._share = share
+        self._current = first
+
+    @override
+    def __call__(self, features: Tensor, ids: Tensor, *, precision: torch.dtype) -> LossResult:
+        return self._current(features, ids, precision=precision)
+
+    @property
+    @override
+    def is_final(self) -> bool:
+        return self._current is self._losses[1]
+
+    @override
+    def set_progress(self, done: float) -> None:
+        self._current = self._losses[done >= self._share]
+
+    @override
+    def state(self) -> dict[str, Any]:
+        return {"first": self._losses[0].state(), "then": self._losses[1].state()}
+
+    @override
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for loss, name in zip(self._losses, ("first", "then"), strict=True):
+            loss.restore(state[name])
+
+
+_SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
+    "sampled": SampledSoftmax,
+    "nce": NoiseContrastive,
+    "negative-sampling": NegativeSampling,
+}
+
+
+def make_loss(
+    settings: TrainSettings, output: Softmax | AdaptiveSoftmax, counts: Tensor, *, seed: int
+) -> Loss:
+    """Make the loss that settings name.
+
+    Args:
+        settings: how to train.
+        output: the layer to be trained.
+        counts: how often each token occurs in the training text [V].
+        seed: of a loss's random draws; the same in every process of a run, as they share the draws.
+
+    Raises:
+        InvalidInputError: the loss cannot train such a layer.
+    """
+    if isinstance(output, AdaptiveSoftmax):
+        if problem := settings.problem_with("adaptive"):
+            raise InvalidInputError(problem, parameter="train.loss")
+        return AdaptiveCrossEntropy(output)
+    full = FullSoftmax(output, self_normalise=settings.self_normalise)
+    if settings.loss == "softmax":
+        return full
+    weights = noise_weights(counts.cpu().numpy(), settings.noise)
+    sampler = NoiseSampler(weights, samples=settings.samples, seed=seed, device=counts.device)
+    sampled = _SAMPLED_LOSSES[settings.loss](output, sampler)
+    if settings.sampled_share == 1:
+        return sampled
+    return SwitchedLoss(sampled, full, share=settings.sampled_share)

@@ -15,9 +15,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import overload
 from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
@@ -75,45 +74,34 @@ def accumulate(parameter: Tensor, gradient: Tensor) -> None:
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
-_BITS, _HALF = ir.IntType(32), ir.IntType(16)
+_HALF_WIDTH = np.uint32(16)  # bits of a bfloat16: the upper half of a float32
 
 
-@intrinsic
-def _as_float32(typing_context: Any, logit: Any) -> Any:  # noqa: ARG001
-    """Convert a logit to float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        if logit == types.float32:
-            return arguments[0]
-        high = builder.shl(builder.zext(arguments[0], _BITS), _BITS(16))
-        return builder.bitcast(high, ir.FloatType())
-
-    return _check_logit(logit, types.float32(logit)), generate
+def as_float32(logit: Any) -> Any:
+    """Convert a logit to float32; for kernels only."""
+    raise NotImplementedError
 
 
-@intrinsic
-def _as_type_of(typing_context: Any, value: Any, logit: Any) -> Any:  # noqa: ARG001
-    """Convert a float32 to a logit's type, to the nearest bfloat16, ties to even."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        if logit == types.float32:
-            return arguments[0]
-        bits = builder.bitcast(arguments[0], _BITS)
-        even = builder.and_(builder.lshr(bits, _BITS(16)), _BITS(1))
-        rounded = builder.add(builder.add(bits, _BITS(0x7FFF)), even)
-        return builder.trunc(builder.lshr(rounded, _BITS(16)), _HALF)
-
-    return _check_logit(logit, logit(types.float32, logit)), generate
+@overload(as_float32, inline="always", strict=False)
+def _as_float32(logit: Any) -> Any:
+    if logit == types.uint16:
+        return lambda logit: np.uint32(np.uint32(logit) << _HALF_WIDTH).view(np.float32)
+    return (lambda logit: logit) if logit == types.float32 else None
 
 
-def _check_logit(logit: Any, signature: Any) -> Any:
-    if logit not in {types.float32, types.uint16}:
-        raise numba.TypingError(f"logits are float32, or bfloat16 as uint16, not {logit}")
-    return signature
+def as_type_of(value: Any, logit: Any) -> Any:
+    """Convert a float32 to a logit's type, to the nearest bfloat16, ties to even; for kernels only."""
+    raise NotImplementedError
 
 
-as_float32: Any = _as_float32  # called without the typing context
-as_type_of: Any = _as_type_of
+@overload(as_type_of, inline="always", strict=False)
+def _as_type_of(value: Any, logit: Any) -> Any:  # noqa: ARG001 - the types decide
+    def rounded(value: Any, logit: Any) -> Any:  # noqa: ARG001
+        bits = np.float32(value).view(np.uint32)
+        even = (bits >> _HALF_WIDTH) & np.uint32(1)
+        return np.uint16((bits + np.uint32(0x7FFF) + even) >> _HALF_WIDTH)
+
+    return rounded if logit == types.uint16 else lambda value, logit: value  # noqa: ARG005
 
 
 _LOWEST_KEY = np.int32(-(2**31))

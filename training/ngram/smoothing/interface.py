@@ -19,20 +19,11 @@ class Discounts(NamedTuple):
     two: float
     three_plus: float
 
-    @classmethod
-    def same(cls, discount: float) -> "Discounts":
-        """Make discounts that are equal for all counts."""
-        return cls(discount, discount, discount)
-
-    def table(self) -> npt.NDArray[np.float64]:
-        """Return discounts by count: 0, 1, 2, 3 and more [4]."""
-        return np.array([0.0, *self])
-
 
 FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
 """For an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
 
-SINGLE_FALLBACK_DISCOUNT = Discounts.same(0.5)
+SINGLE_FALLBACK_DISCOUNT = Discounts(0.5, 0.5, 0.5)
 """Likewise, for smoothings with one discount."""
 
 
@@ -67,7 +58,7 @@ def single_discount(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> 
         counts_of_counts: number of n-grams with the count 0, 1, 2, ….
     """
     once, twice = int(counts_of_counts[1]), int(counts_of_counts[2])
-    return Discounts.same(once / (once + 2 * twice)) if once and twice else None
+    return Discounts(*[once / (once + 2 * twice)] * 3) if once and twice else None
 
 
 def discounts_from_counts(

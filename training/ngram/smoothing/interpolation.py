@@ -10,7 +10,7 @@ n-grams. It is also the back-off weight of h, so words that are not listed after
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numba
 import numpy as np
@@ -34,26 +34,21 @@ def log10(values: DoubleArray) -> npt.NDArray[np.float32]:
         return np.log10(values).astype(np.float32)
 
 
-class InterpolationLevel(NamedTuple):
-    """Parameters for interpolating one order with the one below.
+Level: TypeAlias = tuple[DoubleArray, DoubleArray]
+"""Interpolation of one order with the one below: D by count, of 0, 1, 2, and 3 or more [4], and μ by context [m].
 
-    Attributes:
-        discounts: D, of counts of 0, 1, 2, and 3 or more [4].
-        lower_shares: μ by context [m]; 1 for contexts whose own counts are ignored.
-    """
-
-    discounts: DoubleArray
-    lower_shares: DoubleArray
+μ is 1 for contexts whose own counts are ignored.
+"""
 
 
 def interpolate(
-    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], InterpolationLevel]
+    orders: Iterable[OrderCounts], level: Callable[[OrderCounts], Level]
 ) -> list[tuple[NGrams, NGramWeights]]:
     """Estimate a back-off model from counts.
 
     Args:
         orders: the counts of the orders 1, 2, ….
-        level: returns an order's interpolation parameters.
+        level: returns an order's interpolation with the one below.
     """
 
     def estimate() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:

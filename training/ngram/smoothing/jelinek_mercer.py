@@ -17,7 +17,7 @@ from training.ngram.held_out import Matches, match_counts
 from training.ngram.smoothing.interface import Smoothed, require_held_out
 from training.ngram.smoothing.interpolation import (
     DoubleArray,
-    InterpolationLevel,
+    Level,
     interpolate,
     uniform_distribution,
 )
@@ -70,10 +70,8 @@ class JelinekMercer:
         lambdas = fit_lambdas(matches, buckets=self.buckets, vocab_size=vocab_size)
         of_order = iter(lambdas)
 
-        def level(order: OrderCounts) -> InterpolationLevel:
-            return InterpolationLevel(
-                np.zeros(4), 1.0 - next(of_order)[_bucket_of(order.totals, self.buckets)]
-            )
+        def level(order: OrderCounts) -> Level:
+            return np.zeros(4), 1.0 - next(of_order)[_bucket_of(order.totals, self.buckets)]
 
         orders = interpolate(observations.occurrences(), level)
         found = [row.tolist() if self.buckets > 1 else float(row[0]) for row in lambdas]

@@ -30,7 +30,7 @@ from training.ngram.smoothing.interface import (
 )
 from training.ngram.smoothing.interpolation import (
     DoubleArray,
-    InterpolationLevel,
+    Level,
     interpolate,
     uniform_distribution,
 )
@@ -185,7 +185,7 @@ class Discounting:
         used: list[Discounts] = []
         fallback_orders: list[int] = []
 
-        def level(order: OrderCounts) -> InterpolationLevel:
+        def level(order: OrderCounts) -> Level:
             k = len(used)
             discounts, is_estimated = (
                 (fitted[k], True)
@@ -195,7 +195,7 @@ class Discounting:
             if not is_estimated:
                 fallback_orders.append(k + 1)
             used.append(discounts)
-            return InterpolationLevel(discounts.table(), np.zeros(len(order.totals)))
+            return np.array([0.0, *discounts]), np.zeros(len(order.totals))
 
         orders = interpolate(self._orders(observations), level)
         facts = {"discounts_from": self.discounts}

@@ -9,7 +9,7 @@ from models.vocabulary import BOS
 from training.corpus import EncodedCorpus
 from training.ngram.counts import Observations, OrderCounts
 from training.ngram.smoothing.interface import Smoothed
-from training.ngram.smoothing.interpolation import InterpolationLevel, interpolate
+from training.ngram.smoothing.interpolation import Level, interpolate
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Additive:
         k = 0
         begins = np.zeros(1, dtype=np.bool_)  # which contexts begin with <s>; the empty one does not
 
-        def level(order: OrderCounts) -> InterpolationLevel:
+        def level(order: OrderCounts) -> Level:
             nonlocal k, begins
             k += 1
             estimated = np.ones_like(begins) if k == observations.order else begins
@@ -53,7 +53,7 @@ class Additive:
             begins = words == BOS if k == 1 else begins[prefixes]
             with np.errstate(over="ignore"):  # k may be tiny or too large for a float
                 shares = 1.0 / (1.0 + order.totals / added)
-            return InterpolationLevel(np.zeros(4), np.where(estimated, shares, 1.0))
+            return np.zeros(4), np.where(estimated, shares, 1.0)
 
         orders = interpolate(observations.occurrences(), level)
         return Smoothed(orders, {"k": self.k})
@@ -73,7 +73,7 @@ class MaximumLikelihood:
         """Estimate a model; held-out text is not used."""
         orders = interpolate(
             observations.occurrences(),
-            lambda order: InterpolationLevel(np.zeros(4), np.zeros(len(order.totals))),
+            lambda order: (np.zeros(4), np.zeros(len(order.totals))),
         )
         return Smoothed(orders, {})
 
@@ -91,7 +91,7 @@ class WittenBell:
         return Smoothed(interpolate(observations.occurrences(), _level), {})
 
 
-def _level(order: OrderCounts) -> InterpolationLevel:
+def _level(order: OrderCounts) -> Level:
     types = order.types.astype(np.float64)
     shares = np.divide(types, order.totals + types, out=np.ones_like(types), where=types > 0)
-    return InterpolationLevel(np.zeros(4), shares)
+    return np.zeros(4), shares

@@ -140,7 +140,7 @@ def test_runs_of_word_characters(text, words):
 
 def test_probabilities_of_all_strings_sum_to_one():
     """Over a, b and the end; strings of other characters have the rest."""
-    model = SpellingModel(["ab", "ba", "aab"], add=0.01)
+    model = SpellingModel(["ab", "ba", "aab"] * 10)
     strings = ("".join(s) for n in range(12) for s in itertools.product("ab", repeat=n))
     total = math.fsum(math.exp(model.log_prob(s)) for s in strings)
     assert 0.9 < total < 1

@@ -105,6 +105,18 @@ def test_a_damaged_file_is_told_by_its_path(profile_store, tmp_path, change):
         profile_store.read("one")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"models": [{"address": "small@1", "weight": float("nan")}]}, {"figures": {"baseline": [float("inf")]}}],
+    ids=["models", "figures"],
+)
+def test_what_no_reply_could_hold_is_refused(profile_store, wrong):
+    path = profile_store.write(profile())
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    with pytest.raises(FormatError, match=f"is no profile: {next(iter(wrong))}"):
+        profile_store.read("one")
+
+
 def test_a_file_past_all_size_is_not_read(profile_store):
     path = profile_store.write(profile())
     path.write_bytes(b" " * (1 << 20) + path.read_bytes())

@@ -6,7 +6,7 @@ import pytest
 from models.errors import InvalidInputError, UnsupportedParameterError
 from models.lattices import lattice as limits
 from models.lattices.graph import LabelTokenizer
-from models.lattices.lattice import ArcColumns, build_lattice
+from models.lattices.lattice import Arc, build_lattice
 from models.tokenizers import WordTokenizer
 from models.vocabulary import EOS, UNK, Vocabulary
 from tests.reference.lattices import all_paths, text_of
@@ -16,10 +16,8 @@ from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 def made(sources, targets, words=None, *, start=0, end=None):
     """A lattice of arcs whose scores do not matter."""
-    count, end = len(sources), max(targets) if end is None else end
-    arcs = ArcColumns(
-        sources, targets, words or [f"w{i}" for i in range(count)], np.zeros(count), np.zeros(count)
-    )
+    words, end = words or [f"w{i}" for i in range(len(sources))], max(targets) if end is None else end
+    arcs = [Arc(*arc, 0.0, 0.0) for arc in zip(sources, targets, words, strict=True)]
     num_nodes = max(*sources, *targets) + 1
     return build_lattice(arcs, name=None, start=start, end=end, times=np.arange(float(num_nodes)))
 
@@ -64,12 +62,12 @@ def test_sizes_are_limited(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"am": np.array([0.0, np.nan])}, "a score is nan"),
-        ({"old_lm": np.array([-1e308, 0.0])}, r"a score is -1e\+308; it must be from -1e\+100"),
+        ({"am": np.nan}, "a score is nan"),
+        ({"old_lm": -1e308}, r"a score is -1e\+308; it must be from -1e\+100"),
     ],
 )
 def test_scores_that_are_none_are_refused(change, problem):
-    arcs = ArcColumns([0, 1], [1, 2], ["a", "b"], np.zeros(2), np.zeros(2))._replace(**change)
+    arcs = [Arc(0, 1, "a", 0.0, 0.0), Arc(1, 2, "b", 0.0, 0.0)._replace(**change)]
     with pytest.raises(InvalidInputError, match=problem):
         build_lattice(arcs, name=None, start=0, end=2, times=np.zeros(3))
 

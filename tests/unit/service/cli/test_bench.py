@@ -31,10 +31,10 @@ def half_done(load, **terms):
 
 def test_a_terminal_shows_a_bar(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = LoadProgress()
-    progress(half_done(OpenLoop(20), duration_s=10))
-    assert "━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 20/s:  50%, 5 s left · 10 answers, http_429" in capsys.readouterr().err
-    progress.finish()
+    with LoadProgress() as progress:
+        progress._written_s -= 0.1
+        progress(half_done(OpenLoop(20), duration_s=10))
+        assert "━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌ 20/s:  50%, 5 s left · 10 answers, http_429" in capsys.readouterr().err
     assert capsys.readouterr().err == "\r\x1b[K"
 
 
@@ -42,6 +42,6 @@ def test_a_log_gets_a_line_now_and_then(capsys):
     progress = LoadProgress()
     progress(half_done(ClosedLoop(4), num_requests=20))
     assert not capsys.readouterr().err
-    progress._printed_s -= 10
+    progress._written_s -= 10
     progress(half_done(ClosedLoop(4), num_requests=20))
     assert capsys.readouterr().err == "4 clients:  50% · 10 answers, http_429\n"

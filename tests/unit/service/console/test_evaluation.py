@@ -86,9 +86,8 @@ def test_each_kind_of_work_has_its_own_pace(clock, capsys):
 
 def test_on_a_terminal_the_line_moves_and_goes(clock, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress = TuningProgress()
-    progress("seeking weights", 0, 4)
-    clock[0] = 1.0
-    progress("seeking weights", 2, 4)
-    progress.finish()
+    with TuningProgress() as progress:
+        progress("seeking weights", 0, 4)
+        clock[0] = 1.0
+        progress("seeking weights", 2, 4)
     assert capsys.readouterr().err == "\r\x1b[Kseeking weights: 50%, 1 s left\r\x1b[K"

@@ -8,12 +8,15 @@ import pytest
 
 from models.errors import DrainingError, EngineFailedError, InvalidInputError
 from service.engine.engine import Engine
+from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
 
 
 def run_with_engine(test, *, timeout_s=5.0):
     async def main():
-        scheduler = Scheduler(clock=time.monotonic, limits=SchedulerLimits(max_jobs=10, max_pending_events=2))
+        scheduler = Scheduler(
+            clock=time.monotonic, limits=SchedulerLimits(max_jobs=10, max_pending_events=2), metrics=Metrics()
+        )
         engine = Engine(scheduler, clock=time.monotonic, request_timeout_s=timeout_s)
         engine.start()
         try:

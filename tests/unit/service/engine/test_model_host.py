@@ -13,7 +13,7 @@ from models.errors import IntegrityError, ModelNotFoundError, NotReadyError, Reg
 from models.tokenizers import WordTokenizer
 from models.vocabulary import Vocabulary
 from service.engine.loaded_model import LoadState
-from service.engine.loading import BATCHES, warm_up
+from service.engine.loading import BATCHES, Loader, warm_up
 from service.engine.model_host import ModelHost, ModelReloader
 from tests.support import families
 from tests.support.checkpoints import write_minimal
@@ -44,8 +44,8 @@ def load(path, *, device, precision):
     )
 
 
-def made(registry, *addresses, **options):
-    host = ModelHost(registry, addresses=addresses, load=options.pop("load", load), **options)
+def made(registry, *addresses, load=load, **options):
+    host = ModelHost(Loader(registry=registry, read=load), addresses=addresses, **options)
     host.load_all()
     return host
 
@@ -116,7 +116,7 @@ def test_the_settings_go_before_what_the_registry_remembers(registry):
 
 def test_threads_are_limited_before_a_model_can_be_asked(registry, monkeypatch):
     """A thread that has computed before keeps the number it had."""
-    host, limited = ModelHost(registry, load=load, num_threads=3), []
+    host, limited = ModelHost(Loader(registry=registry, read=load, num_threads=3)), []
     torch = SimpleNamespace(
         set_num_threads=lambda count: limited.append((count, host.num_loaded)), Tensor=type("Tensor", (), {})
     )
@@ -150,7 +150,7 @@ def test_what_cannot_be_loaded_does_not_stop_the_others(registry):
 
 
 def test_before_loading_no_model_is_ready(registry):
-    host = ModelHost(registry, load=load)
+    host = ModelHost(Loader(registry=registry, read=load))
     with pytest.raises(NotReadyError, match="still being loaded"):
         host.resolve("lstm")
 
@@ -165,7 +165,7 @@ def test_damaged_aliases_fail_their_model_only(registry):
 
 def test_an_empty_registry_says_what_to_do(tmp_path):
     with pytest.raises(RegistryError, match="train or import one first"):
-        ModelHost(LocalRegistry(tmp_path))
+        ModelHost(Loader(registry=LocalRegistry(tmp_path)))
 
 
 def test_an_alias_that_points_to_nothing_stops_its_own_model_only(registry):

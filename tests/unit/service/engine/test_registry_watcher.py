@@ -12,6 +12,7 @@ from models.checkpoint.registry import LocalRegistry, open_registry
 from models.errors import IntegrityError, InvalidInputError, ModelNotFoundError, NotReadyError, RegistryError
 from models.tokenizers import WordTokenizer
 from service.engine.loaded_model import LoadState
+from service.engine.loading import Loader
 from service.engine.model_host import ModelHost
 from service.engine.registry_watcher import FIRST_RETRY_S, RegistryWatcher
 from tests.support.checkpoints import write_minimal
@@ -82,8 +83,9 @@ def clock():
 
 @pytest.fixture
 def made(registry, loads, clock):
-    def make(*addresses, **options):
-        host = ModelHost(registry, addresses=addresses, load=loads, clock=clock, **options)
+    def make(*addresses, precision="auto", budget=None, **options):
+        loader = Loader(registry=registry, read=loads, clock=clock, precision=precision, budget=budget)
+        host = ModelHost(loader, addresses=addresses, **options)
         host.load_all()
         return host
 
@@ -439,7 +441,7 @@ def test_a_service_of_one_version_never_loads_another(made, registry, loads):
 
 def test_a_model_that_does_not_fit_is_refused_with_what_could_be_unloaded(made, registry):
     heard = Outcomes()
-    host = made("ngram", "lstm", default="lstm", report_load=heard.model_load, memory_budget=40_000)
+    host = made("ngram", "lstm", default="lstm", report_load=heard.model_load, budget=40_000)
     assert host.find("ngram").state is LoadState.LOADED
     registry.publish("big", lambda folder: write_minimal(folder, content=bytes(50_000)))
     model = host.load("big")
@@ -449,13 +451,13 @@ def test_a_model_that_does_not_fit_is_refused_with_what_could_be_unloaded(made, 
 
 
 def test_what_is_in_memory_counts_against_the_budget(made):
-    host = made("ngram", "lstm", default="lstm", memory_budget=6_000)
+    host = made("ngram", "lstm", default="lstm", budget=6_000)
     assert host.find("lstm").state is LoadState.LOADED
     assert "4.1 KiB are in use" in host.find("ngram").failure
 
 
 def test_a_model_larger_than_it_looked_is_refused_too(made):
-    host = made("ngram", memory_budget=2_000)
+    host = made("ngram", budget=2_000)
     assert "ngram@1 needs about" in host.find("ngram").failure
     assert host.bytes_in_use == 0
 
@@ -491,7 +493,7 @@ def test_a_precision_of_a_model_with_damaged_aliases_stops_no_other(made, tmp_pa
 
 
 def test_once_told_to_stop_nothing_more_is_loaded(registry, loads):
-    host = ModelHost(registry, load=loads)
+    host = ModelHost(Loader(registry=registry, read=loads))
     host.stop()
     host.load_all()
     assert loads.done == []

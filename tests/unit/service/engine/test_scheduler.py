@@ -6,21 +6,21 @@ import pytest
 from models.calls import Predict, Read
 from models.errors import DeadlineExceededError, DrainingError, EngineFailedError, OverloadedError
 from models.language_model import STATE
-from service.engine.job import Job
+from service.engine.job import Job, RequestOptions
+from service.engine.metrics import Metrics
 from service.engine.scheduler import Scheduler, SchedulerLimits
-from tests.support.fake_models import NumberModel, Numbers
+from tests.support.fake_models import NumberModel, Numbers, take_turn
 
 
 class Listener:
     def __init__(self):
         self.events, self.outcome = [], None
 
-    def event(self, event):
-        self.events.append(event)
-        return True
-
-    def end(self, outcome):
-        self.outcome = outcome
+    def __call__(self, item):
+        if item.last:
+            self.outcome = item.value
+        else:
+            self.events.append(item.value)
 
 
 def endless(name, log):
@@ -30,7 +30,7 @@ def endless(name, log):
 
 
 def made(clock=lambda: 0.0, **limits):
-    return Scheduler(clock=clock, limits=SchedulerLimits(**{"max_jobs": 3, **limits}))
+    return Scheduler(clock=clock, limits=SchedulerLimits(**{"max_jobs": 3, **limits}), metrics=Metrics())
 
 
 def test_jobs_take_turns():
@@ -38,7 +38,7 @@ def test_jobs_take_turns():
     for name in "abc":
         scheduler.submit(Job(endless(name, log), Listener(), deadline_s=1))
     for _ in range(3):
-        scheduler.step()
+        take_turn(scheduler)
     assert "".join(log) == "abcabcabc"
 
 
@@ -54,9 +54,9 @@ def test_out_of_time_is_an_error_that_names_the_limit():
     now, listener = [0.0], Listener()
     scheduler = made(clock=lambda: now[0])
     scheduler.submit(Job(endless("a", []), listener, deadline_s=0.25))
-    scheduler.step()
+    take_turn(scheduler)
     now[0] = 0.3
-    scheduler.step()
+    take_turn(scheduler)
     assert isinstance(listener.outcome, DeadlineExceededError)
     assert "250 ms" in str(listener.outcome)
 
@@ -65,33 +65,35 @@ def test_a_cancelled_job_is_closed_at_the_next_step():
     scheduler, log = made(), []
     job = Job(endless("a", log), Listener(), deadline_s=1)
     scheduler.submit(job)
-    scheduler.step()
+    take_turn(scheduler)
     scheduler.cancel(job)
-    assert not scheduler.step()
+    assert not take_turn(scheduler)
     assert (log, len(scheduler), job.work.gi_frame) == (["a"], 0, None)
 
 
 def test_tokens_are_counted_and_given_back():
     scheduler = made(max_tokens=100)
-    first = Job(endless("a", []), Listener(), deadline_s=1, tokens=70)
+    first = Job(endless("a", []), Listener(), deadline_s=1, options=RequestOptions(tokens=70))
     scheduler.submit(first)
     with pytest.raises(OverloadedError, match=r"about 70 tokens .* about 40; .* 100 at once"):
-        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1, tokens=40))
+        scheduler.submit(Job(endless("b", []), Listener(), deadline_s=1, options=RequestOptions(tokens=40)))
     scheduler.cancel(first)
-    scheduler.step()
-    scheduler.submit(Job(endless("c", []), Listener(), deadline_s=1, tokens=400))  # alone, however long
+    take_turn(scheduler)
+    scheduler.submit(
+        Job(endless("c", []), Listener(), deadline_s=1, options=RequestOptions(tokens=400))
+    )  # alone, however long
     assert scheduler.admission.num_tokens == 400
 
 
 def test_a_job_rests_until_its_events_are_taken():
     scheduler, listener = made(max_pending_events=2), Listener()
-    job = Job((n for n in range(1, 6)), listener, deadline_s=1)
+    job = Job((n for n in range(1, 6)), listener, deadline_s=1, streams=True)
     scheduler.submit(job)
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert listener.events == [1, 2]
     scheduler.event_taken(job)
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert listener.events == [1, 2, 3]
 
@@ -99,10 +101,10 @@ def test_a_job_rests_until_its_events_are_taken():
 def test_a_resting_job_that_is_out_of_time_is_ended():
     now, listener = [0.0], Listener()
     scheduler = made(clock=lambda: now[0], max_pending_events=1)
-    scheduler.submit(Job((n for n in range(1, 6)), listener, deadline_s=1))
-    scheduler.step()
+    scheduler.submit(Job((n for n in range(1, 6)), listener, deadline_s=1, streams=True))
+    take_turn(scheduler)
     now[0] = 2.0
-    scheduler.step()
+    take_turn(scheduler)
     assert isinstance(listener.outcome, DeadlineExceededError)
 
 
@@ -112,7 +114,7 @@ def test_draining_finishes_what_was_admitted():
     scheduler.drain()
     with pytest.raises(DrainingError):
         scheduler.submit(Job(iter_to("late"), Listener(), deadline_s=1))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert listener.outcome == "done"
 
@@ -132,7 +134,7 @@ def test_calls_of_a_kind_are_answered_together_and_each_gets_its_own():
     model, scheduler, listeners = NumberModel(), made(), [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
         scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert (model.batches, [listener.outcome for listener in listeners]) == ([3], [0, 1, 2])
 
@@ -141,7 +143,7 @@ def test_one_that_fails_does_not_take_its_batch_with_it():
     model, scheduler, listeners = NumberModel(poison=1), made(), [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
         scheduler.submit(Job(predicting(model, number), listener, deadline_s=1))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert [listeners[0].outcome, listeners[2].outcome] == [0, 2]
     assert isinstance(listeners[1].outcome, EngineFailedError)
@@ -160,7 +162,7 @@ def test_a_long_text_is_read_in_slices_and_others_go_between():
 
     for work in (long_text(), short()):
         scheduler.submit(Job(work, Listener(), deadline_s=1))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert log == ["short", "long"]
     assert sum(width for _, width in (b for b in model.batches if isinstance(b, tuple))) == 5000
@@ -174,9 +176,9 @@ def reading(model, tokens, log, name):
 def test_texts_join_those_that_are_read_already():
     model, scheduler, log = NumberModel(), made(slice_s=2e-3), []
     scheduler.submit(Job(reading(model, 600, log, "first"), Listener(), deadline_s=1))
-    scheduler.step()
+    take_turn(scheduler)
     scheduler.submit(Job(reading(model, 600, log, "second"), Listener(), deadline_s=1))
-    scheduler.step()
+    take_turn(scheduler)
     assert [rows for rows, _ in model.batches] == [1, 2]
 
 
@@ -184,7 +186,7 @@ def test_a_keystroke_waits_for_no_slice_of_the_texts_of_others():
     model, scheduler, log = NumberModel(), made(), []
     for name in ("long", "longer"):
         scheduler.submit(Job(reading(model, 5000, log, name), Listener(), deadline_s=1))
-    scheduler.step()
+    take_turn(scheduler)
     scheduler.submit(Job(reading(model, 3, log, "keystroke"), Listener(), deadline_s=1))
     scheduler.serve_interactive()
     assert log == ["keystroke"]
@@ -207,9 +209,9 @@ def test_a_cancelled_text_leaves_those_it_was_read_with():
     jobs = [Job(reading(model, 600, log, name), Listener(), deadline_s=1) for name in "ab"]
     for job in jobs:
         scheduler.submit(job)
-    scheduler.step()
+    take_turn(scheduler)
     scheduler.cancel(jobs[0])
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert ([rows for rows, _ in model.batches[:2]], log) == ([2, 1], ["b"])
 
@@ -217,9 +219,13 @@ def test_a_cancelled_text_leaves_those_it_was_read_with():
 def test_a_long_text_has_every_other_slice_however_much_bulk_there_is():
     model, scheduler, log = NumberModel(), made(max_jobs=5), []
     for _ in range(4):
-        scheduler.submit(Job(reading(model, 3000, log, "bulk"), Listener(), deadline_s=1, bulk=True))
+        scheduler.submit(
+            Job(
+                reading(model, 3000, log, "bulk"), Listener(), deadline_s=1, options=RequestOptions(bulk=True)
+            )
+        )
     scheduler.submit(Job(reading(model, 60_000, log, "long"), Listener(), deadline_s=1))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert log == ["long", *["bulk"] * 4]
 
@@ -231,9 +237,9 @@ def test_bulk_gives_way_but_is_done():
         yield from predicting(model, 1, times=times)
         log.append(name)
 
-    scheduler.submit(Job(named("bulk", 3), Listener(), deadline_s=1, bulk=True))
+    scheduler.submit(Job(named("bulk", 3), Listener(), deadline_s=1, options=RequestOptions(bulk=True)))
     scheduler.submit(Job(named("keystroke", 3), Listener(), deadline_s=1))
-    while scheduler.step():
+    while take_turn(scheduler):
         pass
     assert log == ["keystroke", "bulk"]
 
@@ -241,10 +247,15 @@ def test_bulk_gives_way_but_is_done():
 def test_bulk_that_is_late_has_longer_slices_up_to_a_bound():
     now_s, model = [0.0], NumberModel()
     scheduler = made(lambda: now_s[0], idle_after_s=float("inf"))
-    job = Job(reading(model, 9999, [], "bulk"), Listener(), deadline_s=99, bulk=True, tokens=1500)
+    job = Job(
+        reading(model, 9999, [], "bulk"),
+        Listener(),
+        deadline_s=99,
+        options=RequestOptions(bulk=True, tokens=1500),
+    )
     scheduler.submit(job)
     for now_s[0] in (0.0, 0.3, 0.6, 1.2, 60.0):  # 0.3 s are its due, 1500 tokens at 5000 a second
-        scheduler.step()
+        take_turn(scheduler)
     assert [width for _, width in model.batches] == pytest.approx([60, 60, 120, 240, 250], abs=1)
 
 
@@ -254,6 +265,6 @@ def test_a_waiting_job_that_nobody_waits_for_makes_room_at_once():
     scheduler.submit(first)
     scheduler.cancel(first)
     scheduler.submit(second)
-    scheduler.step()
+    take_turn(scheduler)
     assert (len(scheduler), scheduler.admission.num_waiting, log) == (1, 0, ["b"])
     assert first.work.gi_frame is None  # closed, so that it holds nothing

@@ -4,28 +4,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.routes.request import WorkEstimate, json_pieces, request_options, to_json
+from service.routes.request import json_pieces, request_options, to_json
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
 
 REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"))
 
 
-BODY_ALONE = WorkEstimate()
+BODY_ALONE = {}
 
 
 def bulk(beside=BODY_ALONE, body_bytes=100):
-    return request_options(REQUEST, None, bytes(body_bytes), beside).bulk
+    return request_options(REQUEST, None, bytes(body_bytes), **beside).bulk
 
 
 @pytest.mark.parametrize(
     "beside",
     [
-        WorkEstimate(64, predicted_each=16),  # num_beams, n or best_of
-        WorkEstimate(3100, predicted_each=1),  # contexts
-        WorkEstimate(32, 4000 // 8, predicted_each=1),  # long rankings
-        WorkEstimate(2 * 256 // 2, predicted_each=1),  # words after two contexts
-        WorkEstimate(300, work_each=2000),  # candidates after a long context
-        WorkEstimate(1000, work_each=1000 // 16),  # candidates that are compared with each other
+        {"count": 64, "predicted_each": 16},  # num_beams, n or best_of
+        {"count": 3100, "predicted_each": 1},  # contexts
+        {"count": 32, "work_each": 4000 // 8, "predicted_each": 1},  # long rankings
+        {"count": 2 * 256 // 2, "predicted_each": 1},  # words after two contexts
+        {"count": 300, "work_each": 2000},  # candidates after a long context
+        {"count": 1000, "work_each": 1000 // 16},  # candidates that are compared with each other
     ],
 )
 def test_short_bodies_that_ask_for_much_give_way(beside):
@@ -36,13 +36,13 @@ def test_short_bodies_that_ask_for_much_give_way(beside):
     "beside",
     [
         BODY_ALONE,
-        WorkEstimate(1, predicted_each=2000),  # a long text is one short step after another
-        WorkEstimate(4, predicted_each=100),
-        WorkEstimate(16, predicted_each=8),
-        WorkEstimate(30, work_each=15),
-        WorkEstimate(1, 4000 // 8, predicted_each=1),
-        WorkEstimate(256 // 2, predicted_each=1),
-        WorkEstimate(100, work_each=100 // 16),
+        {"count": 1, "predicted_each": 2000},  # a long text is one short step after another
+        {"count": 4, "predicted_each": 100},
+        {"count": 16, "predicted_each": 8},
+        {"count": 30, "work_each": 15},
+        {"count": 1, "work_each": 4000 // 8, "predicted_each": 1},
+        {"count": 256 // 2, "predicted_each": 1},
+        {"count": 100, "work_each": 100 // 16},
     ],
 )
 def test_what_people_wait_for_does_not(beside):
@@ -55,10 +55,7 @@ def test_long_bodies_give_way_as_well():
 
 
 def test_admission_counts_the_tokens_of_the_body_and_those_to_be_predicted():
-    assert (
-        request_options(REQUEST, None, bytes(400), WorkEstimate(5, work_each=7, predicted_each=11)).tokens
-        == 155
-    )
+    assert request_options(REQUEST, None, bytes(400), count=5, work_each=7, predicted_each=11).tokens == 155
 
 
 def result(number):

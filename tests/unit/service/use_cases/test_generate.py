@@ -18,7 +18,7 @@ from service.engine.decode import Decode
 from service.engine.job import iter_outputs, run_to_completion
 from service.engine.loaded_model import LoadedModel
 from service.use_cases import choices as prompts_module
-from service.use_cases.choices import Continuation, Prompt, TokenEvent
+from service.use_cases.choices import Prompt
 from service.use_cases.completions import CompletionRequest
 from service.use_cases.generate import GenerateRequest, continue_prompts
 from service.use_cases.inputs import Limits
@@ -28,13 +28,11 @@ LIMITS = Limits(max_texts=100, max_tokens_per_sequence=1000, max_new_tokens=1000
 PROMPTS = [np.array(ids, np.int64) for ids in ((3, 4), (), (5,), (3, 4), (7, 8, 9))]
 
 
-def work(
-    loaded, prompts=PROMPTS, *, continues=True, limits=LIMITS, bos=None, top=None, stream=False, **options
-):
+def work(loaded, prompts=PROMPTS, *, continues=True, limits=LIMITS, bos=None, top=None, emit=None, **options):
     parameters = DecodingParameters(**{"max_tokens": 8, "seed": 1, **options})
     starts = [True] * len(prompts) if bos is None else bos
     given = [Prompt(number, ids, starts[number], continues) for number, ids in enumerate(prompts)]
-    return continue_prompts(loaded, given, parameters, limits=limits, top=top, stream=stream)
+    return continue_prompts(loaded, given, parameters, limits=limits, top=top, emit=emit)
 
 
 def run(loaded, prompts=PROMPTS, **options):
@@ -86,7 +84,7 @@ def test_another_seed_gives_another_text_and_none_a_new_one_each_time(words):
 
 
 @pytest.mark.parametrize(
-    ("options", "decoded"), [({}, [4]), ({"stream": True}, [1] * 4), ({"stop": ("xyz",)}, [1] * 4)]
+    ("options", "decoded"), [({}, [4]), ({"emit": iter}, [1] * 4), ({"stop": ("xyz",)}, [1] * 4)]
 )
 def test_all_rows_are_one_call_whose_answer_is_waited_for_unless_somebody_looks(words, options, decoded):
     words.model.table[:, EOS] = -20
@@ -132,17 +130,17 @@ def test_prompts_may_begin_with_and_without_bos(words):
 @pytest.mark.parametrize("continues", [True, False])
 def test_events_add_up_to_the_result(characters, options, continues):
     characters.model.table[:, EOS] = -4
-    told = list(iter_outputs(work(characters, continues=continues, stream=True, top=2, **options)))
+    told = list(iter_outputs(work(characters, continues=continues, emit=iter, top=2, **options)))
     done = told.pop().value
     assert said(done) == said(run(characters, continues=continues, top=2, **options))
     for one in done:
-        pieces = [e.value for e in told if isinstance(e.value, TokenEvent) and e.value.choice == one.choice]
-        ends = [e.value for e in told if isinstance(e.value, Continuation) and e.value.choice == one.choice]
-        assert ends == [one]
+        pieces = [e.value for e in told if e.value.choice == one.choice]
+        assert [piece.end for piece in pieces] == [None] * (len(pieces) - 1) + [one]
         assert "".join(piece.text for piece in pieces) + one.rest == one.text
-        assert [piece.token_id for piece in pieces] == one.token_ids
-        assert [piece.logprob for piece in pieces] == one.logprobs
-        assert all(piece.top is not None for piece in pieces)
+        tokens = [piece.token for piece in pieces if piece.token is not None]
+        assert [token_id for token_id, _, _ in tokens] == one.token_ids
+        assert [logprob for _, logprob, _ in tokens] == one.logprobs
+        assert all(top is not None for _, _, top in tokens)
 
 
 @pytest.mark.parametrize(

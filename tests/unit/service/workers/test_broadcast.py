@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.engine.metrics import Metrics
-from service.workers.broadcast import PoolMetrics, _merge_responses, merge_expositions
+from service.engine.metrics import Metrics, MetricsSource
+from service.workers.broadcast import _merge_responses, merge_expositions, pool_metrics
 from service.workers.peers import PeerResponse
 from service.workers.pool import SharedStatus, WorkerPool
 
@@ -99,7 +99,7 @@ def test_a_lone_process_has_no_label():
 
 
 def test_the_whole_is_told_of():
-    told = parsed(generate_latest(PoolMetrics(answering=2, restarts=[0, 4, 0])))
+    told = parsed(generate_latest(MetricsSource(lambda: pool_metrics(2, [0, 4, 0]))))
     assert told["gramophone_workers"].samples[0].value == 3
     assert told["gramophone_workers_answering"].samples[0].value == 2
     restarts = {

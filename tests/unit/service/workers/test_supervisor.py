@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from service.workers import supervisor as workers_supervisor
-from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus
-from service.workers.supervisor import LockedFolder, SignalQueue, Supervisor, Watchdog
+from service.workers.pool import HEARTBEAT_INTERVAL_S, SharedStatus, Watchdog
+from service.workers.supervisor import LockedFolder, SignalQueue, Supervisor
 from tests.support.services import ROOT
 
 

@@ -125,14 +125,14 @@ def test_an_interval_is_as_wide_as_the_standard_error_says():
     hits = (RANDOM.random(400) < 0.3).astype(float)
     told = bootstrap_interval(ratio(hits, np.ones(400)), bootstrap_counts(400))
     error = np.sqrt(hits.mean() * (1 - hits.mean()) / 400)
-    assert told.value == pytest.approx(hits.mean())
-    assert told.low == pytest.approx(hits.mean() - 1.96 * error, abs=0.3 * error)
-    assert told.high == pytest.approx(hits.mean() + 1.96 * error, abs=0.3 * error)
+    assert told["value"] == pytest.approx(hits.mean())
+    assert told["low"] == pytest.approx(hits.mean() - 1.96 * error, abs=0.3 * error)
+    assert told["high"] == pytest.approx(hits.mean() + 1.96 * error, abs=0.3 * error)
 
 
 def test_lines_that_agree_leave_no_doubt():
     told = bootstrap_interval(ratio([1, 2, 3], [2, 4, 6]), bootstrap_counts(3))
-    assert told == pytest.approx((0.5, 0.5, 0.5))
+    assert list(told.values()) == pytest.approx([0.5, 0.5, 0.5])
 
 
 def test_a_difference_over_the_same_lines_is_surer_than_either_figure():
@@ -140,13 +140,17 @@ def test_a_difference_over_the_same_lines_is_surer_than_either_figure():
     better = hits + 0.125
     draws = bootstrap_counts(300)
     gap = bootstrap_interval(ratio(better, np.ones(300)), draws, less=ratio(hits, np.ones(300)))
-    assert gap == pytest.approx((0.125, 0.125, 0.125))
+    assert list(gap.values()) == pytest.approx([0.125, 0.125, 0.125])
 
 
 def test_nothing_to_divide_by_is_no_figure():
-    assert bootstrap_interval(ratio([0, 0], [0, 0]), bootstrap_counts(2)) == (None, None, None)
+    assert bootstrap_interval(ratio([0, 0], [0, 0]), bootstrap_counts(2)) == {
+        "value": None,
+        "low": None,
+        "high": None,
+    }
 
 
 def test_draws_without_anything_to_divide_by_are_left_out():
     told = bootstrap_interval(ratio([1, 0], [1, 0]), bootstrap_counts(2))
-    assert told == (1.0, 1.0, 1.0)
+    assert list(told.values()) == [1.0, 1.0, 1.0]

@@ -11,8 +11,7 @@ from models.vocabulary import BOS, EOS, UNK
 from tests.support import families
 from tests.support.fake_models import FakeModel, fake_vocabulary
 from training.corpus import EncodedCorpus
-from training.evaluation.evaluate import evaluate, evaluation_facts, score_corpus
-from training.ngram.counts import hit_rates
+from training.evaluation.evaluate import evaluate, group_figures, score_corpus
 from training.progress import Silent
 from training.tokenizer import encode_corpus
 
@@ -94,7 +93,7 @@ def test_an_impossible_token_leaves_no_figure_that_json_cannot_carry():
             return rows
 
     corpus = EncodedCorpus.from_sentences([[3, 5, 4]], num_words=3, num_bytes=9)
-    told = evaluation_facts(evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()))
+    told = evaluate(Impossible(fake_vocabulary()), corpus, progress=Silent()).facts()
     json.dumps(told, allow_nan=False)
     assert [told[name] for name in ("logprob", "nats_per_token", "bits_per_token", "byte_perplexity")] == [
         None
@@ -112,21 +111,21 @@ def test_bits_per_byte_of_a_document_count_its_line_ends():
 
 def test_tokens_are_grouped_by_the_length_of_what_was_found():
     log_probs = np.log([0.5, 0.1, 0.2, 0.4])
-    one, two, three = hit_rates(log_probs, np.array([2, 1, 2, 1], np.uint8), order=3)
-    assert (one.order, one.tokens, one.share) == (1, 2, 0.5)
-    assert one.perplexity == pytest.approx(1 / math.sqrt(0.1 * 0.4))
-    assert two.logprob == pytest.approx(np.log(0.5 * 0.2) / 2)
-    assert (three.order, three.tokens, three.logprob, three.perplexity) == (3, 0, None, None)
+    none, one, two, three = group_figures(log_probs, np.array([2, 1, 2, 1], np.uint8), 4)
+    assert (one["tokens"], one["share"]) == (2, 0.5)
+    assert one["perplexity"] == pytest.approx(1 / math.sqrt(0.1 * 0.4))
+    assert two["logprob"] == pytest.approx(np.log(0.5 * 0.2) / 2)
+    assert none == three == {"tokens": 0, "share": 0, "logprob": None, "perplexity": None}
 
 
 def test_an_impossible_token_has_no_perplexity_and_can_be_written_as_json():
-    (one,) = hit_rates(np.array([-np.inf, -1.0]), np.array([1, 1]), order=1)
-    assert (one.tokens, one.logprob, one.perplexity) == (2, None, None)
-    json.dumps(one._asdict(), allow_nan=False)
+    _, one = group_figures(np.array([-np.inf, -1.0]), np.array([1, 1]), 2)
+    assert (one["tokens"], one["logprob"], one["perplexity"]) == (2, None, None)
+    json.dumps(one, allow_nan=False)
 
 
 def test_no_token_has_no_rates():
-    assert [h.share for h in hit_rates(np.zeros(0), np.zeros(0, np.uint8), order=2)] == [0, 0]
+    assert [figures["share"] for figures in group_figures(np.zeros(0), np.zeros(0, np.uint8), 2)] == [0, 0]
 
 
 def seen_ngrams(order):
@@ -161,7 +160,7 @@ def test_what_is_found_is_the_longest_n_gram_that_was_seen(context, monkeypatch)
 
 
 def test_groups_make_up_the_whole():
-    figures = evaluation_facts(evaluate(families.model("ngram"), HELD_OUT, progress=Silent()))
+    figures = evaluate(families.model("ngram"), HELD_OUT, progress=Silent()).facts()
     rates = figures["hit_rates"]
     assert [rate["order"] for rate in rates] == [1, 2, 3, 4]
     assert sum(rate["tokens"] for rate in rates) == figures["tokens"]
@@ -171,4 +170,4 @@ def test_groups_make_up_the_whole():
 
 @pytest.mark.parametrize("name", ["lstm", "mixture"])
 def test_other_families_have_none(name):
-    assert "hit_rates" not in evaluation_facts(evaluate(families.model(name), HELD_OUT, progress=Silent()))
+    assert "hit_rates" not in evaluate(families.model(name), HELD_OUT, progress=Silent()).facts()

@@ -18,7 +18,6 @@ from training.neural.diagnostics import (
     gate_saturation,
     gradient_by_lag,
     log_normalisers,
-    normaliser_facts,
     sample_segments,
 )
 from training.neural.settings import TrainSettings
@@ -209,9 +208,10 @@ def test_a_text_of_few_tokens_has_short_stretches_or_none():
     assert diagnose(network(), EncodedCorpus.from_sentences([])) == {}
 
 
-def test_the_facts_are_of_the_text_and_can_be_json():
+def test_the_facts_are_of_the_text_and_can_be_json(monkeypatch):
+    monkeypatch.setattr("training.neural.diagnostics.LAGS", 7)
     text = EncodedCorpus.from_sentences([[3, 4, 5, 6]] * 40)
-    facts = diagnose(network("gru"), text, lags=7)
+    facts = diagnose(network("gru"), text)
     assert (facts["stretches"], len(facts["gradient_by_lag"])) == (32, 7)
     assert {g["gate"] for g in facts["gate_saturation"]} == {"reset", "update"}
 
@@ -291,9 +291,9 @@ def test_patience_waits_for_the_second_loss(fit, counting):
 
 def test_noise_contrastive_estimation_brings_them_near_zero_too(fit, counting):
     model = fit(loss="nce", samples=10)
-    facts = normaliser_facts(model, counting)["log_normalisers"]
-    assert abs(facts["mean"]) < 0.3
-    assert normaliser_facts(fit(max_steps=2), counting) == {}
+    assert model.self_normalised
+    assert abs(log_normalisers(model, counting)["mean"]) < 0.3
+    assert not fit(max_steps=2).self_normalised
 
 
 @pytest.mark.parametrize(

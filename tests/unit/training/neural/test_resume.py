@@ -7,7 +7,7 @@ import torch
 
 from models.errors import FormatError, InvalidInputError, RegistryError
 from tests.support.resumable import NETWORK, VOCABULARY, fit, saved_state, weights
-from training.neural.resume import StateFile
+from training.neural.resume import write_state
 from training.progress import Silent
 
 
@@ -151,4 +151,4 @@ def test_a_folder_that_takes_no_changes_is_told_as_such(tmp_path):
     """A file system that went read-only refuses the removal too, which ended the training."""
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(RegistryError, match="cannot save the training state"):
-        StateFile(tmp_path / "runs" / "state.pt").write({})
+        write_state(tmp_path / "runs" / "state.pt", {})

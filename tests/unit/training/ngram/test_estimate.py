@@ -218,7 +218,7 @@ def test_a_vocabulary_of_control_tokens_is_enough():
 def test_pruning_may_leave_nothing_but_the_words(pruning):
     corpus = EncodedCorpus.from_sentences([[3, 4, 3]] * 9)
     made = estimate(corpus, TWO_WORDS, order=3, progress=Silent(), **pruning)
-    assert made.num_ngrams == (5, 0, 0)
+    assert made.facts["ngrams"] == [5, 0, 0]
     state = made.model.advance(made.model.initial_state(1), np.array([3]))
     assert np.exp(made.model.next_log_probs(state)).sum() == pytest.approx(1)
 

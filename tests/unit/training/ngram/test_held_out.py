@@ -87,7 +87,7 @@ def test_no_other_discount_nearby_makes_the_held_out_text_more_probable(name):
         name, slow.SlowModifiedKneserNey
     )
     model = definition(TRAIN, len(VOCABULARY), ORDER, PRUNE)
-    best = [list(d) for d in result.discounts]
+    best = result.facts["discounts"]
     model.fitted = best
     expected = log_likelihood(model)
     groups = [(0,), (1,), (2,)] if name == "modified-kneser-ney" else [(0, 1, 2)]
@@ -138,9 +138,9 @@ def test_weights_stay_below_one_so_that_nothing_becomes_impossible():
 def test_discounts_stop_exactly_at_their_bounds():
     """Held-out text of nothing but unknown words wants all discounts as high as they go; known text, as low."""
     unknown = estimated("absolute", held_out=[[0] * 200], discounts="held-out")
-    assert unknown.discounts[0] == (1.0, 1.0, 1.0)
+    assert unknown.facts["discounts"][0] == [1.0, 1.0, 1.0]
     known = estimated("absolute", train=[[3, 4, 5]] * 9, held_out=[[3, 4, 5]] * 9, discounts="held-out")
-    assert known.discounts[0] == (MIN_DISCOUNT,) * 3
+    assert known.facts["discounts"][0] == [MIN_DISCOUNT] * 3
 
 
 def test_fitted_discounts_beat_the_fallback_on_other_text_of_a_closed_vocabulary():
@@ -156,8 +156,8 @@ def test_fitted_discounts_beat_the_fallback_on_other_text_of_a_closed_vocabulary
         source: estimated("modified-kneser-ney", words * 5, held_out, discounts=source)
         for source in ("counts", "held-out")
     }
-    assert {1, 4} <= set(results["counts"].fallback_orders)
-    assert results["held-out"].fallback_orders == ()
+    assert {1, 4} <= set(results["counts"].facts["fallback_orders"])
+    assert results["held-out"].facts["fallback_orders"] == []
     fallback, fitted = (
         evaluate(result.model, EncodedCorpus.from_sentences(other), progress=Silent()).perplexity
         for result in results.values()

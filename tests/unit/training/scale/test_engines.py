@@ -66,9 +66,15 @@ def test_a_limit_that_leaves_too_little_is_told_with_what_is_needed():
         engine_memory_bytes(100_000_000)
 
 
+def duckdb_of_one_thread(limit_bytes, spill):
+    engine = DuckDBEngine(limit_bytes, spill)
+    engine._connection.execute("SET threads = 1")
+    return engine
+
+
 def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monkeypatch):
     monkeypatch.setattr("training.scale.duckdb_engine.engine_memory_bytes", lambda _: 4 * 1024**2)
-    engine = DuckDBEngine(10**9, tmp_path, threads=1)
+    engine = duckdb_of_one_thread(10**9, tmp_path)
     with pytest.raises(
         InvalidInputError, match="1000 MB is too little for sorting words with DuckDB; give more"
     ):
@@ -78,7 +84,7 @@ def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monk
 
 def test_a_full_disk_is_told(tmp_path, folder, monkeypatch):
     monkeypatch.setattr("training.scale.duckdb_engine.engine_memory_bytes", lambda _: 60 * 1024**2)
-    engine = DuckDBEngine(10**9, tmp_path, threads=1)
+    engine = duckdb_of_one_thread(10**9, tmp_path)
     engine._connection.execute("SET max_temp_directory_size = '1MB'")
     with pytest.raises(RegistryError, match=r"cannot write to .*: the disk is full \(sorting words\)"):
         engine.write(MANY, folder, SILENT)
@@ -87,7 +93,7 @@ def test_a_full_disk_is_told(tmp_path, folder, monkeypatch):
 
 def test_a_disk_that_fills_while_a_table_is_written_is_told_in_plain_words(tmp_path, folder):
     (folder / "part.parquet").symlink_to("/dev/full")
-    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
+    engine = duckdb_of_one_thread(limit_with_room(), tmp_path)
     with pytest.raises(RegistryError, match=rf"cannot write to {tmp_path}: No space left on device$"):
         engine.write(MANY, folder, SILENT)
     engine.close()
@@ -95,7 +101,7 @@ def test_a_disk_that_fills_while_a_table_is_written_is_told_in_plain_words(tmp_p
 
 @pytest.mark.parametrize("name", ["it's a dir", "50%", "ü", "a[1]", "data*", "what?", "{a,b}", "back\\slash"])
 def test_a_folder_may_be_called_anything_and_is_no_pattern(tmp_path, name):
-    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
+    engine = duckdb_of_one_thread(limit_with_room(), tmp_path)
     for number, folder in enumerate((tmp_path / name, tmp_path / "database")):
         folder.mkdir()
         engine.write(Stage("one", f"SELECT {number} AS w1", (), "counting"), folder, SILENT)
@@ -105,7 +111,7 @@ def test_a_folder_may_be_called_anything_and_is_no_pattern(tmp_path, name):
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path):
-    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
+    engine = duckdb_of_one_thread(limit_with_room(), tmp_path)
     with pytest.raises(RegistryError, match=r"cannot write to "):
         engine.write(Stage("one", "SELECT 1 AS w1", (), "counting"), tmp_path / "no" / "folder", SILENT)
     engine.close()
@@ -113,7 +119,7 @@ def test_a_folder_that_is_gone_is_told(tmp_path):
 
 def test_what_interrupts_the_run_interrupts_the_statement(tmp_path, folder):
     pairs = "SELECT count(*) AS w1 FROM range(10_000_000) a(i), range(10_000_000) b(j) WHERE hash(i, j) = 1"
-    engine = DuckDBEngine(limit_with_room(), tmp_path, threads=1)
+    engine = duckdb_of_one_thread(limit_with_room(), tmp_path)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         engine.write(Stage("pairs", pairs, (), "counting pairs"), folder, SILENT)

@@ -10,12 +10,13 @@ from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
 from models.neural.softmax import Softmax
 from models.vocabulary import BOS
 from training.neural.losses import sampled, softmax
-from training.neural.losses.factory import SwitchedLoss, make_loss
 from training.neural.losses.sampled import (
     NegativeSampling,
     NoiseContrastive,
     NoiseSampler,
     SampledSoftmax,
+    SwitchedLoss,
+    make_loss,
     noise_weights,
 )
 from training.neural.losses.softmax import AdaptiveCrossEntropy, FullSoftmax

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from models.vocabulary import BOS, EOS, UNK, Vocabulary
+from tests.reference.backoff import estimated_orders
 from training.corpus import EncodedCorpus
-from training.ngram.estimate import estimate, smooth
+from training.ngram.estimate import estimate
 from training.ngram.smoothing.good_turing import GoodTuring, _back_off, _remaining_mass, discount_ratios
 from training.ngram.smoothing.interface import (
     FALLBACK_DISCOUNTS,
@@ -14,10 +15,6 @@ from training.ngram.smoothing.interface import (
     single_discount,
 )
 from training.progress import Silent
-
-
-def smoothed(sentences, vocab_size, *, order):
-    return smooth(EncodedCorpus.from_sentences(sentences), vocab_size, order=order, progress=Silent())
 
 
 def test_modified_discounts_follow_the_formula():
@@ -41,7 +38,7 @@ def test_a_negative_discount_is_no_estimate():
 
 
 def test_one_discount_follows_the_formula():
-    assert single_discount([0, 6, 2]) == Discounts.same(6 / 10)
+    assert single_discount([0, 6, 2]) == Discounts(0.6, 0.6, 0.6)
     assert single_discount([0, 0, 2]) is None
     assert single_discount([0, 6, 0]) is None
 
@@ -70,13 +67,13 @@ def test_good_turing_has_no_estimate_from_hardly_anything():
 
 def test_degenerate_orders_fall_back_and_are_named(corpus, vocabulary):
     result = estimate(corpus, vocabulary, order=3, progress=Silent())
-    assert result.fallback_orders == (1, 2, 3)
-    assert result.discounts == (FALLBACK_DISCOUNTS,) * 3
+    assert result.facts["fallback_orders"] == [1, 2, 3]
+    assert result.facts["discounts"] == [list(FALLBACK_DISCOUNTS)] * 3
 
 
 def test_unigrams_by_hand():
     """Order 1, text "3 3 4" + </s>: total 4, D(2) = 1, D(1) = ½, γ = 2/4 over 5 words."""
-    ((_, weights),) = smoothed([[3, 3, 4]], 6, order=1).orders
+    ((_, weights),) = estimated_orders(EncodedCorpus.from_sentences([[3, 3, 4]]), 6, order=1)
     probs = 10.0 ** weights.log10_probs.astype(np.float64)
     assert probs[[UNK, 3, 4, 5]] == pytest.approx([0.1, 0.35, 0.225, 0.1], rel=1e-6)
     assert probs[BOS] == 0
@@ -85,7 +82,8 @@ def test_unigrams_by_hand():
 
 def test_lower_orders_count_different_predecessors():
     """Word "3" occurs three times but only ever after <s>: as a unigram it weighs no more than 4."""
-    (_, unigrams), _ = smoothed([[3, 4], [3, 4], [3, 4]], 5, order=2).orders
+    corpus = EncodedCorpus.from_sentences([[3, 4], [3, 4], [3, 4]])
+    (_, unigrams), _ = estimated_orders(corpus, 5, order=2)
     assert unigrams.log10_probs[3] == unigrams.log10_probs[4]
 
 
@@ -95,7 +93,7 @@ def test_words_that_never_occur_get_what_unknown_words_get(model, vocabulary):
 
 
 def test_counts_name_every_order(corpus, vocabulary):
-    assert estimate(corpus, vocabulary, order=3, progress=Silent()).num_ngrams == (10, 10, 8)
+    assert estimate(corpus, vocabulary, order=3, progress=Silent()).facts["ngrams"] == [10, 10, 8]
 
 
 VOCABULARY = Vocabulary(["a", "b"])
