@@ -6,7 +6,7 @@ Baevski and Auli 2019.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -166,12 +166,9 @@ class AdaptiveSoftmax(OutputLayer):
         ranks = self.vectors.rank[ids]
         head = functional.linear(features, *self.head())
         answer = -functional.cross_entropy(head, self.head_index(ranks), reduction="none")
-        for i in range(1, len(self.vectors)):
-            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
-            rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
-            if len(rows):
-                inside = self._inside(i, features[rows]).gather(1, (ranks[rows] - begin)[:, None])
-                answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
+        for i, rows, indices in self._in_clusters(ranks):
+            inside = self._inside(i, features[rows]).gather(1, indices[:, None])
+            answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
         return answer
 
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
@@ -179,14 +176,17 @@ class AdaptiveSoftmax(OutputLayer):
         ranks = self.vectors.rank[ids]
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         answer = head[rows, self.head_index(ranks)]
-        for i in range(1, len(self.vectors)):
-            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
-            choices = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
-            if len(choices):
-                needed, indices = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-                inside = self._inside(i, features[needed])
-                answer[choices] += inside[indices, ranks[choices] - begin]
+        for i, choices, indices in self._in_clusters(ranks):
+            needed, places = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            answer[choices] += self._inside(i, features[needed])[places, indices]
         return answer
+
+    def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Clusters but the first that have some of the ranks [N]: which of these, and their tokens in the cluster."""
+        for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
+            members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+            if len(members):
+                yield i, members, ranks[members] - begin
 
     @property
     def problem(self) -> str | None:
