@@ -239,9 +239,6 @@ def mix_row(
         out[token] = mix_log_prob(log_probs[token], share, weight)
 
 
-VECTOR_LANES = VECTOR_WIDTH
-"""Unit of the vectors' width: a multiple of it."""
-
 _TILE_SIDE = 4  # queries and keys of one tile: its 4 x 4 sums fill the registers
 _KEYS_PER_BLOCK = 32  # keys that stay in the nearest cache for all queries
 
@@ -253,10 +250,10 @@ def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
 
 def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
     """The totals of up to sixteen vectors, in the lanes of one vector, summed by halves."""
-    width = VECTOR_LANES  # lanes that one sum still takes
+    width = VECTOR_WIDTH  # lanes that one sum still takes
     while width > 1:
         halves = [
-            [lane for lane in range(2 * VECTOR_LANES) if (lane % width < width // 2) == lower]
+            [lane for lane in range(2 * VECTOR_WIDTH) if (lane % width < width // 2) == lower]
             for lower in (True, False)
         ]
         pairs = zip(sums[::2], sums[1::2], strict=True) if len(sums) > 1 else [(sums[0], sums[0])]
@@ -292,13 +289,13 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
 
             query_rows, key_rows = vectors(0, rows), vectors(2, columns)
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_LANES))
+            steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_WIDTH))
             sums = [
                 codegen.alloca_once_value(builder, ir.Constant(FLOAT_VECTOR, None))
                 for _ in range(rows * columns)
             ]
             with codegen.for_range(builder, steps, intp=index) as loop:
-                offset = builder.mul(loop.index, constant(VECTOR_LANES))
+                offset = builder.mul(loop.index, constant(VECTOR_WIDTH))
                 key_lanes = [lanes(key_row, offset) for key_row in key_rows]
                 for row, query_row in enumerate(query_rows):
                     query_lanes = lanes(query_row, offset)
@@ -336,7 +333,7 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
     If four does not divide a count, the last tile ends at the end and repeats products.
 
     Args:
-        queries: W is a multiple of `VECTOR_LANES`.
+        queries: W is a multiple of `VECTOR_WIDTH`.
         keys: of the same width.
         column: of the first key's products in `out`.
         out: [Q, at least column + N]; written.
@@ -363,12 +360,12 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
 
 
 def padded_width(width: int) -> int:
-    """Numbers in a unit vector of features of a width: the next multiple of `VECTOR_LANES`."""
-    return -(-width // VECTOR_LANES) * VECTOR_LANES
+    """Numbers in a unit vector of features of a width: the next multiple of `VECTOR_WIDTH`."""
+    return -(-width // VECTOR_WIDTH) * VECTOR_WIDTH
 
 
 def to_unit_vectors(features: FloatArray) -> FloatArray:
-    """Vectors [N, W] scaled to length 1 and zero-padded to a multiple of `VECTOR_LANES`; zeros stay zero.
+    """Vectors [N, W] scaled to length 1 and zero-padded to a multiple of `VECTOR_WIDTH`; zeros stay zero.
 
     Each depends on its own features alone, to the last bit.
     """

@@ -146,13 +146,9 @@ class AdaptiveSoftmax(OutputLayer):
 
     def head_index(self, ranks: Tensor) -> Tensor:
         """Index in the head of tokens of given ranks [N]: their own or their cluster's."""
-        inner = self.rank_bounds(ranks)
+        inner = torch.tensor(self.vectors.bounds[1:-1], device=ranks.device)
         cluster = torch.bucketize(ranks, inner, right=True)
         return torch.where(cluster == 0, ranks, inner[0] + cluster - 1)
-
-    def rank_bounds(self, like: Tensor) -> Tensor:
-        """The ranks at which each cluster but the first begins [C − 1]."""
-        return torch.tensor(self.vectors.bounds[1:-1], device=like.device)
 
     def log_probs(self, features: Tensor) -> Tensor:
         """Natural-log probabilities [N, V] after vectors [N, E]."""

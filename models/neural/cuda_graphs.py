@@ -36,7 +36,7 @@ class CudaGraphSteps:
 
     Args:
         network: in evaluation mode; its parameters must not move.
-        record: captures a computation.
+        capture: captures a computation.
     """
 
     def __init__(self, network: Network, capture: CaptureGraph) -> None:

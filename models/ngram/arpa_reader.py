@@ -367,7 +367,7 @@ class ArpaSection:
 
     def _refuse(self, stop: ParseStop, words: WordTable) -> NoReturn:
         """Raise the error of the line that the kernel stopped at."""
-        field = self._source.field_at(stop.field)
+        field = b"".join(self._source.fields_at(stop.field)[:1])  # none at the end of a line
         if stop.code == arpa_kernels.POSITIVE_LOG_PROB:
             self._fail_positive(field, stop.line)
         if stop.code == arpa_kernels.DUPLICATE:

@@ -135,20 +135,6 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
     return made.frozen()
 
 
-def dequantise_automaton(automaton: Automaton) -> Automaton:
-    """The same automaton with values instead of codes; what was rounded stays so."""
-    words = np.zeros((automaton.num_arcs, 4), np.uint8)
-    words[:, :3] = automaton.words
-    made = automaton._replace(
-        words=words.view("<i4").reshape(-1),
-        log10_probs=automaton.prob_values[automaton.log10_probs],
-        log10_backoffs=automaton.backoff_values[automaton.log10_backoffs],
-        prob_values=automaton.prob_values[:0],
-        backoff_values=automaton.backoff_values[:0],
-    )
-    return made.frozen()
-
-
 def encode_values(
     values: npt.NDArray[np.float32], *, kept: npt.NDArray[np.float32] | None = None
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
@@ -331,7 +317,13 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     Quantised values are listed as the values that their codes stand for.
     """
     if automaton.quantised:
-        automaton = dequantise_automaton(automaton)
+        words = np.zeros((automaton.num_arcs, 4), np.uint8)
+        words[:, :3] = automaton.words
+        automaton = automaton._replace(
+            words=words.view("<i4").reshape(-1),
+            log10_probs=automaton.prob_values[automaton.log10_probs],
+            log10_backoffs=automaton.backoff_values[automaton.log10_backoffs],
+        ).frozen()
     owners = np.repeat(np.arange(automaton.num_states, dtype=np.int32), np.diff(automaton.first_arcs))
     starts = automaton.order_starts.tolist()
     listed: list[tuple[NGrams, NGramWeights]] = []

@@ -314,7 +314,7 @@ class NGramModel(
 
     @override
     def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
-        return scoring.context_lengths(self.automaton, state.ids)
+        return np.searchsorted(self.automaton.order_starts, state.ids.astype(np.int64) - 1, side="right")
 
     @override
     def context_lengths_per_token(

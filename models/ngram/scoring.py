@@ -236,11 +236,6 @@ def advance_rows(
     return -1
 
 
-def context_lengths(automaton: Automaton, states: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """The number of tokens in each state's context [B]; 0 for the empty one."""
-    return np.searchsorted(automaton.order_starts, states.astype(np.int64) - 1, side="right")
-
-
 @automaton_kernel(types.int64, *SPAN_TYPES, types.int64[::1])
 def context_lengths_per_token(
     automaton: Automaton,

@@ -158,12 +158,12 @@ def load_or_quantise(
     weight_cache: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]
 ) -> Int8Matrix:
     """The quantised matrix, from the cache if it has one; else from `matrix`, which is called only then."""
-    arrays = weight_cache.get_or_make(name, lambda: _to_arrays(quantise_matrix(matrix())))
-    return Int8Matrix(arrays["weights"], arrays["scales"], USE_AMX)
 
+    def make() -> Arrays:
+        packed = quantise_matrix(matrix())
+        return {"weights": packed.weights, "scales": packed.scales}
 
-def _to_arrays(packed: Int8Matrix) -> Arrays:
-    return {"weights": packed.weights, "scales": packed.scales}
+    return Int8Matrix(**weight_cache.get_or_make(name, make), tiled=USE_AMX)
 
 
 def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:

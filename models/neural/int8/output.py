@@ -71,8 +71,7 @@ class Int8Output(ABC):
 
     def block_logits(self, features: Any, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of blocks of tokens [N] after rows [N] of the features of `block_sums`."""
-        blocks_of_rows = features.reshape(len(features), -1, BLOCK_TOKENS)
-        logits: FloatArray = blocks_of_rows[rows, blocks]
+        logits: FloatArray = features.reshape(len(features), -1, BLOCK_TOKENS)[rows, blocks]
         return logits
 
 
