@@ -13,7 +13,6 @@ from typing_extensions import TypeVar, override
 
 from models.arrays import FloatArray, TokenIds, to_numpy
 from models.language_model import (
-    STATE,
     LanguageModel,
     ReadResult,
     TopTokens,
@@ -149,9 +148,6 @@ def run_call(call: ModelCall) -> Any:
         return score_choices(call.model, call.state, call.rows, call.tokens)
     if not isinstance(call, Read):
         raise TypeError(f"{type(call).__name__} is no call of a computation without an engine")
-    if call.want == STATE and call.tokens.shape[1] == 1 and call.lengths.all():
-        # spares the preparations for sequences
-        return ReadResult(state=call.model.advance(call.state, call.tokens[:, 0]))
     return read_sequences(call.model, call.state, call.tokens, call.lengths, call.want)
 
 

@@ -52,22 +52,17 @@ def supports(model: object, capability: type[C]) -> TypeIs[C]:
 
 
 class LanguageModel(Protocol[S]):
-    """A distribution over the next token given the tokens so far."""
+    """A distribution over the next token given the tokens so far.
 
-    @property
-    def family(self) -> str:
-        """The family's name, as in the checkpoint's manifest: `ngram`, `lstm`, …."""
-        ...
+    Attributes:
+        family: the family's name, as in the checkpoint's manifest: `ngram`, `lstm`, ….
+        vocabulary: the tokens that ids stand for; V is their number.
+        normalised: whether each row of `next_log_probs` sums to 1 within 1e-5.
+    """
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The tokens that ids stand for; V is their number."""
-        ...
-
-    @property
-    def normalised(self) -> bool:
-        """Return whether each row of `next_log_probs` sums to 1 within 1e-5."""
-        ...
+    family: str
+    vocabulary: Vocabulary
+    normalised: bool
 
     def memory(self) -> ModelBytes:
         """The memory of the model's weights or tables; small things aside."""
@@ -90,6 +85,9 @@ class LanguageModel(Protocol[S]):
 
         Returns:
             The state after the tokens.
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary; of networks, who calls checks.
         """
         ...
 
@@ -164,6 +162,9 @@ class RaggedScorer(Protocol[S_contra]):
             state: B rows, the context of each sequence; it is not changed.
             tokens: ids of all sequences [N], each in [0, V).
             offsets: where each sequence starts, and N at the end [B + 1].
+
+        Raises:
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
         """
         ...
 
@@ -200,7 +201,11 @@ class TopKPredictor(Protocol[S_contra]):
     """Optional: find the most probable next tokens without computing the whole distribution."""
 
     def top_k(self, state: S_contra, k: int) -> TopTokens:
-        """The k most probable tokens after each row; k is in [1, V]."""
+        """The k most probable tokens after each row; those equal in single precision in order of id.
+
+        Raises:
+            InvalidInputError: k is not in [1, V].
+        """
         ...
 
 
@@ -245,12 +250,12 @@ class FeatureExtractor(Protocol[S_contra]):
     """Optional: the vector from which the next token is predicted; similar futures have similar vectors.
 
     A wrapper of models has these methods even if they have no features: check `feature_size`.
+
+    Attributes:
+        feature_size: numbers in a vector, W; 0 if the model has no features.
     """
 
-    @property
-    def feature_size(self) -> int:
-        """Numbers in a vector, W; 0 if the model has no features."""
-        ...
+    feature_size: int
 
     def features(self, state: S_contra) -> Array:
         """The vector of each row [B, W]."""
@@ -277,12 +282,13 @@ def feature_size(model: LanguageModel[Any]) -> int:
 
 @runtime_checkable
 class ContextMatcher(Protocol[S_contra]):
-    """Optional: the length of the history that the model takes into account, as in back-off models."""
+    """Optional: the length of the history that the model takes into account, as in back-off models.
 
-    @property
-    def num_context_lengths(self) -> int:
-        """Number of context lengths: 0 to one less than this."""
-        ...
+    Attributes:
+        num_context_lengths: number of context lengths: 0 to one less than this.
+    """
+
+    num_context_lengths: int
 
     def context_lengths(self, state: S_contra) -> npt.NDArray[np.int64]:
         """Number of last tokens on which each row's predictions depend [B]."""
@@ -348,6 +354,10 @@ def read_sequences(
 
     A model without `SequenceReader` reads token by token, and has no features.
     """
+    if (
+        want == STATE and tokens.shape[1] == 1 and lengths.all()
+    ):  # a step spares the preparations for sequences
+        return ReadResult(state=model.advance(state, tokens[:, 0]))
     if supports(model, SequenceReader):
         return model.read(state, tokens, lengths, want)
     scores = np.zeros(tokens.shape, dtype=np.float32)
@@ -378,8 +388,6 @@ def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, len
 
 def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
     """The state after whole sequences, tokens [B, T], with any model; see `read_sequences`."""
-    if tokens.shape[1] == 1 and lengths.all():  # a step, which families have a faster way for
-        return model.advance(state, tokens[:, 0])
     return read_sequences(model, state, tokens, lengths, STATE).state
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from models.arrays import (
     Array,
@@ -19,15 +20,17 @@ from models.arrays import (
 from models.errors import InvalidInputError, ManifestError, VocabularyMismatchError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.language_model import (
+    ChoiceScorer,
     ContextMatcher,
+    FeatureExtractor,
     LanguageModel,
     ReadResult,
+    SequenceReader,
     Want,
     feature_size,
     read_sequences,
     score_choices,
 )
-from models.vocabulary import Vocabulary
 
 _NEGLIGIBLE = np.float32(-100)
 """A difference of logarithms whose exponential vanishes beside 1 in single precision."""
@@ -53,7 +56,12 @@ class MixtureState(NamedTuple):
         )
 
 
-class MixtureModel:
+class MixtureModel(
+    ChoiceScorer[MixtureState],
+    FeatureExtractor[MixtureState],
+    SequenceReader[MixtureState],
+    LanguageModel[MixtureState],
+):
     """Linear mixture of several models.
 
     The weights are constant, or depend on the length of the history that the first `ContextMatcher` among the
@@ -100,36 +108,25 @@ class MixtureModel:
         sizes = [feature_size(part) for part in parts]
         # part 0 if none has features
         self._featured = next((number for number, size in enumerate(sizes) if size), 0)
+        self.feature_size = sizes[self._featured]
+        self.vocabulary, self.normalised = parts[0].vocabulary, all(part.normalised for part in parts)
+        learnt = [int(getattr(part, "num_parameters", 0)) for part in parts]
+        self.num_parameters = int(self._log_weights.size) + sum(learnt)
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The vocabulary that all parts share."""
-        return self.parts[0].vocabulary
-
-    @property
-    def normalised(self) -> bool:
-        """Return whether every part is normalised."""
-        return all(part.normalised for part in self.parts)
-
-    @property
-    def num_parameters(self) -> int:
-        """Numbers learnt by all parts, and the weights."""
-        return int(self._log_weights.size) + sum(getattr(part, "num_parameters", 0) for part in self.parts)
-
+    @override
     def memory(self) -> ModelBytes:
-        """The memory of all parts."""
         return add_bytes(part.memory() for part in self.parts)
 
+    @override
     def initial_state(self, batch: int) -> MixtureState:
-        """The state after `<s>` of every part."""
         return MixtureState(tuple(part.initial_state(batch) for part in self.parts))
 
+    @override
     def empty_state(self, batch: int) -> MixtureState:
-        """The state of every part after nothing."""
         return MixtureState(tuple(part.empty_state(batch) for part in self.parts))
 
+    @override
     def advance(self, state: MixtureState, tokens: TokenIds) -> MixtureState:
-        """Consume one token per row [B] in every part."""
         return MixtureState(
             tuple(part.advance(s, tokens) for part, s in zip(self.parts, state.parts, strict=True))
         )
@@ -164,8 +161,8 @@ class MixtureModel:
         after = MixtureState(tuple(result.state for result in results))
         return ReadResult(log_probs, results[self._featured].features, after)
 
+    @override
     def score_choices(self, state: MixtureState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Log of the weighted sum of the parts' probabilities [C] of tokens, each as the next of one row [C]."""
         scores = [
             score_choices(part, s, rows, tokens) for part, s in zip(self.parts, state.parts, strict=True)
         ]
@@ -173,11 +170,6 @@ class MixtureModel:
         if self._matching is not None:
             log_weights = log_weights[self._matcher.context_lengths(state.parts[self._matching])[rows]]
         return to_numpy(self._mix(scores, log_weights))
-
-    @property
-    def feature_size(self) -> int:
-        """Feature size of the first part that has features; 0 if none has."""
-        return feature_size(self.parts[self._featured])
 
     def features(self, state: MixtureState) -> Array:
         """The vectors [B, W] of the first part that has features."""

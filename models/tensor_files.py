@@ -28,9 +28,15 @@ from models.errors import IntegrityError, ManifestError
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
-_DTYPES = {"I64": "<i8", "U32": "<u4", "I32": "<i4", "F32": "<f4", "U8": "u1", "I8": "i1"}
+_DTYPES = {
+    "I64": "<i8",
+    "F32": "<f4",
+    "U32": "<u4",
+    "I32": "<i4",
+    "I8": "i1",
+    "U8": "u1",
+}  # in the library's order
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
-_DTYPE_ORDER = ("I64", "F32", "U32", "I32", "I8", "U8")  # the library's order of types in a file
 _METADATA, _DIGEST = "__metadata__", "sha256"
 _MAX_HEADER_BYTES = 1 << 20
 _ALIGNMENT = 64  # bytes: a cache line
@@ -66,7 +72,7 @@ def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     Raises:
         OSError: the file system refused.
     """
-    ordered = sorted(arrays.items(), key=lambda item: (_DTYPE_ORDER.index(_NAMES[item[1].dtype]), item[0]))
+    ordered = sorted(arrays.items(), key=lambda item: (list(_NAMES).index(item[1].dtype), item[0]))
     encoded_header = json.dumps(_entries(dict(ordered), alignment=1), separators=(",", ":")).encode()
     encoded_header += b" " * (-len(encoded_header) % 8)
     with path.open("wb") as file:

@@ -154,12 +154,10 @@ def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -
 @numba.njit(nogil=True, cache=True)
 def fill_slots(table: WordHashTable, num_words: int) -> None:
     """Fill the slots of a table, all free, with its first words."""
-    mask = len(table.slots) - 1
     for number in range(num_words):
-        mixed = _mix_hash(hash_bytes(table.spelling, table.starts[number], table.starts[number + 1]))
-        slot = np.int64(mixed) & mask
-        while table.slots[slot] != 0:
-            slot = (slot + 1) & mask
+        start, end = table.starts[number], table.starts[number + 1]
+        hashed = hash_bytes(table.spelling, start, end)
+        _, mixed, slot = find_word(table, table.spelling, start, end, hashed)
         table.slots[slot] = (mixed & _TAG) | np.uint64(number + 1)
 
 

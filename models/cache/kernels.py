@@ -9,8 +9,8 @@ by step and for a whole text.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
@@ -23,6 +23,7 @@ from models.arrays import FloatArray
 from models.kernels.llvm import FLOAT_VECTOR, VECTOR_WIDTH, call_llvm, codegen
 from models.kernels.math import exp, fold_lanes
 
+F = TypeVar("F", bound=Callable[..., Any])
 SEGMENT_TOKENS = 2_048
 """Tokens of a window whose weights are summed together; a multiple of `SUM_LANES`."""
 
@@ -108,23 +109,12 @@ _TOKENS = types.Array(types.int32, 1, "C", readonly=True)
 _INDICES = types.Array(types.int64, 1, "C", readonly=True)
 
 
-@numba.njit(
-    [
-        types.void(
-            _MATRIX,
-            _TOKENS,
-            _INDICES,
-            _INDICES,
-            _INDICES,
-            _FLOATS,
-            _MATRIX,
-            types.float32[:, :, ::1],
-            types.float32[:, :, ::1],
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+def _kernel(*arguments: Any) -> Callable[[F], F]:
+    """Compile a kernel for arguments of these types, or read it from numba's cache, at import."""
+    return cast("Callable[[F], F]", numba.njit([types.void(*arguments)], nogil=True, cache=True))
+
+
+@_kernel(_MATRIX, _TOKENS, _INDICES, _INDICES, _INDICES, _FLOATS, _MATRIX, *[types.float32[:, :, ::1]] * 2)
 def cache_shares(
     cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
@@ -195,11 +185,7 @@ def mix_log_prob(log_prob: float, share: float, weight: float) -> float:
     return math.log((1.0 - weight) * math.exp(log_prob) + weight * share)
 
 
-@numba.njit(
-    [types.void(_FLOATS, _FLOATS, _FLOATS, types.float64, types.float64, types.float32[::1])],
-    nogil=True,
-    cache=True,
-)
+@_kernel(_FLOATS, _FLOATS, _FLOATS, types.float64, types.float64, types.float32[::1])
 def mix_targets(
     log_probs: FloatArray,
     shares: FloatArray,
@@ -213,22 +199,7 @@ def mix_targets(
         out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(weight, evidence[t], prior))
 
 
-@numba.njit(
-    [
-        types.void(
-            _FLOATS,
-            _TOKENS,
-            types.float32,
-            _FLOATS,
-            types.float64,
-            types.float64,
-            _FLOATS,
-            types.float32[::1],
-        )
-    ],
-    nogil=True,
-    cache=True,
-)
+@_kernel(_FLOATS, _TOKENS, types.float32, _FLOATS, types.float64, types.float64, _FLOATS, types.float32[::1])
 def mix_row(
     cosines: FloatArray,
     tokens: npt.NDArray[np.int32],
@@ -268,9 +239,6 @@ def mix_row(
         out[token] = mix_log_prob(log_probs[token], share, weight)
 
 
-VECTOR_LANES = VECTOR_WIDTH
-"""Unit of the vectors' width: a multiple of it."""
-
 _TILE_SIDE = 4  # queries and keys of one tile: its 4 x 4 sums fill the registers
 _KEYS_PER_BLOCK = 32  # keys that stay in the nearest cache for all queries
 
@@ -282,10 +250,10 @@ def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
 
 def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
     """The totals of up to sixteen vectors, in the lanes of one vector, summed by halves."""
-    width = VECTOR_LANES  # lanes that one sum still takes
+    width = VECTOR_WIDTH  # lanes that one sum still takes
     while width > 1:
         halves = [
-            [lane for lane in range(2 * VECTOR_LANES) if (lane % width < width // 2) == lower]
+            [lane for lane in range(2 * VECTOR_WIDTH) if (lane % width < width // 2) == lower]
             for lower in (True, False)
         ]
         pairs = zip(sums[::2], sums[1::2], strict=True) if len(sums) > 1 else [(sums[0], sums[0])]
@@ -321,13 +289,13 @@ def _tile_intrinsic(rows: int, columns: int) -> Any:
 
             query_rows, key_rows = vectors(0, rows), vectors(2, columns)
             array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_LANES))
+            steps = builder.udiv(builder.extract_value(array.shape, 1), constant(VECTOR_WIDTH))
             sums = [
                 codegen.alloca_once_value(builder, ir.Constant(FLOAT_VECTOR, None))
                 for _ in range(rows * columns)
             ]
             with codegen.for_range(builder, steps, intp=index) as loop:
-                offset = builder.mul(loop.index, constant(VECTOR_LANES))
+                offset = builder.mul(loop.index, constant(VECTOR_WIDTH))
                 key_lanes = [lanes(key_row, offset) for key_row in key_rows]
                 for row, query_row in enumerate(query_rows):
                     query_lanes = lanes(query_row, offset)
@@ -358,14 +326,14 @@ _tile_1x4: Any = _tile_intrinsic(1, _TILE_SIDE)
 _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 
-@numba.njit([types.void(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1])], nogil=True, cache=True)
+@_kernel(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1])
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
     """Inner products of queries [Q, W] and keys [N, W], into `out[:, column : column + N]`.
 
     If four does not divide a count, the last tile ends at the end and repeats products.
 
     Args:
-        queries: W is a multiple of `VECTOR_LANES`.
+        queries: W is a multiple of `VECTOR_WIDTH`.
         keys: of the same width.
         column: of the first key's products in `out`.
         out: [Q, at least column + N]; written.
@@ -392,12 +360,12 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
 
 
 def padded_width(width: int) -> int:
-    """Numbers in a unit vector of features of a width: the next multiple of `VECTOR_LANES`."""
-    return -(-width // VECTOR_LANES) * VECTOR_LANES
+    """Numbers in a unit vector of features of a width: the next multiple of `VECTOR_WIDTH`."""
+    return -(-width // VECTOR_WIDTH) * VECTOR_WIDTH
 
 
 def to_unit_vectors(features: FloatArray) -> FloatArray:
-    """Vectors [N, W] scaled to length 1 and zero-padded to a multiple of `VECTOR_LANES`; zeros stay zero.
+    """Vectors [N, W] scaled to length 1 and zero-padded to a multiple of `VECTOR_WIDTH`; zeros stay zero.
 
     Each depends on its own features alone, to the last bit.
     """
@@ -407,7 +375,7 @@ def to_unit_vectors(features: FloatArray) -> FloatArray:
     return units
 
 
-@numba.njit([types.void(_MATRIX, types.float32[:, ::1])], nogil=True, cache=True)
+@_kernel(_MATRIX, types.float32[:, ::1])
 def _normalise_rows(features: FloatArray, units: FloatArray) -> None:
     for row in range(len(features)):
         square = 0.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, add_bytes, array_bytes, to_numpy
 from models.cache import kernels
@@ -21,6 +22,7 @@ from models.language_model import (
     FeatureExtractor,
     LanguageModel,
     ReadResult,
+    SequenceReader,
     Want,
     feature_size,
     read_sequences,
@@ -118,7 +120,7 @@ class CacheState(NamedTuple):
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
 
-class CacheModel:
+class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     """A model mixed with a cache of the tokens that it read last.
 
     Computes on the host, whatever the wrapped model's device. While a history is empty, the wrapped model
@@ -153,24 +155,20 @@ class CacheModel:
             self._featured = inner
         self._width = padded_width(feature_size(inner)) if self._featured else 0
 
+    @override
     def memory(self) -> ModelBytes:
-        """The memory of the wrapped model, and of the decay by age."""
         return add_bytes([self.inner.memory(), array_bytes(self._decay)])
 
+    @override
     def initial_state(self, batch: int) -> CacheState:
-        """The state after `<s>`, with nothing remembered."""
         return self._without_history(self.inner.initial_state(batch), batch)
 
+    @override
     def empty_state(self, batch: int) -> CacheState:
-        """The state after nothing."""
         return self._without_history(self.inner.empty_state(batch), batch)
 
+    @override
     def advance(self, state: CacheState, tokens: TokenIds) -> CacheState:
-        """Consume one token per row.
-
-        Raises:
-            InvalidInputError: an id is outside the vocabulary.
-        """
         tokens = self.vocabulary.check_ids(tokens, parameter="tokens")
         features = self._features(state.inner)
         after = self.inner.advance(state.inner, tokens)
@@ -180,8 +178,8 @@ class CacheModel:
         )
         return CacheState(after, histories)
 
+    @override
     def next_log_probs(self, state: CacheState) -> FloatArray:
-        """Natural-log probabilities [B, V] of the token that follows each row; minus infinity for `<s>`."""
         log_probs = np.ascontiguousarray(to_numpy(self.inner.next_log_probs(state.inner)))
         features = self._features(state.inner)
         out = log_probs.copy()
@@ -203,12 +201,8 @@ class CacheModel:
             )
         return out
 
+    @override
     def read(self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read tokens [B, T], of which row b has lengths[b]; memory is bounded, however many and long the rows are.
-
-        Raises:
-            InvalidInputError: an id is outside the vocabulary.
-        """
         self.vocabulary.check_ids(tokens[np.arange(tokens.shape[1]) < lengths[:, None]], parameter="tokens")
         scores, states = np.zeros(tokens.shape, dtype=np.float32), []
         for rows in self._groups(tokens.shape):

@@ -90,20 +90,18 @@ class DocumentStore:
         """The beginning of a file, at most a byte more than MAX_DOCUMENT_BYTES; None if there is none."""
         if not self._is_remote:
             return self._fetch(name, None).result()
-        before = self._read.get(name)
-        if before is not None and self._is_fresh(before):
-            return before.result()
-        if not self._lock.acquire(blocking=before is None):  # somebody asks: what was true is good enough
-            assert before is not None  # noqa: S101 - else it was waited for
-            return before.result()
-        try:
-            before = self._read.get(name)
-            if before is None or not self._is_fresh(before):
-                before = self._fetch(name, before)
-                self._remember(name, before)
-            return before.result()
-        finally:
-            self._lock.release()
+        known = self._read.get(name)
+        # while somebody else asks, what was true is good enough
+        if not self._is_fresh(known) and self._lock.acquire(blocking=known is None):
+            try:
+                known = self._read.get(name)
+                if not self._is_fresh(known):
+                    known = self._fetch(name, known)
+                    self._remember(name, known)
+            finally:
+                self._lock.release()
+        assert known is not None  # noqa: S101 - else it was waited for
+        return known.result()
 
     def write(self, name: str, content: bytes) -> None:
         """Store a file; one of the same name is replaced, by whoever comes last."""
@@ -138,8 +136,8 @@ class DocumentStore:
         with self._lock:  # whoever is asking was told what was there before, and takes note of it
             self._read.pop(name, None)
 
-    def _is_fresh(self, read: _CachedRead) -> bool:
-        return self._clock() - read.at_s < _CACHE_TTL_S
+    def _is_fresh(self, read: _CachedRead | None) -> bool:
+        return read is not None and self._clock() - read.at_s < _CACHE_TTL_S
 
     def _key(self, name: str) -> str:
         return f"{self._folder}/{name}"

@@ -29,12 +29,11 @@ def check_precision(precision: str) -> Precision:
     Raises:
         InvalidInputError: there is none.
     """
-    for known in PRECISIONS:
-        if precision == known:
-            return known
-    raise InvalidInputError(
-        f"precision is {precision!r}, it can be {', '.join(PRECISIONS)}", parameter="precision"
-    )
+    if precision not in PRECISIONS:
+        raise InvalidInputError(
+            f"precision is {precision!r}, it can be {', '.join(PRECISIONS)}", parameter="precision"
+        )
+    return precision
 
 
 def is_int8_recommended(metrics: Mapping[str, Any]) -> bool:

@@ -44,12 +44,10 @@ class ModelSnapshot(NamedTuple):
     """Versions and aliases of a model as they were read once.
 
     Attributes:
-        versions: the version numbers, ascending.
         aliases: the aliases.
-        stamp: what `Registry.change_stamps` tells for as long as nothing is changed.
+        stamp: the versions, and what `Registry.change_stamps` tells for as long as nothing is changed.
     """
 
-    versions: list[int]
     aliases: dict[str, int]
     stamp: ModelStamp
 
@@ -149,7 +147,7 @@ class Catalogue:
                 f"{name}@{CHAMPION}",
                 parameter="model",
             )
-        versions = self.versions(name) if seen is None else seen.versions
+        versions = self.versions(name) if seen is None else list(seen.stamp.versions)
         if not versions:
             known = ", ".join(self.models()) or "none"
             raise ModelNotFoundError(
@@ -244,12 +242,11 @@ class Registry(Catalogue, ABC):
             RegistryError: the registry cannot be read.
         """
         if not is_name(name):
-            return ModelSnapshot([], {}, ModelStamp((), ""))
+            return ModelSnapshot({}, ModelStamp((), ""))
         # in this order: what an alias leads to was published before
         found = self._reads.read(f"{name}/{ALIASES_FILE}")
-        versions = self.versions(name)
-        stamp = ModelStamp(tuple(versions), "" if found is None else found.tag)
-        return ModelSnapshot(versions, self._parse_aliases(name, found), stamp)
+        stamp = ModelStamp(tuple(self.versions(name)), "" if found is None else found.tag)
+        return ModelSnapshot(self._parse_aliases(name, found), stamp)
 
     def location_of(self, version: Version) -> str:
         """Name of a version's location in messages."""
@@ -449,11 +446,7 @@ class Registry(Catalogue, ABC):
                 if not replace_damaged:
                     raise
             content = format_aliases(change(aliases))
-            if (
-                store.put_if_absent(key, content)
-                if current is None
-                else store.put_if_match(key, content, current.tag)
-            ):
+            if store.put_if_match(key, content, current and current.tag):
                 return aliases
             time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
         raise RegistryError(

@@ -165,7 +165,7 @@ class RemoteRegistry(Registry):
         """Store a manifest under the first number that nobody else was faster to take."""
         first = 1 + max(self._stored.entries(name).get(name, ModelEntries()).numbers, default=0)
         for number in range(first, first + _MAX_NUMBER_ATTEMPTS):
-            if store.put_if_absent(manifest_key(name, number), raw):
+            if store.put_if_match(manifest_key(name, number), raw, None):
                 return self.version(name, number)
         raise RegistryError(
             f"{self.location} refused {_MAX_NUMBER_ATTEMPTS} new versions of {name} in a row, {number} the "

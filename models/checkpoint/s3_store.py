@@ -89,21 +89,14 @@ class S3Store(FsspecStore, ConditionalStore):
             self._invoke("put_file", str(path), self._path(key), num_bytes=size, max_concurrency=2)
 
     @override
-    def put_if_absent(self, key: str, content: bytes) -> bool:
-        return self._put_conditionally(key, content, {"IfNoneMatch": "*"})
-
-    @override
-    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
-        return self._put_conditionally(key, content, {"IfMatch": tag})
-
-    @override
     def delete(self, key: str) -> None:
         with self._translate_errors("delete", key):
             self._run_sync(self._call, "delete_object", Key=self._key(key))
 
-    def _put_conditionally(self, key: str, content: bytes, condition: dict[str, str]) -> bool:
-        """Store on a condition. Who wrote is written too: a try whose answer was lost is not taken for another's."""
-        writer = uuid.uuid4().hex
+    @override
+    def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
+        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+        writer = uuid.uuid4().hex  # is written too: a try whose answer was lost is not taken for another's
         arguments = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
         with self._translate_errors("write", key):
             for attempt in range(self._timeouts.attempts):

@@ -105,21 +105,18 @@ class ConditionalStore(ObjectStore):
     def put(self, key: str, content: bytes) -> None:
         """Store a small object, whatever was there."""
 
-    @abstractmethod
     def upload(self, key: str, path: Path) -> None:
         """Store a file's content, whatever was there."""
+        self.put(key, path.read_bytes())
 
     @abstractmethod
-    def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Store a small object if there is none of this key; of several who try at once, one succeeds.
+    def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
+        """Store a small object if the one that is there has this tag, or if there is none (compare and swap).
 
-        Returns:
-            Whether this call stored it.
-        """
-
-    @abstractmethod
-    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
-        """Store a small object if the one that is there has this tag (compare and swap).
+        Args:
+            key: of the object.
+            content: to be stored.
+            tag: of what is there; None if nothing is to be there. Of several who try at once, one succeeds.
 
         Returns:
             Whether this call stored it.
@@ -138,18 +135,7 @@ class LockedStore(ConditionalStore):
         """Lock of an object, for this process and all others that write to the store."""
 
     @override
-    def upload(self, key: str, path: Path) -> None:
-        self.put(key, path.read_bytes())
-
-    @override
-    def put_if_absent(self, key: str, content: bytes) -> bool:
-        return self._put_if(key, content, None)
-
-    @override
-    def put_if_match(self, key: str, content: bytes, tag: str) -> bool:
-        return self._put_if(key, content, tag)
-
-    def _put_if(self, key: str, content: bytes, tag: str | None) -> bool:
+    def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
         with self._lock(key):
             current = self.read(key)
             if (None if current is None else current.tag) != tag:

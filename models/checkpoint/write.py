@@ -29,12 +29,13 @@ PARTS_FOLDER = "parts"
 
 
 class StorableModel(LanguageModel[S], Protocol[S]):
-    """A language model that can write itself to disk."""
+    """A language model that can write itself to disk.
 
-    @property
-    def num_parameters(self) -> int:
-        """Numbers learnt from data."""
-        ...
+    Attributes:
+        num_parameters: numbers learnt from data.
+    """
+
+    num_parameters: int
 
     def save(self, directory: Path) -> None:
         """Write config.json and the weights."""

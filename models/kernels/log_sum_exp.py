@@ -56,9 +56,17 @@ def _vector_pointer(builder: Any, array: Any, *offsets: Any) -> Any:
 
 
 def _combine_lanes(
-    builder: Any, values: Any, count: Any, lanes: Any, combine: Callable[[Any, Any], Any]
+    builder: Any,
+    values: Any,
+    count: Any,
+    lanes: Any,
+    combine: Callable[[Any, Any], Any],
+    finish: Callable[[Any], object] = lambda _: None,
 ) -> None:
-    """Combine lanes [64] with values [count], 64 at a time; the lanes stay in registers."""
+    """Combine lanes [64] with values [count], 64 at a time; the lanes stay in registers.
+
+    After each 64, `finish` is given their number.
+    """
     offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, ROW_LANES, VECTOR_WIDTH)]
     # four registers of 16 lanes: LLVM promotes these stack slots
     registers = [
@@ -71,6 +79,7 @@ def _combine_lanes(
         for offset, lane in zip(offsets, registers, strict=True):
             value = builder.load(_vector_pointer(builder, values, start, offset), align=4)
             builder.store(combine(builder.load(lane), value), lane)
+        finish(loop.index)
     for offset, lane in zip(offsets, registers, strict=True):
         builder.store(builder.load(lane), _vector_pointer(builder, lanes, offset), align=4)
 
@@ -160,28 +169,22 @@ def _block_sums(
         source, target, block_sums = (
             data_pointer(context, builder, signature, arguments, position) for position in (0, 4, 5)
         )
-        offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, ROW_LANES, VECTOR_WIDTH)]
         maxima, factor = (broadcast(builder, arguments[position], FLOAT_VECTOR) for position in (2, 3))
-        blocks = builder.udiv(arguments[1], ir.Constant(arguments[1].type, ROW_LANES))
 
         # one pass over the values: each is read from memory once for both sums
         def accumulate(weight: Callable[[Any, Any], Any]) -> None:
-            pointers = [_vector_pointer(builder, target, offset) for offset in offsets]
-            registers = [
-                codegen.alloca_once_value(builder, builder.load(pointer, align=4)) for pointer in pointers
-            ]
-            with codegen.for_range(builder, blocks, intp=blocks.type) as loop:
-                start = builder.mul(loop.index, ir.Constant(loop.index.type, ROW_LANES))
-                weights = []
-                for offset, lane in zip(offsets, registers, strict=True):
-                    value = builder.load(_vector_pointer(builder, source, start, offset), align=4)
-                    below = builder.fsub(value, maxima)
-                    exponential = _exp(builder, below)
-                    builder.store(builder.fadd(builder.load(lane), exponential), lane)
-                    weights.append(weight(below, exponential))
-                builder.store(_sum_vectors(builder, weights), builder.gep(block_sums, [loop.index]))
-            for pointer, lane in zip(pointers, registers, strict=True):
-                builder.store(builder.load(lane), pointer, align=4)
+            weights = []
+
+            def added(total: Any, value: Any) -> Any:
+                below = builder.fsub(value, maxima)
+                exponential = _exp(builder, below)
+                weights.append(weight(below, exponential))
+                return builder.fadd(total, exponential)
+
+            def write_sum(block: Any) -> None:
+                builder.store(_sum_vectors(builder, weights), builder.gep(block_sums, [block]))
+
+            _combine_lanes(builder, source, arguments[1], target, added, write_sum)
 
         is_one = builder.fcmp_ordered("==", arguments[3], ir.Constant(ir.FloatType(), 1.0))
         with builder.if_else(is_one) as (then, otherwise):

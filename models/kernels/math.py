@@ -8,7 +8,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -26,26 +25,6 @@ EXP2_COEFFICIENTS = (_C1, _C2, _C3, _C4, _C5, _C6)
 
 
 @intrinsic
-def _float_of_bits(_typing_context: Any, bits: Any) -> Any:  # noqa: ARG001
-    """The float32 that 32 bits stand for."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
-
-
-@intrinsic
-def _bits_of_float(_typing_context: Any, value: Any) -> Any:  # noqa: ARG001
-    """The 32 bits of a float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
-
-
-@intrinsic
 def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
     """The sum a b + c, rounded once, whatever the processor."""
 
@@ -55,9 +34,7 @@ def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
     return types.float32(types.float32, types.float32, types.float32), generate
 
 
-float_of_bits: Any = _float_of_bits  # called without the typing context
-bits_of_float: Any = _bits_of_float
-fma: Any = _fused
+fma: Any = _fused  # called without the typing context
 
 
 @numba.njit(nogil=True, inline="always")
@@ -73,7 +50,8 @@ def exp(x: Any) -> Any:
     integer = np.floor(y + _HALF)
     f = y - integer
     p = fma(fma(fma(fma(fma(fma(_C6, f, _C5), f, _C4), f, _C3), f, _C2), f, _C1), f, _ONE)
-    return p * float_of_bits(np.uint32(np.int32(integer) + np.int32(127)) << np.uint32(23))
+    exponent = np.uint32(np.int32(integer) + np.int32(127))
+    return p * np.uint32(exponent << np.uint32(23)).view(np.float32)
 
 
 @numba.njit(nogil=True, inline="always")

@@ -6,7 +6,7 @@ Baevski and Auli 2019.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -38,15 +38,12 @@ class ClusteredEmbedding(nn.Module):
         vocab_size: V.
         width: E.
         cutoffs: ranks at which a new cluster begins.
-        initial_range: of the values of vectors of full width.
 
     Raises:
         InvalidInputError: the cutoffs do not rise from 3 to below the vocabulary's size.
     """
 
-    def __init__(
-        self, vocab_size: int, width: int, *, cutoffs: Sequence[int], initial_range: float = INITIAL_RANGE
-    ) -> None:
+    def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int]) -> None:
         super().__init__()
         problem = cutoffs_problem(cutoffs, vocab_size=vocab_size)
         if problem is not None:
@@ -55,7 +52,7 @@ class ClusteredEmbedding(nn.Module):
         sizes = [end - begin for begin, end in zip(self.bounds, self.bounds[1:], strict=False)]
         widths = [max(1, width // WIDTH_DIVISOR**i) for i in range(len(sizes))]
         self.tables = nn.ParameterList(
-            torch.empty(s, w).uniform_(-initial_range, initial_range)
+            torch.empty(s, w).uniform_(-INITIAL_RANGE, INITIAL_RANGE)
             for s, w in zip(sizes, widths, strict=True)
         )
         # scaled so that the logits and widened vectors of all clusters start at the same size
@@ -127,16 +124,13 @@ class AdaptiveSoftmax(OutputLayer):
     Args:
         width: E, of the features.
         vectors: of the tokens, of full width E.
-        initial_range: of the values of cluster vectors.
     """
 
-    def __init__(
-        self, width: int, vectors: ClusteredEmbedding, *, initial_range: float = INITIAL_RANGE
-    ) -> None:
+    def __init__(self, width: int, vectors: ClusteredEmbedding) -> None:
         super().__init__()
         self.vectors = vectors
         tails = len(vectors) - 1
-        self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-initial_range, initial_range))
+        self.clusters = nn.Parameter(torch.empty(tails, width).uniform_(-INITIAL_RANGE, INITIAL_RANGE))
         sizes = [len(table) for table in vectors.tables]
         self.biases = nn.ParameterList(torch.zeros(size) for size in [sizes[0] + tails, *sizes[1:]])
         # on the CPU even if the model is on `meta`
@@ -152,13 +146,9 @@ class AdaptiveSoftmax(OutputLayer):
 
     def head_index(self, ranks: Tensor) -> Tensor:
         """Index in the head of tokens of given ranks [N]: their own or their cluster's."""
-        inner = self.rank_bounds(ranks)
+        inner = torch.tensor(self.vectors.bounds[1:-1], device=ranks.device)
         cluster = torch.bucketize(ranks, inner, right=True)
         return torch.where(cluster == 0, ranks, inner[0] + cluster - 1)
-
-    def rank_bounds(self, like: Tensor) -> Tensor:
-        """The ranks at which each cluster but the first begins [C − 1]."""
-        return torch.tensor(self.vectors.bounds[1:-1], device=like.device)
 
     def log_probs(self, features: Tensor) -> Tensor:
         """Natural-log probabilities [N, V] after vectors [N, E]."""
@@ -172,12 +162,9 @@ class AdaptiveSoftmax(OutputLayer):
         ranks = self.vectors.rank[ids]
         head = functional.linear(features, *self.head())
         answer = -functional.cross_entropy(head, self.head_index(ranks), reduction="none")
-        for i in range(1, len(self.vectors)):
-            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
-            rows = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
-            if len(rows):
-                inside = self._inside(i, features[rows]).gather(1, (ranks[rows] - begin)[:, None])
-                answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
+        for i, rows, indices in self._in_clusters(ranks):
+            inside = self._inside(i, features[rows]).gather(1, indices[:, None])
+            answer = answer.index_add(0, rows, inside[:, 0].to(answer.dtype))
         return answer
 
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
@@ -185,14 +172,17 @@ class AdaptiveSoftmax(OutputLayer):
         ranks = self.vectors.rank[ids]
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         answer = head[rows, self.head_index(ranks)]
-        for i in range(1, len(self.vectors)):
-            begin, end = self.vectors.bounds[i], self.vectors.bounds[i + 1]
-            choices = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
-            if len(choices):
-                needed, indices = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-                inside = self._inside(i, features[needed])
-                answer[choices] += inside[indices, ranks[choices] - begin]
+        for i, choices, indices in self._in_clusters(ranks):
+            needed, places = rows[choices].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            answer[choices] += self._inside(i, features[needed])[places, indices]
         return answer
+
+    def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Clusters but the first that have some of the ranks [N]: which of these, and their tokens in the cluster."""
+        for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
+            members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
+            if len(members):
+                yield i, members, ranks[members] - begin
 
     @property
     def problem(self) -> str | None:

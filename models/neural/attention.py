@@ -86,11 +86,16 @@ class AttentionBody(Body):
         self.inner = inner
         self.width = inner.width
         self.before = config.attention_window - 1
-        self.scores = _make_scores(config, inner.width)
+        size = config.attention_size
+        self.scores: nn.Module
+        if config.attention == "additive":
+            self.scores = AdditiveScores(self.width, size)
+        else:
+            self.scores = MultiplicativeScores(self.width, size if config.attention == "scaled" else None)
         self.projection = nn.Linear(self.width, self.width, bias=False)
 
+    @override
     def start(self, batch: int) -> Hidden:
-        """The body's initial state, and no outputs."""
         like = self.projection.weight
         return (
             *self.inner.start(batch),
@@ -125,9 +130,3 @@ class AttentionBody(Body):
         distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns
         is_filled = columns >= self.before - filled[0]  # [B, n - 1 + T]
         return ((distances >= 0) & (distances <= self.before)) & is_filled[:, None]
-
-
-def _make_scores(config: NetworkConfig, width: int) -> nn.Module:
-    if config.attention == "additive":
-        return AdditiveScores(width, config.attention_size)
-    return MultiplicativeScores(width, config.attention_size if config.attention == "scaled" else None)

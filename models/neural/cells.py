@@ -24,7 +24,32 @@ Hidden: TypeAlias = tuple[Tensor, ...]
 [1, B, W], from which the next one is predicted; the rest is the body's state."""
 
 
-class Body(nn.Module, ABC):
+class SequenceLayer(nn.Module, ABC):
+    """Vectors to vectors, each of which depends on those before it through a state."""
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read T vectors a row.
+
+        Args:
+            inputs: [T, B, I].
+            carried: the state before the first; it is not changed.
+
+        Returns:
+            The outputs [T, B, W] and the next state.
+        """
+
+    def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
+        """Read one vector a row, [B, I]: as `forward`, but may be faster for few rows on a CPU.
+
+        Returns:
+            The output [B, W] and the next state.
+        """
+        outputs, carried = self.forward(inputs[None], carried)
+        return outputs[0], carried
+
+
+class Body(SequenceLayer):
     """Vectors of tokens to vectors from which the next token is predicted.
 
     Attributes:
@@ -37,33 +62,12 @@ class Body(nn.Module, ABC):
     def start(self, batch: int) -> Hidden:
         """The initial state: tensors whose dimension 1 is the batch."""
 
-    @abstractmethod
-    def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read T vectors a row.
-
-        Args:
-            inputs: [T, B, E].
-            carried: the state before the first; it is not changed.
-
-        Returns:
-            The outputs [T, B, W] and the next state.
-        """
-
-    def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read one vector a row, [B, E]: as `forward`, but may be faster for few rows on a CPU.
-
-        Returns:
-            The output [B, W] and the next state.
-        """
-        outputs, carried = self.forward(inputs[None], carried)
-        return outputs[0], carried
-
 
 CellState: TypeAlias = tuple[Tensor, ...]
 """A layer's state between tokens, each [B, H]; the first is its output at the last token."""
 
 
-class Cell(nn.Module, ABC):
+class Cell(SequenceLayer):
     """One recurrent layer.
 
     Attributes:
@@ -71,22 +75,6 @@ class Cell(nn.Module, ABC):
     """
 
     parts: int
-
-    @abstractmethod
-    def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
-        """Read T inputs a row.
-
-        Args:
-            inputs: [T, B, I].
-            carried: the state before the first; it is not changed.
-
-        Returns:
-            The outputs [T, B, H] and the next state.
-        """
-
-    def step(self, inputs: Tensor, carried: CellState) -> CellState:
-        """Read one input a row, [B, I]; return the next state, whose first part is the output."""
-        return self.forward(inputs[None], carried)[1]
 
 
 class Dropout(nn.Module):
@@ -223,11 +211,12 @@ class TorchCell(Cell):
         return outputs, tuple(part[0] for part in after)
 
     @override
-    def step(self, inputs: Tensor, carried: CellState) -> CellState:
+    def step(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
         _, advance = _TORCH_FUNCTIONS[self.kernel.mode]
-        if self.parts > 1:
-            return cast("CellState", advance(inputs, carried, *self.weights()))
-        return (advance(inputs, carried[0], *self.weights()),)
+        hidden = carried if self.parts > 1 else carried[0]
+        after = advance(inputs, hidden, *self.weights())
+        after = after if self.parts > 1 else (after,)
+        return after[0], after
 
 
 def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
@@ -290,16 +279,17 @@ class MinGRU(Cell):
         super().__init__()
         self.gates = nn.Linear(input_size, 2 * hidden_size)
 
+    @override
     def forward(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
-        """Read T inputs a row: [T, B, I] to [T, B, H]."""
         decay, drive = self._terms(inputs)
         outputs = linear_recurrence(decay, drive, carried[0].to(decay.dtype))
         return outputs, (outputs[-1],)
 
-    def step(self, inputs: Tensor, carried: CellState) -> CellState:
-        """Read one input a row, [B, I]."""
+    @override
+    def step(self, inputs: Tensor, carried: CellState) -> tuple[Tensor, CellState]:
         decay, drive = self._terms(inputs)
-        return (torch.addcmul(drive, decay, carried[0]),)
+        output = torch.addcmul(drive, decay, carried[0])
+        return output, (output,)
 
     def _terms(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of the last h and the term added to it, both [..., H] in the weights' precision."""

@@ -36,13 +36,13 @@ class CudaGraphSteps:
 
     Args:
         network: in evaluation mode; its parameters must not move.
-        record: captures a computation.
+        capture: captures a computation.
     """
 
     def __init__(self, network: Network, capture: CaptureGraph) -> None:
         self._network = network
         self._record = capture
-        self._bound: dict[int, _CapturedStep] = {}
+        self._bound: dict[int, tuple[Tensor, Hidden, CapturedGraph]] = {}
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
         """Consume one token a row, ids [B].
@@ -58,23 +58,18 @@ class CudaGraphSteps:
         size = 1 << max(rows - 1, 0).bit_length()
         if size not in self._bound:
             self._bound[size] = self._bind(size, tokens)
-        captured = self._bound[size]
-        captured.tokens[:rows] = tokens
-        for buffer, part in zip(captured.hidden, hidden, strict=True):
+        input_tokens, input_hidden, graph = self._bound[size]
+        input_tokens[:rows] = tokens
+        for buffer, part in zip(input_hidden, hidden, strict=True):
             buffer[:, :rows] = part
-        captured.recording.replay()
-        return tuple(part[:, :rows].clone() for part in captured.recording.outputs)
+        graph.replay()
+        return tuple(part[:, :rows].clone() for part in graph.outputs)
 
-    def _bind(self, rows: int, like: Tensor) -> "_CapturedStep":
+    def _bind(self, rows: int, like: Tensor) -> tuple[Tensor, Hidden, CapturedGraph]:
+        """The tensors of tokens and state that a captured step reads, and the step."""
         tokens = like.new_zeros(rows)
         hidden = tuple(part.clone() for part in self._network.initial_hidden(rows))
-        return _CapturedStep(tokens, hidden, self._record(lambda: self._network.step(tokens, hidden)))
-
-
-class _CapturedStep(NamedTuple):
-    tokens: Tensor
-    hidden: Hidden
-    recording: CapturedGraph
+        return tokens, hidden, self._record(lambda: self._network.step(tokens, hidden))
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:

@@ -1,6 +1,5 @@
 """Networks as language models: `NeuralModel` in single precision, `Int8Model` on a CPU."""
 
-from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 
@@ -10,19 +9,33 @@ from typing_extensions import override
 
 from models.arrays import Array, FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError
-from models.language_model import BlockSums, ReadResult, Want
-from models.neural.constants import MAX_GRAPH_ROWS
+from models.language_model import (
+    BlockSampler,
+    BlockSums,
+    ChoiceScorer,
+    FeatureExtractor,
+    LanguageModel,
+    ReadResult,
+    SequenceReader,
+    Want,
+)
+from models.neural.constants import MAX_CHOICE_LOGITS, MAX_GRAPH_ROWS, MAX_LOGITS_ON_CUDA
 from models.neural.cuda_graphs import CudaGraphSteps, capture_on_cuda
 from models.neural.int8.network import Int8Network
 from models.neural.int8.output import run_row_slices
 from models.neural.network import Network, read_network, resolve_device, write_network
-from models.neural.sequences import Int8Reader, TorchReader, advance_one, read_batch, score_choices_after
+from models.neural.sequences import Int8Reader, TorchReader, advance_one, read_batch
 from models.neural.state import NeuralState
 from models.tensor_files import PackedWeightCache
 from models.vocabulary import BOS, Vocabulary
 
 
-class NetworkModel(ABC):
+class NetworkModel(
+    ChoiceScorer[NeuralState],
+    FeatureExtractor[NeuralState],
+    SequenceReader[NeuralState],
+    LanguageModel[NeuralState],
+):
     """A network and the vocabulary that it predicts.
 
     Args:
@@ -54,32 +67,8 @@ class NetworkModel(ABC):
         self.self_normalised = network.config.self_normalised
         self.feature_size = network.feature_size
 
-    @abstractmethod
-    def memory(self) -> ModelBytes:
-        """The memory of the network's weights."""
-
-    @abstractmethod
-    def empty_state(self, batch: int) -> NeuralState:
-        """The state after nothing."""
-
-    @abstractmethod
-    def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        """Consume one token per row.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B], each in [0, V).
-
-        Returns:
-            The state after the tokens.
-        """
-
-    @abstractmethod
-    def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read whole sequences; see `SequenceReader`."""
-
+    @override
     def initial_state(self, batch: int) -> NeuralState:
-        """The state after `<s>`."""
         return self._start if batch == 1 else self._start.select(np.zeros(batch, dtype=np.int64))
 
     @cached_property
@@ -92,7 +81,8 @@ class NeuralModel(NetworkModel):
     """A neural language model for inference.
 
     Computes in single precision: scores computed in different ways (step by step or at once, alone or in
-    a batch, CPU or CUDA) agree within rounding, not bit by bit.
+    a batch, CPU or CUDA) agree within rounding, not bit by bit. Distributions and features are NumPy arrays on a
+    CPU, torch tensors on a CUDA device.
 
     Args:
         network: its parameters; moved to the device and switched to evaluation.
@@ -148,12 +138,9 @@ class NeuralModel(NetworkModel):
                 return NeuralState(self._recorded.step(ids, state.hidden))
         return NeuralState(advance_one(self._network, ids, state.hidden))
 
+    @override
     @torch.inference_mode()
     def next_log_probs(self, state: NeuralState) -> Array:
-        """Natural-log probabilities [B, V] of the token that follows each row.
-
-        NumPy on a CPU, a torch tensor on a CUDA device.
-        """
         log_probs = self._network.output.log_probs(self._network.features(state.top))
         return log_probs if log_probs.is_cuda else log_probs.numpy()
 
@@ -162,14 +149,26 @@ class NeuralModel(NetworkModel):
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         return read_batch(TorchReader(self._network, self._device), state, tokens, lengths, want)
 
+    @override
     @torch.inference_mode()
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
-        return score_choices_after(self._network, state.top, rows, tokens)
+        outputs, network = state.top, self._network
+        size = max(1, (MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS) // network.vocab_size)
+        scores = np.empty(len(tokens), dtype=np.float32)
+        for start in range(0, len(outputs), size):
+            cut = slice(*np.searchsorted(rows, [start, start + size]))
+            if cut.start == cut.stop:
+                continue
+            here, chosen = (
+                torch.as_tensor(part, device=outputs.device) for part in (rows[cut] - start, tokens[cut])
+            )
+            features = network.features(outputs[start : start + size])
+            scores[cut] = network.output.choice_log_probs(features, here, chosen).cpu().numpy()
+        return scores
 
+    @override
     @torch.inference_mode()
     def features(self, state: NeuralState) -> Array:
-        """The vectors [B, E] that the output layer reads, to predict the next tokens."""
         features = self._network.features(state.top)
         return features if features.is_cuda else features.numpy()
 
@@ -204,7 +203,7 @@ class NeuralModel(NetworkModel):
         return model
 
 
-class Int8Model(NetworkModel):
+class Int8Model(NetworkModel, BlockSampler[NeuralState]):
     """A neural language model with weights and activations of eight bits, on a CPU.
 
     Weights have a scale per row, activations one per row of the batch, and integers are summed
@@ -247,25 +246,25 @@ class Int8Model(NetworkModel):
         first, *rest = (results[start] for start in sorted(results))
         return first.concatenate(rest) if rest else first
 
+    @override
     def next_log_probs(self, state: NeuralState) -> FloatArray:
-        """Natural-log probabilities [B, V] of the token that follows each row."""
         return self._network.output.log_probs(self._network.features_of(state.top))
 
+    @override
     def block_sums(self, state: NeuralState, temperatures: FloatArray) -> BlockSums:
-        """Sums for sampling the next token of each row; see `BlockSampler`."""
         features = self._network.features_of(state.top)
         return self._network.output.block_sums(features, np.ascontiguousarray(temperatures, dtype=np.float32))
 
+    @override
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """The logits [N, 64] of single blocks of tokens; see `BlockSampler`."""
         return self._network.output.block_logits(sums.features, np.asarray(rows), np.asarray(blocks))
 
     @override
     def read(self, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
         return read_batch(Int8Reader(self._network), state, tokens, lengths, want)
 
+    @override
     def score_choices(self, state: NeuralState, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Log-probabilities [C] of candidates for the next token, at the cost of a distribution a row."""
         top, scores = state.top, np.empty(len(tokens), np.float32)
 
         def score_part(part: slice) -> None:
@@ -277,6 +276,6 @@ class Int8Model(NetworkModel):
         run_row_slices(score_part, len(top))
         return scores
 
+    @override
     def features(self, state: NeuralState) -> FloatArray:
-        """The vectors [B, E] that the output layer reads, to predict the next tokens."""
         return self._network.features(state.top)

@@ -1,21 +1,50 @@
 """Network bodies: stacked recurrent layers, and feed-forward layers over a fixed window of tokens."""
 
-from collections.abc import Iterator
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from models.neural.cells import Body, Cell, CellState, Dropout, Hidden, make_cell
 from models.neural.config import NetworkConfig
 
 
-class Recurrent(Body):
-    """Stacked recurrent layers. Carries [L, B, H], all layers, for every part of a cell.
+class LayeredBody(Body):
+    """Layers one on top of the other.
 
     If configured, a layer's input is normalised (Ba et al. 2016), as is the last layer's output, and
     is added to the layer's output where the two are of equal width (He et al. 2016).
+
+    Attributes:
+        norms: of the layers' inputs, and of the last one's output.
+        skips: whether each layer's input is added to its output.
+    """
+
+    def _connect_layers(self, config: NetworkConfig) -> None:
+        """Make what lies between the layers; after them, as optimizers number parameters in this order."""
+        self.width = config.hidden_size
+        sizes = config.layer_inputs
+        self.norms = nn.ModuleList(
+            [nn.LayerNorm(size) if config.layer_norm else nn.Identity() for size in [*sizes, self.width]]
+        )
+        self.skips = [config.residual and size == self.width for size in sizes]
+        self.dropout = Dropout(config.between_layers, variational=config.variational)
+
+    def _run_layers(self, outputs: Tensor, run: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """The last layer's outputs from the first one's inputs; `run` is given a layer's number and inputs."""
+        for number, skip in enumerate(self.skips):
+            below = self.norms[number](outputs)
+            above = run(number, self.dropout(below) if number else below)
+            outputs = above + outputs if skip else above
+        normalised: Tensor = self.norms[-1](outputs)
+        return normalised
+
+
+class Recurrent(LayeredBody):
+    """Stacked recurrent layers. Carries [L, B, H], all layers, for every part of a cell.
 
     Args:
         config: the shape.
@@ -23,66 +52,47 @@ class Recurrent(Body):
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
-        self.width = config.hidden_size
-        sizes = config.layer_inputs
-        cells = [make_cell(config, size) for size in sizes]
+        cells = [make_cell(config, size) for size in config.layer_inputs]
         self.cells = nn.ModuleList(cells)
-        self.norms = nn.ModuleList(
-            [nn.LayerNorm(size) if config.layer_norm else nn.Identity() for size in [*sizes, self.width]]
-        )
-        self.skips = [config.residual and size == self.width for size in sizes]
-        self.dropout = Dropout(config.between_layers, variational=config.variational)
+        self._connect_layers(config)
         self.parts = cells[0].parts
         learned = range(self.parts if config.learned_state else 0)
         self.initial = nn.ParameterList(torch.zeros(config.layers, 1, self.width) for _ in learned)
 
+    @override
     def start(self, batch: int) -> Hidden:
-        """Zeros, or the learned initial state."""
         if len(self.initial):
             return tuple(part.repeat(1, batch, 1) for part in self.initial)
         like = next(self.parameters())
         return tuple(like.new_zeros(len(self.cells), batch, self.width) for _ in range(self.parts))
 
+    @override
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read T vectors a row: [T, B, E] to [T, B, H]."""
-        outputs = inputs
-        layers: list[CellState] = []
-        for number, layer in enumerate(self._layers()):
-            below = layer.norm(outputs)
-            above, after = layer.cell(
-                self.dropout(below) if number else below, tuple(part[number] for part in carried)
-            )
-            outputs = above + outputs if layer.skip else above
-            layers.append(after)
-        return self.norms[-1](outputs), _stack_layers(layers)
+        return self._read(inputs, carried, lambda cell, *given: cell(*given))
 
+    @override
     def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read one vector a row: [B, E] to [B, H]."""
-        output = inputs
-        layers: list[CellState] = []
-        for number, layer in enumerate(self._layers()):
-            layers.append(layer.cell.step(layer.norm(output), tuple(part[number] for part in carried)))
-            output = layers[-1][0] + output if layer.skip else layers[-1][0]
-        return self.norms[-1](output), _stack_layers(layers)
+        return self._read(inputs, carried, lambda cell, *given: cell.step(*given))
 
-    def _layers(self) -> Iterator["_Layer"]:
-        return (
-            _Layer(cast("Cell", cell), norm, skip)
-            for cell, norm, skip in zip(self.cells, self.norms[:-1], self.skips, strict=True)
-        )
+    def _read(
+        self,
+        inputs: Tensor,
+        carried: Hidden,
+        read: Callable[[Cell, Tensor, CellState], tuple[Tensor, CellState]],
+    ) -> tuple[Tensor, Hidden]:
+        states: list[CellState] = []
 
+        def run(number: int, below: Tensor) -> Tensor:
+            before = tuple(part[number] for part in carried)
+            above, after = read(cast("Cell", self.cells[number]), below, before)
+            states.append(after)
+            return above
 
-class _Layer(NamedTuple):
-    cell: Cell
-    norm: nn.Module
-    skip: bool
-
-
-def _stack_layers(layers: list[CellState]) -> Hidden:
-    return tuple(torch.stack(parts) for parts in zip(*layers, strict=True))
+        outputs = self._run_layers(inputs, run)
+        return outputs, tuple(torch.stack(parts) for parts in zip(*states, strict=True))
 
 
-class FeedForward(Body):
+class FeedForward(LayeredBody):
     """f(W [x_{t-n+1}; …; x_t] + b), and more layers above (Bengio et al. 2003).
 
     With many layers, skips and normalisation it is the modern variant of Sun and Iyyer (2021). Carries
@@ -94,30 +104,21 @@ class FeedForward(Body):
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
-        self.width = config.hidden_size
         self.before = config.window - 1
         self.embedding_size = config.embedding_size
-        sizes = config.layer_inputs
-        self.layers = nn.ModuleList([nn.Linear(size, self.width) for size in sizes])
-        self.norms = nn.ModuleList(
-            [nn.LayerNorm(size) if config.layer_norm else nn.Identity() for size in [*sizes, self.width]]
-        )
-        self.skips = [config.residual and size == self.width for size in sizes]
+        self.layers = nn.ModuleList([nn.Linear(size, config.hidden_size) for size in config.layer_inputs])
+        self._connect_layers(config)
         self.activation = torch.tanh if config.activation == "tanh" else functional.relu
-        self.dropout = Dropout(config.between_layers, variational=config.variational)
 
+    @override
     def start(self, batch: int) -> Hidden:
-        """Zeros."""
         like = next(self.parameters())
         return (like.new_zeros(self.before, batch, self.embedding_size),)
 
+    @override
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read T vectors a row: [T, B, E] to [T, B, H], all T at once."""
         seen = torch.cat([carried[0], inputs])
         width = len(inputs)
         outputs = torch.cat([seen[k : k + width] for k in range(self.before + 1)], dim=-1)
-        for number, (layer, norm) in enumerate(zip(self.layers, self.norms[:-1], strict=True)):
-            below = self.dropout(norm(outputs)) if number else norm(outputs)
-            above = self.activation(layer(below))
-            outputs = above + outputs if self.skips[number] else above
-        return self.norms[-1](outputs), (seen[width:],)
+        outputs = self._run_layers(outputs, lambda number, below: self.activation(self.layers[number](below)))
+        return outputs, (seen[width:],)

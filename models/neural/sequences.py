@@ -27,7 +27,6 @@ from models.neural.constants import (
     INT8_ROWS_PER_THREAD,
     INT8_SEGMENT_STEPS,
     INT8_TOKENS_PER_THREAD,
-    MAX_CHOICE_LOGITS,
     MAX_LOGITS,
     MAX_LOGITS_ON_CUDA,
     PLAIN_CELL_ROWS,
@@ -320,27 +319,3 @@ def _padded_row_count(rows: int) -> int:
     """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power
-
-
-def score_choices_after(network: Network, outputs: Tensor, rows: TokenIds, ids: TokenIds) -> FloatArray:
-    """Log-probabilities [C] of ids [C], each after one of N texts.
-
-    Args:
-        network: in evaluation mode.
-        outputs: of the body after each text [N, W].
-        rows: text of each id, never falling [C].
-        ids: candidates for the next token [C].
-    """
-    size = max(1, (MAX_LOGITS_ON_CUDA if outputs.is_cuda else MAX_CHOICE_LOGITS) // network.vocab_size)
-    scores = np.empty(len(ids), dtype=np.float32)
-    for start in range(0, len(outputs), size):
-        cut = slice(*np.searchsorted(rows, [start, start + size]))
-        if cut.start == cut.stop:
-            continue
-        here, chosen = (
-            torch.as_tensor(part, device=outputs.device) for part in (rows[cut] - start, ids[cut])
-        )
-        features = network.features(outputs[start : start + size])
-        log_probs = network.output.choice_log_probs(features, here, chosen)
-        scores[cut] = log_probs.cpu().numpy()
-    return scores

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.arrays import FloatArray
-from models.kernels.math import exp, greater
+from models.kernels.math import exp, fold_lanes, greater
 from models.kernels.threads import run_slices
 from models.neural.constants import LOGITS_PER_THREAD
 from models.vocabulary import BOS
@@ -58,12 +58,7 @@ def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
                 lanes[lane] += exp(logits[row, start + lane] - highest)
         for column in range(lane_end, width):
             lanes[column - lane_end] += exp(logits[row, column] - highest)
-        half = _LANES // 2
-        while half:
-            for lane in range(half):
-                lanes[lane] += lanes[lane + half]
-            half //= 2
-        sums[row] = np.log(lanes[0]) + highest
+        sums[row] = np.log(fold_lanes(lanes)) + highest
 
 
 class OutputLayer(nn.Module, ABC):

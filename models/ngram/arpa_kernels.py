@@ -18,6 +18,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from models.ngram.access import U, find_arc
 from models.ngram.build import NGrams
 from models.word_kernels import (
     HASH_PRIME,
@@ -410,26 +411,13 @@ def _read_words(
         if position == 1:
             node = word
         elif position > 1:
-            child = _find_child(trie, node, word)
-            if child < 0:
+            first, last = trie.first_children[node], trie.first_children[node + 1]
+            child = find_arc(trie.words, U(first), U(last), word)
+            if child == U(len(trie.words)):
                 return NO_PREFIX, start, end, node, word
-            node = child
+            node = np.int64(child) + trie.vocab_size
         word = np.int64(ids[number])
     return BLOCK_ENDS, start, end, node, word
-
-
-@numba.njit(nogil=True, cache=True)
-def _find_child(trie: PrefixTrie, node: Int, word: Int) -> Int:
-    """The node that continues another by a word, found by bisection; or −1."""
-    begin, end = trie.first_children[node], trie.first_children[node + 1]
-    last = end
-    while begin < end:
-        middle = (begin + end) >> 1
-        if trie.words[middle] < word:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin + trie.vocab_size if begin < last and trie.words[begin] == word else np.int64(-1)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -494,20 +482,11 @@ def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
     return offset, value
 
 
-def sort_rows(
-    prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int
-) -> tuple[IntArray | None, int]:
-    """Sort n-grams of one order, given by prefix and last word [n], lexicographically.
-
-    Returns:
-        The rows' numbers in that order [n], None if they are in it already; and the index in it of a row that equals
-        the one before, −1 if there is none.
-    """
-    if _first_out_of_order(prefixes, words) == len(words):
-        return None, -1
+def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> IntArray:
+    """The rows' numbers [n] in lexicographic order of n-grams of one order, given by prefix and last word [n]."""
     by_word = _counting_sort(words, np.arange(len(words), dtype=np.int32), vocab_size)
-    order = _counting_sort(prefixes, by_word, num_prefixes)
-    return order, _first_duplicate(prefixes, words, order)
+    order: IntArray = _counting_sort(prefixes, by_word, num_prefixes)
+    return order
 
 
 def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:
@@ -524,7 +503,7 @@ def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> Prefi
 
 
 @numba.njit(nogil=True, cache=True)
-def _first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
+def first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
     """The first row that does not come after the one before; n if all do."""
     for row in range(1, len(words)):
         if prefixes[row] < prefixes[row - 1] or (
@@ -548,13 +527,3 @@ def _counting_sort(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
         out[slots[key]] = row
         slots[key] += 1
     return out
-
-
-@numba.njit(nogil=True, cache=True)
-def _first_duplicate(prefixes: IntArray, words: IntArray, order: IntArray) -> int:
-    """The first index in the order whose row equals the one before; −1 if there is none."""
-    for index in range(1, len(order)):
-        row, before = order[index], order[index - 1]
-        if prefixes[row] == prefixes[before] and words[row] == words[before]:
-            return index
-    return -1

@@ -24,6 +24,7 @@ from models.ngram.arpa_kernels import (
     ParseStop,
     PrefixTrie,
     extend_trie,
+    first_out_of_order,
     nearest_float,
     sort_rows,
 )
@@ -366,7 +367,7 @@ class ArpaSection:
 
     def _refuse(self, stop: ParseStop, words: WordTable) -> NoReturn:
         """Raise the error of the line that the kernel stopped at."""
-        field = self._source.field_at(stop.field)
+        field = b"".join(self._source.fields_at(stop.field)[:1])  # none at the end of a line
         if stop.code == arpa_kernels.POSITIVE_LOG_PROB:
             self._fail_positive(field, stop.line)
         if stop.code == arpa_kernels.DUPLICATE:
@@ -530,11 +531,12 @@ def _make_unigrams(rows: NGramRows, ids: IntArray, size: int) -> tuple[NGrams, N
 def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -> tuple[NGrams, NGramWeights]:
     """The n-grams of a section in the order of their words."""
     prefixes, words, log10_probs, log10_backoffs, lines = section.rows
-    order, twin = sort_rows(prefixes, words, num_prefixes=num_prefixes, vocab_size=vocab_size)
-    if order is not None:
-        if twin >= 0:
-            section.fail_duplicate(int(lines[order[twin - 1]]), int(lines[order[twin]]))
+    if first_out_of_order(prefixes, words) < len(words):
+        order = sort_rows(prefixes, words, num_prefixes=num_prefixes, vocab_size=vocab_size)
         prefixes, words = prefixes[order], words[order]
+        twin = first_out_of_order(prefixes, words)
+        if twin < len(words):
+            section.fail_duplicate(int(lines[order[twin - 1]]), int(lines[order[twin]]))
         log10_probs, log10_backoffs = log10_probs[order], log10_backoffs[order]
     unknown = np.full(len(words), -1, dtype=np.int32)
     return NGrams(words, prefixes, unknown), NGramWeights(log10_probs, log10_backoffs)

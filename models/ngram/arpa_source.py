@@ -119,13 +119,8 @@ class ArpaSource:
         self.line += 1
         return text
 
-    def field_at(self, offset: int) -> bytes:
-        """Return the field at an offset of the block, up to the next space, tab or line end."""
-        match = _FIELD.match(self._whole, offset)
-        return match.group() if match else b""
-
     def fields_at(self, offset: int) -> list[bytes]:
-        """The fields of the line that starts at an offset of the block."""
+        """The fields of a line from an offset of the block on."""
         return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
 
     def drain(self) -> None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from numba import types
 
 from models.errors import InvalidInputError
-from models.ngram.access import AUTOMATON_TYPES, U, link_states, log10_backoff_of, log10_prob_of, word_of
+from models.ngram.access import U, automaton_kernel, link_states, log10_backoff_of, log10_prob_of, word_of
 from models.ngram.automaton import Automaton, reject
 from models.vocabulary import UNK
 
@@ -131,20 +131,6 @@ def quantise_automaton(automaton: Automaton) -> Automaton:
         backoff_values=backoff_values,
         ranked_arcs=ranked.arcs,
         ranked_masses=ranked.masses,
-    )
-    return made.frozen()
-
-
-def dequantise_automaton(automaton: Automaton) -> Automaton:
-    """The same automaton with values instead of codes; what was rounded stays so."""
-    words = np.zeros((automaton.num_arcs, 4), np.uint8)
-    words[:, :3] = automaton.words
-    made = automaton._replace(
-        words=words.view("<i4").reshape(-1),
-        log10_probs=automaton.prob_values[automaton.log10_probs],
-        log10_backoffs=automaton.backoff_values[automaton.log10_backoffs],
-        prob_values=automaton.prob_values[:0],
-        backoff_values=automaton.backoff_values[:0],
     )
     return made.frozen()
 
@@ -331,7 +317,13 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     Quantised values are listed as the values that their codes stand for.
     """
     if automaton.quantised:
-        automaton = dequantise_automaton(automaton)
+        words = np.zeros((automaton.num_arcs, 4), np.uint8)
+        words[:, :3] = automaton.words
+        automaton = automaton._replace(
+            words=words.view("<i4").reshape(-1),
+            log10_probs=automaton.prob_values[automaton.log10_probs],
+            log10_backoffs=automaton.backoff_values[automaton.log10_backoffs],
+        ).frozen()
     owners = np.repeat(np.arange(automaton.num_states, dtype=np.int32), np.diff(automaton.first_arcs))
     starts = automaton.order_starts.tolist()
     listed: list[tuple[NGrams, NGramWeights]] = []
@@ -433,7 +425,7 @@ def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
     return not charged <= MAX_LOG10_BACKOFF
 
 
-@numba.njit([types.int64(automaton) for automaton in AUTOMATON_TYPES], nogil=True, cache=True)
+@automaton_kernel(types.int64)
 def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass over the arrays
     """The number of the first problem found, 0 if there is none.
 

@@ -9,12 +9,22 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
+from typing_extensions import override
 
 from models.arrays import FloatArray, ModelBytes, TokenIds, array_bytes
 from models.errors import InvalidInputError, ManifestError
 from models.files import CONFIG_FILE, read_config, write_config
 from models.kernels.threads import run_balanced, run_slices
-from models.language_model import ReadResult, TopTokens, Want
+from models.language_model import (
+    ContextMatcher,
+    LanguageModel,
+    RaggedScorer,
+    ReadResult,
+    SequenceReader,
+    TopKPredictor,
+    TopTokens,
+    Want,
+)
 from models.ngram import scoring, top_k
 from models.ngram.access import readonly
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
@@ -146,7 +156,13 @@ class NGramScores(NamedTuple):
     log_backoffs: FloatArray
 
 
-class NGramModel:
+class NGramModel(
+    ContextMatcher[NGramState],
+    RaggedScorer[NGramState],
+    SequenceReader[NGramState],
+    TopKPredictor[NGramState],
+    LanguageModel[NGramState],
+):
     """A back-off n-gram model of any order and smoothing.
 
     Args:
@@ -155,8 +171,7 @@ class NGramModel:
         normalised: whether every distribution sums to 1; the estimator or reader knows.
 
     Attributes:
-        order: the length of the longest n-gram.
-        num_context_lengths: a context has 0 to order − 1 tokens.
+        order: the length of the longest n-gram; a context has 0 to order − 1 tokens.
         num_parameters: one probability per n-gram and one back-off weight per context.
 
     Raises:
@@ -177,28 +192,20 @@ class NGramModel:
         self.order = self.num_context_lengths = automaton.order
         self.num_parameters = automaton.num_arcs + automaton.num_states
 
+    @override
     def memory(self) -> ModelBytes:
-        """The memory of the automaton."""
         return array_bytes(self.automaton)
 
+    @override
     def initial_state(self, batch: int) -> NGramState:
-        """The state after `<s>`, in each of `batch` rows."""
         return NGramState(np.full(batch, self.automaton.initial, dtype=np.int32))
 
+    @override
     def empty_state(self, batch: int) -> NGramState:
-        """The empty context, in each of `batch` rows."""
         return NGramState(np.zeros(batch, dtype=np.int32))
 
+    @override
     def advance(self, state: NGramState, tokens: TokenIds) -> NGramState:
-        """Consume one token per row.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B], each in [0, V).
-
-        Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
-        """
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         check_one_per_row(tokens.shape, len(state))
         out = np.empty(len(state), dtype=np.int32)
@@ -207,24 +214,14 @@ class NGramModel:
             raise unknown_id_error(tokens, bad, len(self.vocabulary))
         return NGramState(out)
 
+    @override
     def next_log_probs(self, state: NGramState) -> FloatArray:
-        """Natural-log probabilities [B, V] of the token that follows each row; minus infinity for `<s>`."""
         out = np.empty((len(state), len(self.vocabulary)), dtype=np.float32)
         scoring.write_distributions(self.automaton, state.ids, out)
         return out
 
+    @override
     def top_k(self, state: NGramState, k: int) -> TopTokens:
-        """The k most probable tokens after each row, found without touching the rest of the vocabulary.
-
-        Those equal in single precision are in order of id.
-
-        Args:
-            state: B rows.
-            k: at most V.
-
-        Raises:
-            InvalidInputError: k is not in [1, V].
-        """
         check_k(k, len(self.vocabulary))
         ids = np.empty((len(state), k), dtype=np.int64)
         log_probs = np.empty((len(state), k), dtype=np.float32)
@@ -243,12 +240,8 @@ class NGramModel:
         top_k.sample_words(self.automaton, state.ids, seeds, tokens)
         return tokens
 
+    @override
     def read(self, state: NGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Score tokens [B, T], of which row b has lengths[b], or return the state after them; there are no features.
-
-        Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
-        """
         log_probs = _NO_BACKOFFS
         if want.scores:
             log_probs = self._score(state, tokens, lengths, detailed=False).log_probs
@@ -263,23 +256,11 @@ class NGramModel:
         """
         return self._score(state, tokens, lengths, detailed=True)
 
+    @override
     def score_ragged(
         self, state: NGramState, tokens: TokenIds, offsets: TokenIds, *, threads: int = 1
     ) -> FloatArray:
-        """Log-probabilities of sequences that lie one after the other, without padding.
-
-        Args:
-            state: B rows, the context of each sequence; it is not changed.
-            tokens: ids of all sequences [N], each in [0, V).
-            offsets: where each sequence starts, and N at the end [B + 1].
-            threads: how many cores to use; the answer is the same.
-
-        Returns:
-            Natural-log probabilities [N].
-
-        Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
-        """
+        """Score sequences in as many threads; the answer is the same."""
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         check_offsets(tokens, offsets, len(state))
@@ -331,18 +312,14 @@ class NGramModel:
                 after = NGramState(np.where(live, self.advance(after, column).ids, after.ids))
         return after
 
+    @override
     def context_lengths(self, state: NGramState) -> npt.NDArray[np.int64]:
-        """Return the number of last tokens each row's future depends on [B]."""
-        return scoring.context_lengths(self.automaton, state.ids)
+        return np.searchsorted(self.automaton.order_starts, state.ids.astype(np.int64) - 1, side="right")
 
+    @override
     def context_lengths_per_token(
         self, state: NGramState, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
-        """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length.
-
-        Raises:
-            InvalidInputError: see `read`.
-        """
         spans = token_spans(tokens, lengths, len(state))
         out = np.zeros(tokens.shape, dtype=np.int64)
         bad = scoring.context_lengths_per_token(self.automaton, state.ids, *spans, out.reshape(-1))

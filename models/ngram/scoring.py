@@ -19,9 +19,9 @@ import numpy.typing as npt
 from numba import types
 
 from models.ngram.access import (
-    AUTOMATON_TYPES,
     SPAN_TYPES,
     U,
+    automaton_kernel,
     context_length,
     find_arc,
     log10_backoff_of,
@@ -52,11 +52,7 @@ def write_suffix_chain(
     return depth + 1
 
 
-@numba.njit(
-    [types.void(automaton, readonly("int32"), types.float32[:, ::1]) for automaton in AUTOMATON_TYPES],
-    nogil=True,
-    cache=True,
-)
+@automaton_kernel(types.void, readonly("int32"), types.float32[:, ::1])
 def write_distributions(
     automaton: Automaton, states: npt.NDArray[np.int32], out: npt.NDArray[np.float32]
 ) -> None:
@@ -130,14 +126,7 @@ def _prefetch_arcs(
         prefetch(automaton.suffixes, state)
 
 
-@numba.njit(
-    [
-        types.int64(automaton, *SPAN_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
-        for automaton in AUTOMATON_TYPES
-    ],
-    nogil=True,
-    cache=True,
-)
+@automaton_kernel(types.int64, *SPAN_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
 def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles stays in registers
     automaton: Automaton,
     states: npt.NDArray[np.int32],
@@ -227,14 +216,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
     return -1
 
 
-@numba.njit(
-    [
-        types.int64(automaton, readonly("int32"), readonly("int64"), types.int32[::1])
-        for automaton in AUTOMATON_TYPES
-    ],
-    nogil=True,
-    cache=True,
-)
+@automaton_kernel(types.int64, readonly("int32"), readonly("int64"), types.int32[::1])
 def advance_rows(
     automaton: Automaton,
     states: npt.NDArray[np.int32],
@@ -254,16 +236,7 @@ def advance_rows(
     return -1
 
 
-def context_lengths(automaton: Automaton, states: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """The number of tokens in each state's context [B]; 0 for the empty one."""
-    return np.searchsorted(automaton.order_starts, states.astype(np.int64) - 1, side="right")
-
-
-@numba.njit(
-    [types.int64(automaton, *SPAN_TYPES, types.int64[::1]) for automaton in AUTOMATON_TYPES],
-    nogil=True,
-    cache=True,
-)
+@automaton_kernel(types.int64, *SPAN_TYPES, types.int64[::1])
 def context_lengths_per_token(
     automaton: Automaton,
     states: npt.NDArray[np.int32],
@@ -272,18 +245,9 @@ def context_lengths_per_token(
     ends: npt.NDArray[np.int64],
     out: npt.NDArray[np.int64],
 ) -> int:
-    """The length of the context before each token of B spans, into the same positions of `out`.
+    """The length of the context before each token of B spans, into the same positions of `out` [N].
 
-    Args:
-        automaton: the model.
-        states: before each span [B].
-        tokens: of all spans [N].
-        begins: where each begins [B].
-        ends: where each ends [B].
-        out: [N]; written.
-
-    Returns:
-        −1, or the position of a token that is outside the vocabulary.
+    Arguments and result are those of `score_spans`.
     """
     vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
     for row in range(len(states)):

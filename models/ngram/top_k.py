@@ -14,10 +14,10 @@ import numpy.typing as npt
 from numba import types
 
 from models.ngram.access import (
-    AUTOMATON_TYPES,
     U,
     arc_at,
     arc_of,
+    automaton_kernel,
     log10_prob_of,
     prefetch,
     readonly,
@@ -34,15 +34,14 @@ _PREFETCH_DISTANCE = 8
 
 
 @numba.njit(nogil=True, inline="always")
-def _is_shadowed(
-    first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: np.int32
-) -> bool:
-    """Return whether a longer context of the chain has the word, which excludes this level."""
-    missing = U(len(words))
-    for longer in range(level):  # noqa: SIM110 - kernels know no any()
-        if arc_at(first_arcs, words, chain[longer], word) != missing:
-            return True
-    return False
+def _shadowing_level(
+    first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: Any
+) -> Any:
+    """The shortest context before this level that has the word itself, and so does not take it from here; or −1."""
+    longer = level - 1
+    while longer >= 0 and arc_at(first_arcs, words, chain[longer], word) == U(len(words)):
+        longer -= 1
+    return longer
 
 
 @numba.njit(nogil=True, inline="always")
@@ -154,14 +153,7 @@ def _fill_with_impossible(
         word += 1
 
 
-@numba.njit(
-    [
-        types.void(automaton, readonly("int32"), types.int64[:, ::1], types.float32[:, ::1])
-        for automaton in AUTOMATON_TYPES
-    ],
-    nogil=True,
-    cache=True,
-)
+@automaton_kernel(types.void, readonly("int32"), types.int64[:, ::1], types.float32[:, ::1])
 def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     automaton: Automaton,
     states: npt.NDArray[np.int32],
@@ -223,7 +215,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
                 if not _lower_arc_ties(probs, decoded, arcs[best], backoffs[best]):
                     arcs[best] = missing  # all that tie have larger ids
                     continue
-            elif not _is_shadowed(first_arcs, words, chain, best, word):
+            elif _shadowing_level(first_arcs, words, chain, best, word) < 0:
                 if column == 0 or values[best] < log_probs[row, column - 1]:
                     begin = column
                 _insert_sorted(ids, row, begin, min(column, k - 1), word)
@@ -280,15 +272,6 @@ def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
 
 
 @numba.njit(nogil=True)
-def _shadowing_level(automaton: Automaton, chain: npt.NDArray[np.uint64], level: int, word: np.int64) -> int:
-    """The shortest context before this level that has the word itself, and so does not take it from here; or −1."""
-    longer = level - 1
-    while longer >= 0 and arc_of(automaton, chain[longer], word) == U(len(automaton.words)):
-        longer -= 1
-    return longer
-
-
-@numba.njit(nogil=True)
 def _draw_from_distribution(
     automaton: Automaton, chain: npt.NDArray[np.uint64], start: int, point: float
 ) -> np.int64:
@@ -317,14 +300,7 @@ def _draw_from_distribution(
     return last
 
 
-@numba.njit(
-    [
-        types.void(automaton, readonly("int32"), readonly("uint64"), types.int64[::1])
-        for automaton in AUTOMATON_TYPES
-    ],
-    nogil=True,
-    cache=True,
-)
+@automaton_kernel(types.void, readonly("int32"), readonly("uint64"), types.int64[::1])
 def sample_words(
     automaton: Automaton,
     states: npt.NDArray[np.int32],
@@ -340,6 +316,7 @@ def sample_words(
     word that is impossible is drawn only where all are.
     """
     order, missing = len(automaton.order_starts) - 1, U(len(automaton.words))
+    first_arcs, arc_words = automaton.first_arcs, automaton.words
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
     for row in range(len(states)):
         depth = write_suffix_chain(automaton, states[row], chain, backoffs)
@@ -355,7 +332,7 @@ def sample_words(
             if arc == missing:
                 continue
             word = np.int64(word_of(automaton, arc))
-            refused = _shadowing_level(automaton, chain, level, word)
+            refused = _shadowing_level(first_arcs, arc_words, chain, level, word)
             if refused < 0:
                 words[row] = word
                 break
@@ -366,7 +343,7 @@ def sample_words(
             if word < 0 and start > 0:  # its own arcs are all there is, but sum to less than 1
                 start = 0
                 continue
-            refused = _shadowing_level(automaton, chain, start - 1, word)
+            refused = _shadowing_level(first_arcs, arc_words, chain, start - 1, word)
             if refused < 0:
                 words[row] = max(0, word)  # type: ignore[call-overload]  # numba has the integers of numpy
             start = refused + 1

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from models.neural.adaptive_softmax import AdaptiveSoftmax, ClusteredEmbedding
-from models.neural.softmax import INITIAL_RANGE, Softmax
+from models.neural.softmax import Softmax
 from models.vocabulary import BOS
 from training.neural.losses.sampled import (
     NegativeSampling,
@@ -53,8 +53,8 @@ def median_s(step, output, seconds):
 def cases(vocab_size, counts):
     """Each loss with a layer that it trains."""
     softmax = Softmax(WIDTH, vocab_size, shared=None)
-    vectors = ClusteredEmbedding(vocab_size, WIDTH, cutoffs=CUTOFFS[vocab_size], initial_range=INITIAL_RANGE)
-    adaptive = AdaptiveSoftmax(WIDTH, vectors, initial_range=INITIAL_RANGE)
+    vectors = ClusteredEmbedding(vocab_size, WIDTH, cutoffs=CUTOFFS[vocab_size])
+    adaptive = AdaptiveSoftmax(WIDTH, vectors)
     adaptive.initialise_from_counts(counts)
     sampler = NoiseSampler(noise_weights(counts.numpy(), "unigram"), samples=SAMPLES, seed=1)
     yield "softmax", FullSoftmax(softmax), softmax

@@ -28,7 +28,7 @@ def die_after(store, requests):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    for name in ("entries", "read", "upload", "put_if_absent"):
+    for name in ("entries", "read", "upload", "put_if_match"):
         setattr(store, name, partial(counted, getattr(store, name)))
 
 

@@ -185,12 +185,12 @@ def test_contents_that_are_being_published_are_not_swept_away(jump_s, tmp_path):
     def seen(folder="", entries=store.entries):
         return [entry._replace(modified_s=entry.modified_s - jump_s) for entry in entries(folder)]
 
-    def slowly(key, raw, put_new=store.put_if_absent):
+    def slowly(key, raw, tag, put=store.put_if_match):
         swept.append(registry.sweep(older_than_s=3600))
-        return put_new(key, raw)
+        return put(key, raw, tag)
 
     swept = []
-    store.entries, store.put_if_absent = seen, slowly
+    store.entries, store.put_if_match = seen, slowly
     registry.publish("m", write_minimal)
     assert swept == [0]
     fresh = open_registry(registry.location, cache=tmp_path / "another")

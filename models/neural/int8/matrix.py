@@ -15,7 +15,7 @@ from torch import Tensor
 from models.arrays import FloatArray
 from models.kernels.llvm import USE_AMX, pointer_at
 from models.kernels.log_sum_exp import ROW_LANES
-from models.kernels.math import bits_of_float, float_of_bits, fma, greater
+from models.kernels.math import fma, greater
 from models.neural.int8.kernels import (
     COLUMN_GROUP,
     COLUMN_MULTIPLE,
@@ -67,8 +67,8 @@ def _max_abs(vector: Any) -> Any:
     """The largest absolute value, compared as integers of the same order: only those loops are vectorised."""
     highest = np.uint32(0)
     for index in range(len(vector)):
-        highest = greater(np.uint32(bits_of_float(vector[index]) & _MAGNITUDE), highest)
-    return float_of_bits(highest)
+        highest = greater(np.uint32(np.float32(vector[index]).view(np.uint32) & _MAGNITUDE), highest)
+    return np.uint32(highest).view(np.float32)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -158,12 +158,12 @@ def load_or_quantise(
     weight_cache: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]
 ) -> Int8Matrix:
     """The quantised matrix, from the cache if it has one; else from `matrix`, which is called only then."""
-    arrays = weight_cache.get_or_make(name, lambda: _to_arrays(quantise_matrix(matrix())))
-    return Int8Matrix(arrays["weights"], arrays["scales"], USE_AMX)
 
+    def make() -> Arrays:
+        packed = quantise_matrix(matrix())
+        return {"weights": packed.weights, "scales": packed.scales}
 
-def _to_arrays(packed: Int8Matrix) -> Arrays:
-    return {"weights": packed.weights, "scales": packed.scales}
+    return Int8Matrix(**weight_cache.get_or_make(name, make), tiled=USE_AMX)
 
 
 def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:

@@ -71,8 +71,7 @@ class Int8Output(ABC):
 
     def block_logits(self, features: Any, rows: TokenIds, blocks: TokenIds) -> FloatArray:
         """The logits [N, 64] of blocks of tokens [N] after rows [N] of the features of `block_sums`."""
-        blocks_of_rows = features.reshape(len(features), -1, BLOCK_TOKENS)
-        logits: FloatArray = blocks_of_rows[rows, blocks]
+        logits: FloatArray = features.reshape(len(features), -1, BLOCK_TOKENS)[rows, blocks]
         return logits
 
 
@@ -91,9 +90,7 @@ class Int8Softmax(Int8Output):
 
     @override
     def log_probs(self, features: Int8Rows) -> FloatArray:
-        logits, log_sums = logits_of(Int8Linear(self.matrix, self.bias, self.vocab_size), features)
-        normalise_logits(logits, log_sums)
-        return logits
+        return _log_softmax(Int8Linear(self.matrix, self.bias, self.vocab_size), features)
 
     @override
     def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
@@ -211,8 +208,8 @@ def make_output(
     return Int8Softmax(softmax, matrix)
 
 
-def logits_of(layer: Int8Linear, rows: Int8Rows) -> tuple[FloatArray, FloatArray]:
-    """Products [N, O] of a layer with N rows, and their log-sum-exp [N]."""
+def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
+    """Products [N, O] of a layer with N rows, less their log-sum-exp."""
     count = num_rows(rows)
     logits, log_sums = np.empty((count, len(layer.bias)), np.float32), np.empty(count, np.float32)
 
@@ -221,11 +218,8 @@ def logits_of(layer: Int8Linear, rows: Int8Rows) -> tuple[FloatArray, FloatArray
             write_logits(layer.matrix, layer.bias, rows, cut.start, logits[cut], log_sums[cut])
 
     run_row_slices(work, count)
-    return logits if len(layer.bias) == layer.size else logits[:, : layer.size].copy(), log_sums
-
-
-def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
-    logits, log_sums = logits_of(layer, rows)
+    if len(layer.bias) != layer.size:
+        logits = logits[:, : layer.size].copy()
     normalise_logits(logits, log_sums)
     return logits
 

@@ -75,9 +75,7 @@ def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """
     new_highest = max_logit(logits, highest, tops)
     if new_highest > highest:
-        shrink = exp(highest - new_highest)
-        for lane in range(ROW_LANES):
-            lanes[lane] *= shrink
+        _scale(lanes, exp(highest - new_highest))
     add_exp_in_lanes(logits, len(logits), new_highest, lanes)
     return new_highest
 

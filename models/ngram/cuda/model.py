@@ -13,9 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from models.arrays import ModelBytes, TokenIds, add_bytes
-from models.language_model import ReadResult, TopTokens, Want
+from models.language_model import (
+    ContextMatcher,
+    LanguageModel,
+    ReadResult,
+    SequenceReader,
+    TopKPredictor,
+    TopTokens,
+    Want,
+)
 from models.ngram.cuda import kernels
 from models.ngram.cuda.kernels import Ids, check_token_per_row, to_device, to_tensors, unpad
 from models.ngram.model import NGramModel, NGramScores, NGramState, check_k, check_shapes
@@ -45,7 +54,12 @@ class TensorNGramState:
         return TensorNGramState(torch.cat([self.ids, *(state.ids for state in others)]))
 
 
-class TensorNGramModel:
+class TensorNGramModel(
+    ContextMatcher[TensorNGramState],
+    SequenceReader[TensorNGramState],
+    TopKPredictor[TensorNGramState],
+    LanguageModel[TensorNGramState],
+):
     """A back-off n-gram model whose automaton is on a device.
 
     States are the same numbers as those of the model it is made from, and scores the same
@@ -59,7 +73,6 @@ class TensorNGramModel:
     Attributes:
         cpu_model: the model it was made from.
         device: of the computation.
-        num_context_lengths: a context has 0 to order − 1 tokens.
     """
 
     family, is_lookup = "ngram", True
@@ -72,63 +85,40 @@ class TensorNGramModel:
         self.order = self.num_context_lengths = model.order
         self.num_parameters = model.num_parameters
 
+    @override
     def memory(self) -> ModelBytes:
-        """The memory of the automaton on the device, and of that of the model it was made from."""
         tensors = [value for value in self._automaton if isinstance(value, Tensor)]
         device = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
         return add_bytes([self.cpu_model.memory(), ModelBytes(device=device)])
 
+    @override
     def initial_state(self, batch: int) -> TensorNGramState:
-        """The state after `<s>`, in each of `batch` rows."""
         return self._state(batch, self.cpu_model.automaton.initial)
 
+    @override
     def empty_state(self, batch: int) -> TensorNGramState:
-        """The empty context, in each of `batch` rows."""
         return self._state(batch, 0)
 
+    @override
     @torch.inference_mode()
     def advance(self, state: TensorNGramState, tokens: Ids) -> TensorNGramState:
-        """Consume one token per row.
-
-        Args:
-            state: B rows; it is not changed.
-            tokens: ids [B], each in [0, V); to check tensors, the host waits for the device.
-
-        Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
-        """
         words = check_token_per_row(tokens, len(state), len(self.vocabulary), self.device)
         return TensorNGramState(kernels.advance_contexts(self._automaton, state.ids, words))
 
+    @override
     @torch.inference_mode()
     def next_log_probs(self, state: TensorNGramState) -> Tensor:
-        """Natural-log probabilities [B, V], float32, of the token that follows each row; minus infinity for `<s>`.
-
-        Memory beyond the result is bounded, however many rows there are.
-        """
         return kernels.all_log_probs(self._automaton, state.ids)
 
+    @override
     @torch.inference_mode()
     def top_k(self, state: TensorNGramState, k: int) -> TopTokens:
-        """The k most probable tokens after each row; those equal in single precision in order of id.
-
-        Args:
-            state: B rows.
-            k: at most V.
-
-        Raises:
-            InvalidInputError: k is not in [1, V].
-        """
         check_k(k, len(self.vocabulary))
         words, log_probs = kernels.top_k_of_states(self._automaton, state.ids, k)
         return TopTokens(words.cpu().numpy(), log_probs.cpu().numpy())
 
+    @override
     def read(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Score tokens [B, T], of which row b has lengths[b], or return the state after them; there are no features.
-
-        Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
-        """
         none = np.empty((0, 0), dtype=np.float32)
         log_probs = self.score_detailed(state, tokens, lengths).log_probs if want.scores else none
         after = self._prefill(state, tokens, lengths) if want.state else state
@@ -165,14 +155,14 @@ class TensorNGramModel:
         texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
         return TensorNGramState(kernels.prefill_unpadded(self._automaton, state.ids, texts))
 
+    @override
     def context_lengths(self, state: TensorNGramState) -> npt.NDArray[np.int64]:
-        """Return the number of last tokens each row's future depends on [B]; looked up on the host."""
         return self.cpu_model.context_lengths(_to_host_state(state))
 
+    @override
     def context_lengths_per_token(
         self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
-        """The same before each of tokens [B, T], of which row b has lengths[b]; 0 past a row's length."""
         return self.cpu_model.context_lengths_per_token(_to_host_state(state), tokens, lengths)
 
     def save(self, directory: Path) -> None:

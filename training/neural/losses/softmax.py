@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from models.kernels.math import bits_of_float, exp, float_of_bits
+from models.kernels.math import exp
 from models.kernels.threads import run_slices
 from models.neural.adaptive_softmax import AdaptiveSoftmax
 from models.neural.softmax import Softmax
@@ -85,7 +85,7 @@ def as_float32(logit: Any) -> Any:
 @overload(as_float32, inline="always", strict=False)
 def _as_float32(logit: Any) -> Any:
     if logit == types.uint16:
-        return lambda logit: float_of_bits(np.uint32(logit) << _HALF_WIDTH)
+        return lambda logit: np.uint32(np.uint32(logit) << _HALF_WIDTH).view(np.float32)
     return (lambda logit: logit) if logit == types.float32 else None
 
 
@@ -97,7 +97,7 @@ def as_type_of(value: Any, logit: Any) -> Any:
 @overload(as_type_of, inline="always", strict=False)
 def _as_type_of(value: Any, logit: Any) -> Any:  # noqa: ARG001 - the types decide
     def rounded(value: Any, logit: Any) -> Any:  # noqa: ARG001
-        bits = bits_of_float(value)
+        bits = np.float32(value).view(np.uint32)
         even = (bits >> _HALF_WIDTH) & np.uint32(1)
         return np.uint16((bits + np.uint32(0x7FFF) + even) >> _HALF_WIDTH)
 
@@ -113,14 +113,14 @@ _ONE = np.float32(1)
 @numba.njit(nogil=True, inline="always")
 def _sortable_bits(value: Any) -> Any:
     """Map a float32 to an integer of the same order: LLVM vectorises the maximum of integers, not of floats."""
-    bits = np.int32(bits_of_float(value))
+    bits = np.float32(value).view(np.int32)
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 
 
 @numba.njit(nogil=True, inline="always")
 def _float_of_sortable(key: Any) -> Any:
     """Map a key of `_sortable_bits` back to its float32."""
-    return float_of_bits(np.uint32(key ^ ((key >> _SIGN) & _MAGNITUDE)))
+    return np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
 
 
 # no "ninf": logits of never predicted tokens are minus infinity

@@ -10,13 +10,13 @@ from models.cache.config import CacheConfig
 from models.cache.history import History
 from models.cache.kernels import (
     SEGMENT_TOKENS,
-    VECTOR_LANES,
     SimilarityDecay,
     inner_products,
     to_unit_vectors,
 )
 from models.cache.model import CacheModel, score_with_history
 from models.errors import InvalidInputError, ManifestError
+from models.kernels.llvm import VECTOR_WIDTH
 from models.language_model import SCORES, STATE, pad_sequences, prefill_sequences, score_sequences
 from models.vocabulary import BOS, EOS
 from tests.support.fake_models import FakeModel, FeaturedModel, fake_vocabulary
@@ -279,7 +279,7 @@ RANDOM = np.random.default_rng(0)
 
 @pytest.mark.parametrize(("rows", "count"), [(1, 1), (1, 131), (3, 2), (4, 4), (7, 131), (130, 9)])
 def test_products_are_those_of_double_precision(rows, count):
-    queries, keys = (RANDOM.normal(size=(n, 3 * VECTOR_LANES)).astype(np.float32) for n in (rows, count))
+    queries, keys = (RANDOM.normal(size=(n, 3 * VECTOR_WIDTH)).astype(np.float32) for n in (rows, count))
     out = np.zeros((rows, count + 11), np.float32)
     inner_products(queries, keys, 9, out)
     expected = queries.astype(np.float64) @ keys.T.astype(np.float64)
@@ -289,7 +289,7 @@ def test_products_are_those_of_double_precision(rows, count):
 
 
 def test_a_product_is_the_same_bits_whatever_is_computed_beside_it():
-    queries, keys = (RANDOM.normal(size=(n, 25 * VECTOR_LANES)).astype(np.float32) for n in (23, 71))
+    queries, keys = (RANDOM.normal(size=(n, 25 * VECTOR_WIDTH)).astype(np.float32) for n in (23, 71))
     whole = np.empty((23, 71), np.float32)
     inner_products(queries, keys, 0, whole)
     for rows in (slice(0, 1), slice(5, 8), slice(2, 9), slice(21, 23)):
@@ -304,7 +304,7 @@ def test_unit_vectors_have_length_one_and_their_direction():
         RANDOM.normal(size=(9, 37)).astype(np.float32) * np.logspace(-15, 15, 9, dtype=np.float32)[:, None]
     )
     units = to_unit_vectors(features)
-    assert units.shape == (9, 3 * VECTOR_LANES)
+    assert units.shape == (9, 3 * VECTOR_WIDTH)
     exact = features.astype(np.float64)
     exact /= np.linalg.norm(exact, axis=1, keepdims=True)
     np.testing.assert_allclose(units[:, :37], exact, rtol=2e-7)

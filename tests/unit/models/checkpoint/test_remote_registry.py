@@ -167,7 +167,7 @@ def test_a_number_that_was_published_and_deleted_meanwhile_is_not_taken(registry
 
 
 def test_a_store_that_refuses_every_number_is_not_asked_for_ever(registry, monkeypatch):
-    monkeypatch.setattr(FlakyStore, "put_if_absent", lambda *_: False)
+    monkeypatch.setattr(FlakyStore, "put_if_match", lambda *_: False)
     with pytest.raises(RegistryError, match="refused 1000 new versions of m in a row, 1000 the last"):
         registry.publish("m", write_minimal)
 

@@ -22,9 +22,9 @@ COUNTS = torch.tensor([float(3 + i * 7 % 31) for i in range(V)])
 @pytest.fixture
 def layer():
     torch.manual_seed(1)
-    softmax = AdaptiveSoftmax(
-        E, ClusteredEmbedding(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0
-    )
+    softmax = AdaptiveSoftmax(E, ClusteredEmbedding(V, E, cutoffs=CUTOFFS))
+    for vectors in (*softmax.vectors.tables, softmax.clusters):
+        torch.nn.init.uniform_(vectors, -1, 1)
     softmax.initialise_from_counts(COUNTS)
     for bias in softmax.biases:
         torch.nn.init.normal_(bias)
@@ -96,9 +96,7 @@ def test_choices_cost_a_row_once_and_have_the_probabilities_of_the_distribution(
 
 
 def test_it_starts_from_the_tokens_frequencies():
-    layer = AdaptiveSoftmax(
-        E, ClusteredEmbedding(V, E, cutoffs=CUTOFFS, initial_range=1.0), initial_range=1.0
-    )
+    layer = AdaptiveSoftmax(E, ClusteredEmbedding(V, E, cutoffs=CUTOFFS))
     layer.initialise_from_counts(COUNTS)
     got = layer.log_probs(torch.zeros(1, E)).exp()[0]
     others = torch.arange(V) != BOS

@@ -48,7 +48,7 @@ def test_gradients_of_single_steps_are_those_of_the_whole(name):
     whole = {n: p.grad.clone() for n, p in layer.named_parameters()}
     layer.zero_grad()
     for vector in inputs:
-        before = layer.step(vector, before)
+        _, before = layer.step(vector, before)
     before[0].square().sum().backward()
     for n, p in layer.named_parameters():
         torch.testing.assert_close(p.grad, whole[n])

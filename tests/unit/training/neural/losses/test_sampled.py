@@ -46,9 +46,9 @@ def layer():
 @pytest.fixture
 def adaptive():
     torch.manual_seed(5)
-    softmax = AdaptiveSoftmax(
-        E, ClusteredEmbedding(V, E, cutoffs=(7, 15), initial_range=1.0), initial_range=1.0
-    )
+    softmax = AdaptiveSoftmax(E, ClusteredEmbedding(V, E, cutoffs=(7, 15)))
+    for vectors in (*softmax.vectors.tables, softmax.clusters):
+        torch.nn.init.uniform_(vectors, -1, 1)
     softmax.initialise_from_counts(COUNTS.flip(0))
     return softmax
 
