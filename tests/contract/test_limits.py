@@ -257,13 +257,13 @@ def submitted(monkeypatch):
 @pytest.mark.parametrize(("path", "body"), HEAVY.values(), ids=HEAVY)
 def test_what_asks_for_much_gives_way(http, submitted, path, body):
     assert http.post(f"/v1/{path}", json=body).status_code == 200
-    assert [job.bulk for job in submitted] == [True]
+    assert [job.options.bulk for job in submitted] == [True]
 
 
 @pytest.mark.parametrize(("path", "body"), LIGHT.values(), ids=LIGHT)
 def test_what_asks_for_little_does_not(http, submitted, path, body):
     assert http.post(f"/v1/{path}", json=body).status_code == 200
-    assert [job.bulk for job in submitted] == [False]
+    assert [job.options.bulk for job in submitted] == [False]
 
 
 def score_of(client, number):
