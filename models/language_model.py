@@ -354,9 +354,8 @@ def read_sequences(
 
     A model without `SequenceReader` reads token by token, and has no features.
     """
-    if (
-        want == STATE and tokens.shape[1] == 1 and lengths.all()
-    ):  # a step spares the preparations for sequences
+    # a step spares the preparations for sequences
+    if want == STATE and tokens.shape[1] == 1 and lengths.all():
         return ReadResult(state=model.advance(state, tokens[:, 0]))
     if supports(model, SequenceReader):
         return model.read(state, tokens, lengths, want)

@@ -122,6 +122,32 @@ class Arc(NamedTuple):
     alignment: str = ""
 
 
+class ArcColumns(NamedTuple):
+    """A arcs between numbered nodes by attribute; see `Arc`."""
+
+    sources: Indices
+    targets: Indices
+    words: Sequence[str]
+    am: Scores
+    old_lm: Scores
+    variants: Indices
+    alignments: Sequence[str]
+
+    @classmethod
+    def of(cls, arcs: Sequence[Arc]) -> "ArcColumns":
+        """The columns of one or more arcs."""
+        sources, targets, words, am, old_lm, variants, alignments = zip(*arcs, strict=True)
+        ends = np.array(sources), np.array(targets)
+        return cls(
+            *ends,
+            words,
+            np.array(am, dtype=np.float64),
+            np.array(old_lm, dtype=np.float64),
+            np.array(variants),
+            alignments,
+        )
+
+
 class ArcLevels(NamedTuple):
     """Arcs by the level of one of their nodes.
 
@@ -176,7 +202,7 @@ def index_ranges(begins: Indices, ends: Indices) -> Indices:
 
 
 def build_lattice(
-    arcs: Sequence[Arc],
+    arcs: Sequence[Arc] | ArcColumns,
     *,
     name: str | None,
     start: int,
@@ -197,8 +223,9 @@ def build_lattice(
     Raises:
         InvalidInputError: there is a cycle, no path, a score that is none, or more than the limits allow.
     """
-    check_size(len(times), len(arcs))
-    sources, targets = np.array([arc[:2] for arc in arcs]).T
+    check_size(len(times), len(arcs.sources if isinstance(arcs, ArcColumns) else arcs))
+    columns = arcs if isinstance(arcs, ArcColumns) else ArcColumns.of(arcs)
+    sources, targets = columns.sources, columns.targets
     depth = node_depths(sources, targets, len(times))
     if (depth < 0).any():
         raise InvalidInputError(
@@ -216,25 +243,24 @@ def build_lattice(
     ranks[nodes] = np.arange(len(nodes))
     arc_ids = arc_ids[np.argsort(ranks[sources[arc_ids]], kind="stable")]
     labels: dict[str, int] = {"": 0}
-    rows = [arcs[row] for row in arc_ids.tolist()]
-    variants = np.array([arc.variant for arc in rows])
+    rows = arc_ids.tolist()
+    variants = columns.variants[arc_ids]
     return Lattice(
         name=name,
-        labels=np.array([labels.setdefault(arc.word, len(labels)) for arc in rows]),
+        labels=np.array([labels.setdefault(columns.words[row], len(labels)) for row in rows]),
         words=tuple(labels),
         sources=ranks[sources[arc_ids]],
         targets=ranks[targets[arc_ids]],
-        am=_score_array([arc.am for arc in rows]),
-        old_lm=_score_array([arc.old_lm for arc in rows]),
+        am=_checked_scores(columns.am[arc_ids]),
+        old_lm=_checked_scores(columns.old_lm[arc_ids]),
         times=times[nodes],
         scales=scales,
         variants=variants if (variants != NO_VARIANT).any() else None,
-        alignments=tuple(arc.alignment for arc in rows) if any(arc.alignment for arc in arcs) else (),
+        alignments=tuple(columns.alignments[row] for row in rows) if any(columns.alignments) else (),
     )
 
 
-def _score_array(values: Sequence[float]) -> Scores:
-    scores = np.array(values, dtype=np.float64)
+def _checked_scores(scores: Scores) -> Scores:
     wrong = scores[~(np.abs(scores) <= MAX_SCORE)]
     if wrong.size:
         raise InvalidInputError(

@@ -28,7 +28,7 @@ from models.lattices.graph import (
 from models.lattices.lattice import (
     NO_VARIANT,
     NO_WORD,
-    Arc,
+    ArcColumns,
     Indices,
     Lattice,
     Scales,
@@ -100,21 +100,16 @@ class RescoredLattice:
         words = lattice.words
         alignments = (*lattice.alignments, "") if lattice.alignments else ("",) * (lattice.num_arcs + 1)
         variants = np.full(lattice.num_arcs, NO_VARIANT) if lattice.variants is None else lattice.variants
-        columns = (
-            tokens.edges.parents,
-            np.repeat(np.arange(self.num_tokens), np.diff(tokens.offsets)),
-            labels,
-            features["am"],
-            lm / scale if scale else lm,
-            np.append(variants, NO_VARIANT)[arcs],
-            arcs,
-        )
-        rows = zip(*(column.tolist() for column in columns), strict=True)
         return build_lattice(
-            [
-                Arc(parent, token, words[label], am, old_lm, variant, alignments[arc])
-                for parent, token, label, am, old_lm, variant, arc in rows
-            ],
+            ArcColumns(
+                sources=tokens.edges.parents,
+                targets=np.repeat(np.arange(self.num_tokens), np.diff(tokens.offsets)),
+                words=[words[label] for label in labels.tolist()],
+                am=features["am"],
+                old_lm=lm / scale if scale else lm,
+                variants=np.append(variants, NO_VARIANT)[arcs],
+                alignments=[alignments[arc] for arc in arcs.tolist()],
+            ),
             name=lattice.name,
             start=0,
             end=self.num_tokens - 1,

@@ -253,7 +253,7 @@ def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str])
     """Refuse a word that would be lost: one at the node that no link ends (or begins) in."""
     line, node = file.nodes.get(terminal, (1, {}))
     label = node.get("W", _NULL)
-    if label not in no_words and not any("W" in link for _, link in file.links):
+    if label not in {_NULL, *no_words} and not any("W" in link for _, link in file.links):
         file.line = line
         raise InvalidInputError(f"the word {label!r} is on no path: no link takes it from node {terminal}")
 

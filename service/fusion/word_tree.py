@@ -14,7 +14,7 @@ one, including the garbage collector's. The trees themselves are for one thread 
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from service.client import Client
@@ -47,10 +47,13 @@ class ReleasedHandles:
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
-        with ExitStack() as failure:
-            failure.callback(handles.extendleft, batch[::-1])
+        freed = False
+        try:
             yield batch
-            failure.pop_all()  # there was none
+            freed = True
+        finally:
+            if not freed:
+                handles.extendleft(batch[::-1])
 
     def free(self, client: Client) -> None:
         """Free all handles of the process that answers; states kept by other processes expire.
@@ -218,9 +221,8 @@ class WordTree(_StateTree):
         self._companions = companions
         self._recent: OrderedDict[str, str] = OrderedDict()
         self._first: dict[bool, tuple[str, dict[str, WordEstimate]]] = {}  # with the version that answered
-        self._vocabulary: frozenset[str] | None = (
-            None  # if the model maps all other words to one unknown token
-        )
+        # known if the model maps all other words to one unknown token
+        self._vocabulary: frozenset[str] | None = None
 
     def start(self, *, bos: bool = True) -> WordNode:
         """Return the text before the first word, after `<s>` if `bos`."""

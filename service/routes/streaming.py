@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +31,7 @@ from service.routes.request import (
     start_stream,
 )
 from service.schemas.wire import TimedRequest
+from service.use_cases.constants import BYTES_PER_PIECE
 from service.use_cases.inputs import read_batch
 
 HEARTBEAT_S = 10.0
@@ -119,8 +119,6 @@ class _HeartbeatSender:
 
 L = TypeVar("L")
 T = TypeVar("T")
-_PIECE_BYTES = 1 << 15
-"""Size of the pieces in which lines are written."""
 
 
 async def lines_response(
@@ -143,31 +141,40 @@ async def lines_response(
         body: raw body.
         lines: the parsed lines, or the errors of lines that cannot be parsed.
         answer: use case of a batch of them, whose outcomes may be errors.
-        write: makes the JSON of any other outcome, in pieces that each take a bounded time.
+        write: makes the JSON of any other outcome, whole or in pieces.
         model: address for the header `x-model`.
         wire: parsed options, if they may have a timeout.
         size: number of candidates or texts in a line.
     """
-
-    def work() -> Work[bytes, None]:
-        while batch := (yield from read_batch(lines, size)):
-            written = bytearray()
-            for outcome in (yield from answer(batch)):
-                if isinstance(outcome, LanguageModelError):
-                    line: Iterable[bytes] = [error_json(error_body(outcome))]
-                else:
-                    line = write(outcome)
-                for piece in chain(line, [b"\n"]):
-                    written += piece
-                    if len(written) >= _PIECE_BYTES:
-                        yield bytes(written)
-                        written.clear()
-            if written:
-                yield bytes(written)
-
     terms = request_options(request, wire, body, bulk=True)
-    pieces = await start_stream(request, services_of(request).engine.stream(work(), terms))
+    work = write_lines(lines, answer, write, size)
+    pieces = await start_stream(request, services_of(request).engine.stream(work, terms))
     return ClosingStream(_lines(pieces), media_type=LINES_TYPE, headers={"x-model": model})
+
+
+def write_lines(
+    lines: Iterator[L],
+    answer: Callable[[list[L]], Work[Any, Sequence[T | LanguageModelError]]],
+    write: Callable[[T], Iterable[bytes]],
+    size: Callable[[L], int],
+) -> Work[bytes, None]:
+    """Answer lines batch by batch; each event is whole lines, so an error after it has a line of its own."""
+    while batch := (yield from read_batch(lines, size)):
+        written = bytearray()
+        for outcome in (yield from answer(batch)):
+            if isinstance(outcome, LanguageModelError):
+                written += error_json(error_body(outcome))
+            else:
+                for piece in write(outcome):
+                    written += piece
+                    if len(written) >= BYTES_PER_PIECE:
+                        yield None  # other requests run amid a long line, too
+            written += b"\n"
+            if len(written) >= BYTES_PER_PIECE:
+                yield bytes(written)
+                written.clear()
+        if written:
+            yield bytes(written)
 
 
 async def _lines(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

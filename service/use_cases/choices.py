@@ -103,7 +103,10 @@ Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
 """Makes the events of the pieces of one step, in order."""
 
 ChoiceChunk: TypeAlias = tuple[Any, int]
-"""An event: a choice in wire format, or the next part of one, and the number of tokens generated for it."""
+"""An event: a choice in wire format, or the next part of one, and the number of tokens generated for it.
+
+`/v1/completions` counts `</s>` as a token, `/v1/generate` does not.
+"""
 
 
 class GenerateResult(NamedTuple):
@@ -111,7 +114,7 @@ class GenerateResult(NamedTuple):
 
     Attributes:
         choices: choices in wire format that were not sent as events, in order.
-        usage: numbers of tokens read and generated.
+        usage: numbers of tokens read and generated, `</s>` counted as in the events.
         finish_reasons: of all choices, in order.
     """
 

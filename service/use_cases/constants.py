@@ -63,6 +63,9 @@ CANDIDATES_PER_BATCH = 2048
 LINES_PER_BATCH = 256
 """Maximum lines of a stream, lists or texts, in one batch."""
 
+BYTES_PER_PIECE = 1 << 15
+"""Size from which lines that are done are sent, and other requests run."""
+
 TOKENISED_PER_STEP = 2048
 """Candidates tokenised per step."""
 

@@ -37,9 +37,8 @@ def merge_expositions(texts: Iterable[bytes]) -> bytes:
     Args:
         texts: expositions in Prometheus' text format, without common samples.
     """
-    families: dict[
-        bytes, dict[bytes, None]
-    ] = {}  # lines in order; those of a head are the same in every text
+    # lines in order; those of a head are the same in every text
+    families: dict[bytes, dict[bytes, None]] = {}
     family: dict[bytes, None] = {}
     for text in texts:
         for line in text.splitlines(keepends=True):

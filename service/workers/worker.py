@@ -5,6 +5,8 @@ kernel's choice, all of a burst of eight sometimes went to one of two workers; w
 (`SO_REUSEPORT`) six did, and the queue of a worker's own socket is lost when it dies. So there is
 one queue, and a worker with more connections than another leaves the next one to it for some
 milliseconds.
+
+A restarted worker loads the models that its peers serve before it accepts connections.
 """
 
 import asyncio

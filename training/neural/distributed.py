@@ -471,9 +471,8 @@ def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
         yield
     except BaseException as error:
         if isinstance(error, LanguageModelError):
-            reason = (
-                "" if isinstance(error, ProcessLostError) else str(error)
-            )  # the others detect that themselves
+            # the others detect themselves that one is lost
+            reason = "" if isinstance(error, ProcessLostError) else str(error)
         else:
             reason = "by SIGTERM" if isinstance(error, Terminated) else f"{type(error).__name__}: {error}"
         raise

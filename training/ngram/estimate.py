@@ -121,16 +121,18 @@ def estimate(
         histories = history_frequencies([one_order.counts for one_order in observations.occurrences()])
     del counted, observations  # an automaton is about as large
     progress.finish()
+    orders, own_facts = smoothed.orders, smoothed.facts
+    estimated = {
+        "discounts": [list(discounts) for discounts in smoothed.discounts],
+        "fallback_orders": list(smoothed.fallback_orders),
+    }
+    del smoothed
     model, _, facts = compress(
-        smoothed.orders,
+        orders,
         vocabulary,
         prune_entropy=prune_entropy,
         quantise=quantise,
         history_probs=histories,
         progress=progress,
     )
-    estimated = {
-        "discounts": [list(discounts) for discounts in smoothed.discounts],
-        "fallback_orders": list(smoothed.fallback_orders),
-    }
-    return NGramEstimate(model, {**estimated, **smoothed.facts, **facts})
+    return NGramEstimate(model, {**estimated, **own_facts, **facts})

@@ -102,12 +102,14 @@ class TensorNGramModel(
     @override
     @torch.inference_mode()
     def advance(self, state: TensorNGramState, tokens: Ids) -> TensorNGramState:
+        """Consume one token per row; ids may be a tensor, too, whose check makes the host wait for the device."""
         words = check_token_per_row(tokens, len(state), len(self.vocabulary), self.device)
         return TensorNGramState(kernels.advance_contexts(self._automaton, state.ids, words))
 
     @override
     @torch.inference_mode()
     def next_log_probs(self, state: TensorNGramState) -> Tensor:
+        """Log-probabilities [B, V], float32; memory beyond the result is bounded, however many rows there are."""
         return kernels.all_log_probs(self._automaton, state.ids)
 
     @override

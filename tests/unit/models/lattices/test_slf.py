@@ -145,3 +145,8 @@ def test_a_name_with_a_line_break_is_written_and_read_back():
     text = io.StringIO()
     write_slf(lattice, text)
     assert lattice.name == read(*text.getvalue().split("\n")).name == "a\n5 b"
+
+
+def test_an_unnamed_end_is_no_word_that_is_lost():
+    lattice = read_slf([b"N=2 L=1", b"I=1 W=a", b"J=0 S=0 E=1"], "a.slf", no_words={"<eps>"})
+    assert words(lattice) == {"a"}

@@ -4,7 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from models.errors import InvalidInputError
+from service.engine.job import iter_outputs
 from service.routes.request import json_pieces, request_options, to_json
+from service.routes.streaming import write_lines
 from service.schemas.replies import NextTokenReply, NextTokenResult, TokenCandidate
 
 REQUEST = SimpleNamespace(state=SimpleNamespace(request_id="1"))
@@ -69,3 +72,21 @@ def test_pieces_are_the_whole_reply(count):
     )
     assert b"".join(pieces) == to_json(NextTokenReply('"results":[]', [result(i) for i in range(count)]))
     assert len(pieces) == max(1, -(-count // 51))
+
+
+def answered(lines):
+    """Outcomes of a batch: an error for an empty line."""
+    yield from ()
+    return [line or InvalidInputError("empty") for line in lines]
+
+
+@pytest.mark.parametrize("size", [1, 100, 40_000])
+def test_lines_are_sent_whole_so_a_later_error_has_a_line_of_its_own(size):
+    lines = [f"{i:05} {'x' * size}" if i % 7 else "" for i in range(1000)]
+    work = write_lines(iter(lines), answered, lambda line: [b"[", line.encode(), b"]"], lambda _: 1)
+    pieces = [output.value for output in iter_outputs(work) if not output.last]
+    assert {piece[-1:] for piece in pieces} == {b"\n"}
+    assert 1 < len(pieces) <= len(lines)
+    written = b"".join(pieces).decode().splitlines()
+    assert len(written) == len(lines)
+    assert all(got == f"[{line}]" if line else "empty" in got for got, line in zip(written, lines, strict=True))
