@@ -89,4 +89,6 @@ def test_lines_are_sent_whole_so_a_later_error_has_a_line_of_its_own(size):
     assert 1 < len(pieces) <= len(lines)
     written = b"".join(pieces).decode().splitlines()
     assert len(written) == len(lines)
-    assert all(got == f"[{line}]" if line else "empty" in got for got, line in zip(written, lines, strict=True))
+    assert all(
+        got == f"[{line}]" if line else "empty" in got for got, line in zip(written, lines, strict=True)
+    )
