@@ -51,6 +51,15 @@ def data_dir() -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def no_pictures():
+    """Leave out the pictures of model cards and reports: for files that publish models and look at other things."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.model_card.draw_png", lambda *_, **__: b"")
+        patch.setattr("training.report.draw_svg", lambda *_, **__: "<svg></svg>")
+        yield
+
+
 @pytest.fixture
 def logs_as_before():
     """`serve` sends the whole process's log lines elsewhere; put that back."""

@@ -17,6 +17,8 @@ from training.commands import run_evaluate, run_train
 from training.ngram.estimate import estimate
 from training.progress import Silent
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 TEXT = "w3 w5 w9 w10"
 
 

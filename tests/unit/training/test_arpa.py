@@ -20,6 +20,8 @@ from training.arpa import run_export_arpa, run_import_arpa
 from training.commands import run_train
 from training.trained import row_sum_facts
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 @pytest.fixture
 def registry(tmp_path):

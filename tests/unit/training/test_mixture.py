@@ -17,6 +17,8 @@ from training.single_model import TrainingInputs
 from training.texts import EncodedTexts
 from training.trained import Trained
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 TEXTS = EncodedTexts(families.corpus(), families.corpus(120, seed=3), families.corpus(90, seed=4))
 SMALL = [
     "tokenizer.kind=word",

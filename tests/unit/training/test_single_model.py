@@ -13,6 +13,8 @@ from training import commands
 from training.progress import Silent
 from training.single_model import ResumableRuns
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 SET = ["neural.hidden_size=8", "neural.embedding_size=8", "train.max_steps=20", "train.save_minutes=0"]
 SET += ["train.batch_size=4", "train.bptt_length=8", "train.validations=2", "tokenizer.kind=word"]
 SET += ["train.max_minutes=100", "train.patience=100", "train.epochs=100"]

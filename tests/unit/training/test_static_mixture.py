@@ -20,6 +20,8 @@ from training.ngram.estimate import estimate
 from training.progress import Silent
 from training.static_mixture import id_translation, mix_statically, remap, union_tokenizer
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 ANIMALS = [
     f"the {a} sat on the {p}" for a in ("cat", "dog", "owl", "hen") for p in ("mat", "bed", "roof")
 ] * 2

@@ -13,6 +13,8 @@ from models.errors import RegistryError
 from training import commands
 from training.scale import training as estimation
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 LINES = [
     f"the {a} {b} the {c}\n" for a in ("cat", "dog", "cow") for b in ("saw", "ate") for c in ("sun", "hay")
 ]

@@ -16,6 +16,8 @@ from training.evaluation.autocomplete_metrics import Ranks, ratios
 from training.progress import SILENT
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 SHARES = {"the": 0.4, "then": 0.2, "they": 0.1, "cat": 0.15, "car": 0.05}
 
 

@@ -24,6 +24,8 @@ from training.evaluation.published import COUNTS_FILE, first_sentences, int8_fac
 from training.model_card import model_card_files
 from training.progress import Silent
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 NOUNS, PLACES = ("cat", "dog", "owl", "hen"), ("mat", "bed", "sofa", "roof")
 TRAIN = [f"the {noun} sat on the {place} and slept there" for noun in NOUNS for place in PLACES] * 6
 HELD_OUT = ["the cat sat on the roof", "the newt sat on the mat", "owl dog hen sat there"]
