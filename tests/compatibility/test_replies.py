@@ -5,6 +5,7 @@ times, memory and ids of requests are left out. `record.py` says how the replies
 """
 
 import contextlib
+import functools
 from pathlib import Path
 
 import pytest
@@ -28,15 +29,16 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory):
-    """A service in each precision; both load their models at once."""
+def service_of(tmp_path_factory):
+    """A service in a precision, started when first asked for: what one has compiled, the next finds."""
     with contextlib.ExitStack() as opened:
-        yield {
-            precision: opened.enter_context(
-                contextlib.closing(Service(TREE, tmp_path_factory.mktemp(precision), checkpoints, precision))
-            )
-            for precision, checkpoints in CHECKPOINTS.items()
-        }
+
+        @functools.cache
+        def start(precision):
+            folder, checkpoints = tmp_path_factory.mktemp(precision), CHECKPOINTS[precision]
+            return opened.enter_context(contextlib.closing(Service(TREE, folder, checkpoints, precision)))
+
+        yield start
 
 
 @pytest.mark.parametrize(
@@ -44,9 +46,9 @@ def services(tmp_path_factory):
     CASES,
     ids=[f"{name}-{precision}-{topic}" for precision, name, topic, _ in CASES],
 )
-def test_replies_are_as_recorded(services, precision, name, topic, questions):
+def test_replies_are_as_recorded(service_of, precision, name, topic, questions):
     recorded = read(path_of(REPLIES / precision, name))[topic]
-    client, handles = services[precision].client, Handles()
+    client, handles = service_of(precision).client, Handles()
     agree = close if precision == "float32" else same
     for question, expected in zip(questions, recorded, strict=True):
         given = ask(client, question, handles)

@@ -178,10 +178,16 @@ def scores_of(model, texts):
     return [row[: len(text)].tolist() for row, text in zip(scores, texts, strict=True)]
 
 
+@cache
+def scored_alone(model):
+    """Texts, and the scores of each in a batch of its own."""
+    texts = sentences(65)
+    return texts, [scores_of(model, [text])[0] for text in texts]
+
+
 @pytest.mark.parametrize("size", [2, 17, 64, 65])
 def test_scores_are_the_same_alone_and_in_any_batch_in_any_order(quantised_model, size):
-    texts = sentences(size)
-    alone = [scores_of(quantised_model, [text])[0] for text in texts]
+    texts, alone = (rows[:size] for rows in scored_alone(quantised_model))
     assert scores_of(quantised_model, texts) == alone
     order = np.random.default_rng(1).permutation(size)
     shuffled = scores_of(quantised_model, [texts[i] for i in order])

@@ -228,12 +228,24 @@ QUICK = {
 }
 
 
+_fitted = {}
+
+
 @pytest.fixture
 def fit(vocabulary, counting):
     def run(network=TINY, **changes):
         settings = TrainSettings(**(QUICK | changes))
-        given = {"network": network, "settings": settings, "seed": 1, "device": "cpu", "progress": Silent()}
-        return train_network(counting, counting, vocabulary, **given).model
+        key = (network.model_dump_json(), settings.model_dump_json())
+        if key not in _fitted:  # the same training serves several tests, which only read the model
+            given = {
+                "network": network,
+                "settings": settings,
+                "seed": 1,
+                "device": "cpu",
+                "progress": Silent(),
+            }
+            _fitted[key] = train_network(counting, counting, vocabulary, **given).model
+        return _fitted[key]
 
     return run
 
