@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import socket
 import subprocess
 import sys
 import tarfile
@@ -23,6 +22,7 @@ import numpy as np
 
 from tests.compatibility.checkpoints import Checkpoint
 from tests.compatibility.questions import BINARY, JSON, PARTNER, Question
+from tests.support.http import free_port
 
 FOLDER = Path(__file__).parent
 ARCHIVE = FOLDER / "checkpoints.tar.xz"
@@ -63,9 +63,7 @@ class Service:
     def __init__(self, tree: Path, folder: Path, checkpoints: Sequence[Checkpoint], precision: str) -> None:
         unpack(folder / "registry")
         self._log = folder / "service.log"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         names = dict.fromkeys([PARTNER, *(checkpoint.name for checkpoint in checkpoints)])
         settings = {
             "MODELS": ",".join(f"{name}@1" for name in names),

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import httpx
 import yaml
 
-from tests.deploy.tools import QUIET, ROOT, free_port, tool, wait_until_it_answers
+from tests.deploy.tools import QUIET, ROOT, tool, wait_until_it_answers
+from tests.support.http import free_port
 
 FOLDER = ROOT / "deploy/prometheus"
 

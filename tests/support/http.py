@@ -1,12 +1,14 @@
-"""Raw HTTP requests, and servers that send given bytes."""
+"""Raw HTTP requests, servers that send given bytes, and ports for servers."""
 
 import asyncio
 import contextlib
 import itertools
 import json
+import random
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -21,6 +23,26 @@ class Raw(NamedTuple):
     @property
     def error(self):
         return json.loads(self.body)["error"]
+
+
+def free_port():
+    """A port that nobody listens on and that no outgoing connection is given.
+
+    A port that the kernel chooses may belong to a connection of another test before the server takes it; a client
+    that tries it again and again may even be connected with itself.
+    """
+    with socket.socket() as free:
+        while True:
+            port = random.randrange(10_000, _first_outgoing_port())
+            with contextlib.suppress(OSError):
+                free.bind(("127.0.0.1", port))
+                return port
+
+
+def _first_outgoing_port():
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    return 32_768
 
 
 def connect(url, timeout_s=10):

@@ -29,7 +29,7 @@ from service.engine.loaded_model import LoadState
 from service.http_server import DrainingServer
 from service.settings import Settings
 from tests.support.fake_models import PoisonedModel, fake_vocabulary
-from tests.support.http import connect
+from tests.support.http import connect, free_port
 
 
 class Server(NamedTuple):
@@ -79,9 +79,7 @@ serve(read_settings())
 @contextlib.contextmanager
 def running_process(registry, log, *, program=PROGRAM, **settings):
     """The process and its URL, ready; what it logs goes to a file. Settings as in the environment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ours = {"GRAMOPHONE_REGISTRY": str(registry.root), "GRAMOPHONE_PORT": str(port)}
     ours |= {"GRAMOPHONE_REGISTRY_CACHE": str(log.parent / "cache"), **settings}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251

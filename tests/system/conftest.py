@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,14 +11,9 @@ import httpx
 import pytest
 
 from tests.contract.conftest import fake_family, registry  # noqa: F401 - fixtures of this folder too
+from tests.support.http import free_port
 
 GRAMOPHONE = [sys.executable, "-m", "service.cli"]
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def wait_until_ready(process, url, seconds=60.0):

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from tests.support.http import free_port
 from tests.support.object_stores import s3_server
 from tests.system import readme_commands
-from tests.system.conftest import free_port
 from tests.system.readme import ADDRESS, blocks
 from tests.system.readme_commands import NOT_RUN, OTHERWISE, SHELL_BLOCKS, first_unlike_line
 
