@@ -21,6 +21,7 @@ from models.decoding.parameters import DecodingParameters
 from models.decoding.rules import KernelRows, buffers_for
 from models.decoding.sampling import BUFFERS_TYPE, LOG_PROBS_TYPE, ROWS_TYPE, adjust_scores, insert_sorted
 from models.decoding.stopping import StopBytes, Tail
+from models.kernels.math import copy_values
 from models.language_model import TopTokens
 from models.vocabulary import EOS
 
@@ -95,7 +96,7 @@ def _rank_extensions(
     least = ranks[last]
     for beam in range(len(members)):
         row, total = members[beam], totals[beam]
-        scores[:width] = log_probs[row]
+        copy_values(log_probs[row], scores)
         adjust_scores(scores, row, rows, buffers.counts)
         for index in range(len(shunned)):
             scores[shunned[index]] -= by[index]

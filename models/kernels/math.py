@@ -67,6 +67,13 @@ def tanh(x: Any) -> Any:
 
 
 @numba.njit(nogil=True)
+def copy_values(values: Any, target: Any) -> None:
+    """Copy values [N] into an array [N]: compiled in a tenth of a second, an assignment of slices in three."""
+    for index in range(len(values)):
+        target[index] = values[index]
+
+
+@numba.njit(nogil=True)
 def fold_lanes(lanes: Any) -> Any:
     """The sum of 64 numbers by halves, the same on every machine; they are written over."""
     for lane in range(32):

@@ -5,6 +5,7 @@ which costs a fifth of the speed. `link_states` finds missing links from context
 listed suffix.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -33,16 +34,39 @@ def _automaton_type(arrays: dict[str, tuple[str, int]]) -> types.NamedTuple:
     )
 
 
-_AUTOMATON_TYPES = (_automaton_type(EXACT_TYPES), _automaton_type(QUANTISED_TYPES))
+_EXACT, _QUANTISED = _automaton_type(EXACT_TYPES), _automaton_type(QUANTISED_TYPES)
+_uncompiled: list[tuple[Any, Any]] = []
+"""Kernels that are not compiled for quantised automata yet, and their signatures; callees before their callers."""
+_compiling = threading.Lock()
 
 SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
 """States [B], tokens [N], and where each state's stretch of them begins and ends [B]: what walks along texts take."""
 
 
 def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Compile a kernel of an automaton and arguments of these types, or read it from numba's cache, at import."""
-    signatures = [result(automaton, *arguments) for automaton in _AUTOMATON_TYPES]
-    return cast("Callable[[F], F]", numba.njit(signatures, nogil=True, cache=True))
+    """Compile a kernel of an exact automaton and arguments of these types, or read it from numba's cache, at import.
+
+    `compile_kernels` does the same for quantised automata.
+    """
+
+    def compiled(function: F) -> F:
+        kernel = numba.njit([result(_EXACT, *arguments)], nogil=True, cache=True)(function)
+        _uncompiled.append((kernel, result(_QUANTISED, *arguments)))
+        return cast("F", kernel)
+
+    return compiled
+
+
+def compile_kernels(automaton: Automaton) -> None:
+    """Compile all imported kernels for an automaton, or read them from numba's cache, so that no call waits for it."""
+    if not automaton.quantised:
+        return  # compiled at import
+    with _compiling:
+        for kernel, signature in _uncompiled:
+            kernel.disable_compile(val=False)
+            kernel.compile(signature)
+            kernel.disable_compile()
+        _uncompiled.clear()
 
 
 def word_at(words: Any, arc: Any) -> Any:

@@ -23,7 +23,15 @@ import numpy.typing as npt
 from numba import types
 
 from models.errors import InvalidInputError
-from models.ngram.access import U, automaton_kernel, link_states, log10_backoff_of, log10_prob_of, word_of
+from models.ngram.access import (
+    U,
+    automaton_kernel,
+    compile_kernels,
+    link_states,
+    log10_backoff_of,
+    log10_prob_of,
+    word_of,
+)
 from models.ngram.automaton import Automaton, reject
 from models.vocabulary import UNK
 
@@ -368,6 +376,7 @@ def verify_automaton(automaton: Automaton, path: Path) -> None:
     Raises:
         ManifestError: something is wrong; the message says what.
     """
+    compile_kernels(automaton)
     problem = int(find_problem(automaton))
     if problem:
         reject(path, _PROBLEMS[problem])

@@ -26,7 +26,7 @@ from models.language_model import (
     Want,
 )
 from models.ngram import scoring, top_k
-from models.ngram.access import readonly
+from models.ngram.access import compile_kernels, readonly
 from models.ngram.automaton import AUTOMATON_FILE, Automaton
 from models.ngram.build import verify_automaton
 from models.tokenizers import Tokenizer
@@ -186,6 +186,7 @@ class NGramModel(
                 f"the n-gram automaton has {automaton.vocab_size} unigrams, the vocabulary {len(vocabulary)} tokens",
                 parameter="vocabulary",
             )
+        compile_kernels(automaton)
         self.automaton = automaton
         self.vocabulary = vocabulary
         self.normalised = normalised

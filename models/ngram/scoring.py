@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from models.kernels.math import copy_values
 from models.ngram.access import (
     SPAN_TYPES,
     U,
@@ -201,7 +202,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
                     row, lane = _next_filled_row(row + 1, begins, ends), lane + U(1)
                 else:  # the last lane moves to this slot and takes its turn
                     lanes -= U(1)
-                    walks[lane] = walks[lanes]
+                    copy_values(walks[lanes], walks[lane])
                     backoffs[lane], scored[lane] = backoffs[lanes], scored[lanes]
                 continue
             # the longest n-grams are no states; their suffixes are

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from models.arrays import FloatArray, TokenIds
 from models.kernels.log_sum_exp import ROW_LANES
-from models.kernels.math import fma, greater, sigmoid, sum_lanes, tanh
+from models.kernels.math import copy_values, fma, greater, sigmoid, sum_lanes, tanh
 from models.neural.config import NetworkConfig
 from models.neural.int8.matrix import (
     ROW_PADDING,
@@ -184,7 +184,7 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
                 mingru_step(x[offset + row, :width], h[row])
             else:
                 elman_step(x[offset + row, :width], u[row, :width], h[row], layer.kind == RELU_ELMAN_KIND)
-            outputs[step, row] = h[row]
+            copy_values(h[row], outputs[step, row])
             quantise_row(h[row], rows, (step + 1) * batch + row)
 
 
@@ -207,7 +207,7 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
         multiply_rows(matrix, bias, inputs, first + start, count, sums)
         for row in range(count):
             output = outputs[start + row]
-            output[:] = sums[row, :size]
+            copy_values(sums[row, :size], output)
             if rectified:
                 relu_in_place(output)
             else:
@@ -250,7 +250,7 @@ def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
     padded = np.zeros(-(-size // ROW_LANES) * ROW_LANES, np.float32)
     centred = padded[:size]
     for row in range(len(vectors)):
-        centred[:] = vectors[row]
+        copy_values(vectors[row], centred)
         centred -= sum_lanes(padded) / np.float32(size)
         variance = sum_lanes(padded * padded) / np.float32(size)
         inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.epsilon))

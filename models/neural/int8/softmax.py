@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from models.kernels.log_sum_exp import ROW_LANES, add_exp_in_lanes, block_sums_in_lanes, max_in_lanes
-from models.kernels.math import exp, fold_lanes, greater
+from models.kernels.math import copy_values, exp, fold_lanes, greater
 from models.neural.int8.matrix import ROW_PADDING, multiply_blocks
 
 LOWEST_LOGIT = np.float32(-3e38)
@@ -148,7 +148,8 @@ def write_block_sums(
         end = min(begin + BLOCKS_PER_PASS, len(matrix.weights))
         multiply_blocks(matrix, bias, rows, start, count, begin, end, logits, 0)
         if begin == 0:
-            first[:] = logits[:, :ROW_LANES]
+            for row in range(count):
+                copy_values(logits[row, :ROW_LANES], first[row])
         for row in range(count):
             part = logits[row, : (end - begin) * ROW_LANES]
             inverse = _ONE / temperatures[row]
