@@ -74,7 +74,7 @@ def word_at(words: Any, arc: Any) -> Any:
     raise NotImplementedError
 
 
-@overload(word_at, inline="always")
+@overload(word_at, jit_options={"forceinline": True, "nogil": True})
 def _word_at(words: Any, arc: Any) -> Any:  # noqa: ARG001 - the types decide
     def whole(words: Any, arc: Any) -> Any:
         return words[arc]
@@ -91,7 +91,7 @@ def value_at(coded: Any, values: Any, index: Any) -> Any:
     raise NotImplementedError
 
 
-@overload(value_at, inline="always")
+@overload(value_at, jit_options={"forceinline": True, "nogil": True})
 def _value_at(coded: Any, values: Any, index: Any) -> Any:  # noqa: ARG001
     def value(coded: Any, values: Any, index: Any) -> Any:  # noqa: ARG001
         return coded[index]
@@ -102,19 +102,19 @@ def _value_at(coded: Any, values: Any, index: Any) -> Any:  # noqa: ARG001
     return decoded if coded.dtype == types.uint8 else value
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def word_of(automaton: Automaton, arc: Any) -> Any:
     """The id of the word that an arc reads, int32."""
     return word_at(automaton.words, arc)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def log10_prob_of(automaton: Automaton, arc: Any) -> Any:
     """The log10 probability of an arc, float32."""
     return value_at(automaton.log10_probs, automaton.prob_values, arc)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def log10_backoff_of(automaton: Automaton, state: Any) -> Any:
     """The log10 back-off weight of a state, float32."""
     return value_at(automaton.log10_backoffs, automaton.backoff_values, state)
@@ -149,7 +149,7 @@ prefetch: Any = _prefetch  # called without the typing context
 
 
 # a call would hand over every array of the automaton
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def search_end(begin: Any, end: Any, word: Any) -> Any:
     """The end of the arcs in [begin, end) that can read a word: as they rise, no more than `word` stand before it.
 
@@ -158,7 +158,7 @@ def search_end(begin: Any, end: Any, word: Any) -> Any:
     return min(end, begin + U(word) + U(1))
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
     """The arc in [begin, end) that reads the word, by bisection in `Automaton.words`; A if there is none.
 
@@ -174,7 +174,7 @@ def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
     return begin if begin < stop and word_at(words, begin) == word else U(len(words))
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
     """The arc of this very state that reads the word, else A; the empty context has one for every word."""
     if state == U(0):
@@ -183,13 +183,13 @@ def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
     return find_arc(words, begin, search_end(begin, end, word), word)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
     """The same, of an automaton."""
     return arc_at(automaton.first_arcs, automaton.words, state, word)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def context_length(order_starts: Any, state: Any) -> Any:
     """Return the length of a state's context. Also of longer n-grams: arc a is as long as a + 1."""
     length = U(0)

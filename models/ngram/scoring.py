@@ -96,7 +96,7 @@ _POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in ra
 """What a lane has: the token it is at, the end of its row, its state, and where the arcs sought are."""
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
     """The first row from this one on that is not empty, or B."""
     while row < len(begins) and begins[row] >= ends[row]:
@@ -104,13 +104,13 @@ def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[
     return row
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _start_lane(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, state: Any) -> None:
     """Start a row in a lane."""
     walks[lane, _POSITION], walks[lane, _ROW_END], walks[lane, _STATE] = U(begin), U(end), U(state)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _prefetch_arcs(
     automaton: Automaton, tokens: npt.NDArray[np.int64], walks: npt.NDArray[np.uint64], lanes: Any
 ) -> None:

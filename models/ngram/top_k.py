@@ -33,7 +33,7 @@ _PREFETCH_DISTANCE = 8
 """Ranked arcs that are fetched before their turn."""
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _shadowing_level(
     first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: Any
 ) -> Any:
@@ -44,14 +44,14 @@ def _shadowing_level(
     return longer
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> np.bool_:
     """Return whether an arc precedes another of its state: by probability, then by the smaller word id."""
     prob, second_prob = value_at(probs, decoded, U(first)), value_at(probs, decoded, U(second))
     return np.bool_(prob > second_prob or (prob == second_prob and first < second))
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _sift_down(
     probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, position: Any, size: Any
 ) -> None:
@@ -88,14 +88,14 @@ def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) 
     return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], position: Any) -> None:
     """Prefetch the arc at a position of `ranked_arcs`: in a context of many, it lies anywhere."""
     prefetch(probs, U(ranked_arcs[position]))
     prefetch(words, U(ranked_arcs[position]))
 
 
-@numba.njit(nogil=True, inline="always")
+@numba.njit(nogil=True, forceinline=True)
 def _best_arc(
     ranked_arcs: npt.NDArray[np.uint32],
     level: int,
