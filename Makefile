@@ -16,7 +16,7 @@ run: $(VENV)/.serve  ## Install, train the default models if the registry is emp
 	$(BIN)/gramophone quickstart --if-empty
 	$(BIN)/gramophone serve
 
-test: $(VENV)/.test  ## Install what the tests need, and run them, on as many as four cores
+test: $(VENV)/.test  ## Install what the tests need, and run them, in as many as four processes
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev  ## Format, lint, types and layers; what CI runs first
@@ -30,22 +30,22 @@ format: $(VENV)/.dev  ## Put the code into its one format
 	$(BIN)/ruff check --fix .
 
 test-fault: $(VENV)/.test  ## Tests that kill, fill disks, damage files, flood and hang
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 600 tests/fault
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 600 tests/fault
 
 test-fuzz: $(VENV)/.fuzz  ## Hostile requests and files; GRAMOPHONE_FUZZ_CASES asks for more of them
 	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/fuzz
 
-test-matrix: $(VENV)/.test  ## Every endpoint with every family, tokenizer and precision
-	$(BIN)/python -m pytest -n 2 --dist load --timeout 900 tests/matrix
+test-matrix: $(VENV)/.test  ## Every endpoint with every family, tokenizer and precision, and with checkpoints of earlier versions
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 900 tests/matrix tests/compatibility
 
 test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
-	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 600 tests/system
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --timeout 600 tests/system
 
 test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need Chromium (apt-get install chromium)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/browser
 
 test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --timeout 900 tests/deploy
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --timeout 900 tests/deploy
 
 test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by Spark; they need Java (apt-get install openjdk-17-jre-headless)
 	$(BIN)/python -m pytest tests/scale

@@ -4,12 +4,16 @@ import functools
 import gc
 import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import hypothesis
 import pytest
 import structlog
+
+ROOT = Path(__file__).parents[1]
 
 # Tests ask over plain HTTP; to read the machine's certificates anew for each client takes 40 ms, and polls are many.
 httpx._transports.default.create_ssl_context = functools.cache(httpx.create_ssl_context)
@@ -30,6 +34,39 @@ hypothesis.settings.register_profile("gramophone", deadline=None)
 hypothesis.settings.load_profile("gramophone")
 
 
+def pytest_configure(config):
+    """Compile the kernels once, two processes half of them each, as all test processes would compile all of them."""
+    alone = hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None)
+    if alone or any(ROOT.glob("models/**/__pycache__/*.nbi")):
+        return
+    folders = (ROOT / "models", ROOT / "training")
+    files = [
+        path
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if "njit" in path.read_text(encoding="utf-8")
+    ]
+    modules = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files)
+    program = (
+        "import gc, importlib, sys; gc.disable(); [importlib.import_module(name) for name in sys.argv[1:]]"
+    )
+    compiling = [
+        subprocess.Popen([sys.executable, "-c", program, *names], cwd=ROOT)
+        for names in (modules, modules[::-1])
+    ]
+    assert [process.wait() for process in compiling] == [0, 0]
+
+
+def pytest_xdist_auto_num_workers():
+    """One process more than cores: tests often wait, for a service that starts or for a clock."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_collection():
+    """Collect no garbage meanwhile: thousands of tests are none, and to look through them takes two seconds."""
+    gc.disable()
+
+
 def pytest_collection_modifyitems(items):
     """Long files first: one that is begun last keeps one process busy while the others have nothing left."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
@@ -38,6 +75,7 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """Keep what stands now, thousands of tests, out of the garbage collections that loading a model asks for."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -130,7 +130,7 @@ def stages():
 def test_requests_that_are_cancelled_leave_nothing(service, client, stage):
     sent, read = stages()[stage]
     before = at_rest(service)
-    for _ in range(40):
+    for _ in range(20):
         with connect(service.url, timeout_s=30) as connection, contextlib.suppress(OSError):
             connection.sendall(sent)
             received = 0

@@ -60,3 +60,17 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2(default_models, variables, 
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["next lstm --json", "next ngram", "score ngram", "models show ngram"])
+def test_a_terminal_a_disk_or_an_input_that_fails_is_no_traceback(default_models, command):
+    """Output to a full disk, input closed, and a terminal that knows ASCII only."""
+    python = f"{' '.join(GRAMOPHONE)} {command} --registry {default_models}"
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
+    for shell in (f"{python} >/dev/full </dev/null", f"{python} <&-"):
+        done = subprocess.run(
+            ["sh", "-c", shell], capture_output=True, text=True, env=environment, check=False
+        )
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+        assert len(done.stderr.splitlines()) <= 1

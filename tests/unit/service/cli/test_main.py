@@ -4,8 +4,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 from importlib.metadata import version
 
 import pytest
@@ -261,20 +259,6 @@ def test_damaged_figures_are_listed_as_such(typed, registry, tmp_path, text, sai
     first, second = json.loads(out)
     assert (code, second.get("problem")) == (0, None)
     assert said is None or said in first["problem"]
-
-
-@pytest.mark.parametrize("command", ["next small --json", "next small", "score small", "models show small"])
-def test_a_terminal_a_disk_or_an_input_that_fails_is_no_traceback(registry, command):
-    """Output to a full disk, input closed, and a terminal that knows ASCII only."""
-    python = f"{sys.executable} -m service.cli {command} --registry {registry}"
-    environment = {"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"}
-    for shell in (f"{python} >/dev/full </dev/null", f"{python} <&-"):
-        done = subprocess.run(
-            ["sh", "-c", shell], capture_output=True, text=True, env=environment, check=False
-        )
-        assert "Traceback" not in done.stderr
-        assert "Exception ignored" not in done.stderr
-        assert len(done.stderr.splitlines()) <= 1
 
 
 def test_nothing_is_printed_before_a_request_is_refused(typed, registry, tmp_path):

@@ -161,7 +161,7 @@ def test_the_random_stream_of_the_caller_is_left_alone(fit):
 
 def test_state_is_carried_from_stretch_to_stretch(fit):
     """With stretches of one token, what comes next is known from the carried state alone."""
-    text = EncodedCorpus.from_sentences([[3, 5, 5, 4] * 800])  # a second 5 or a 4 follows 5
+    text = EncodedCorpus.from_sentences([[3, 5, 5, 4] * 500])  # a second 5 or a 4 follows 5
     settings = {"batch_size": 16, "bptt_length": 1, "epochs": 3}
     carried = fit(text, text, reset=0.0, **settings).history[-1].train_loss
     emptied = fit(text, text, reset=1.0, **settings).history[-1].train_loss
