@@ -87,7 +87,8 @@ class LanguageModel(Protocol[S]):
             The state after the tokens.
 
         Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary; of networks, who calls checks.
+            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary (networks leave this check to
+                their callers).
         """
         ...
 

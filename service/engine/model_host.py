@@ -80,9 +80,8 @@ class ModelHost:
         self._unloading: tuple[UnloadingModel, ...] = ()
         self._stopping = False
         self.default_model = DefaultModel(self._watcher, default)
-        self.address_table = AddressTable(
-            {}, {}, HostedModel("", None)
-        )  # until `_reconcile` publishes the first
+        # until `_reconcile` publishes the first
+        self.address_table = AddressTable({}, {}, HostedModel("", None))
         self._reconcile()
         self.default_model.choose(self.find)
         self._reconcile()

@@ -19,9 +19,10 @@ export const urlOf = (path) => new URL(path.replace(/^\//, ""), document.baseURI
 export async function send(path, options = {}) {
   const { method = "POST", body, signal, accept, again = true } = options;
   const headers = {};
+  const key = kept("key");
   if (body !== undefined) headers["content-type"] = "application/json";
   if (accept) headers.accept = accept;
-  if (kept("key")) headers.authorization = `Bearer ${kept("key")}`;
+  if (key) headers.authorization = `Bearer ${key}`;
   let response;
   try {
     response = await fetch(urlOf(path), { method, headers, body, signal });
@@ -31,7 +32,7 @@ export async function send(path, options = {}) {
     throw new ApiError({ message: "the service cannot be reached" });
   }
   if (response.ok) return response;
-  if (response.status === 401 && (await askForKey())) return send(path, options);
+  if (response.status === 401 && (kept("key") !== key || (await askForKey()))) return send(path, options);
   const error = new ApiError(await errorOf(response), response.status);
   if (response.status === 503) {
     if (!(await isReady())) {

@@ -75,6 +75,26 @@ def test_a_key_is_asked_for_once_and_kept_for_the_tab(open_page, locked):
     expect(dialog).to_be_hidden()
 
 
+def test_a_refusal_that_comes_after_the_key_is_there_asks_for_none(open_page, locked):
+    """The request is sent again with the key."""
+    address, secret = locked
+    page, held = open_page("#write", at=address, allowed="status of 401"), []
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("API key").fill(secret)
+    page.route("**/v1/quality", lambda route: route.continue_() if held else held.append(route))
+    start = """async () => {
+        const { ask } = await import("/static/api.js");
+        ask("/v1/quality", { texts: ["the list"] }).then(() => (window.done = true));
+    }"""
+    with page.expect_request("**/v1/quality"):
+        page.evaluate(start)
+    dialog.get_by_role("button", name="Use it").click()
+    expect(page.locator("aside .bar").first).to_be_visible()
+    held[0].continue_()
+    page.wait_for_function("() => window.done", timeout=10_000)
+    expect(dialog).to_be_hidden()
+
+
 def test_without_a_key_the_page_says_what_is_wrong(open_page, locked):
     page = open_page("#generate", at=locked[0], allowed="status of 401")
     page.get_by_role("dialog").get_by_role("button", name="Not now").click()
