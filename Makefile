@@ -47,7 +47,7 @@ test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need 
 test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --timeout 900 tests/deploy
 
-test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by Spark; they need Java (apt-get install openjdk-17-jre-headless)
+test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by DuckDB and Spark, which needs Java (apt-get install openjdk-17-jre-headless)
 	$(BIN)/python -m pytest tests/scale
 
 audit: $(VENV)/.audit  ## Ask for known weaknesses of what the image holds; needs a network
