@@ -48,7 +48,7 @@ test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kuber
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --timeout 900 tests/deploy
 
 test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by DuckDB and Spark, which needs Java (apt-get install openjdk-17-jre-headless)
-	$(BIN)/python -m pytest tests/scale
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/scale
 
 audit: $(VENV)/.audit  ## Ask for known weaknesses of what the image holds; needs a network
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement deploy/requirements.txt
