@@ -12,6 +12,7 @@ trap '[[ -z $server ]] || kill "$server"; wait; rm -rf "$work"' EXIT
 
 gramophone train quickstart --name mixture --registry "$work/registry" --corpus README.md \
   --set tokenizer.vocab_size=1000 --set train.max_steps=2 --set neural.hidden_size=64 --set neural.embedding_size=64
+gramophone train ngram --name bytes --registry "$work/registry" --corpus README.md --set ngram.quantize_bits=8
 
 # serve PRECISION: every model, networks in one precision
 serve() {

@@ -59,6 +59,9 @@ def trained(image):
         image, "gramophone", "train", "quickstart", *options, *(f"--set={size}" for size in sizes)
     ) as it:
         assert it.wait(240) == 0
+    bytes_too = ["--name", "bytes", "--corpus", str(ROOT / "README.md"), "--set", "ngram.quantize_bits=8"]
+    with started(image, "gramophone", "train", "ngram", *bytes_too) as it:
+        assert it.wait(240) == 0
     return image
 
 

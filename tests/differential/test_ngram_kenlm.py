@@ -13,7 +13,7 @@ from models.language_model import pad_sequences, score_sequences
 from models.ngram.build import list_ngrams
 from models.tokenizers import WordTokenizer
 from models.vocabulary import BOS, EOS, Vocabulary
-from tests.reference.backoff import estimated_orders
+from tests.reference.backoff import estimated_orders, weights_by_words
 from training.corpus import EncodedCorpus
 from training.evaluation.evaluate import evaluate
 from training.ngram.estimate import NGramEstimate, estimate
@@ -188,20 +188,6 @@ def tokenizer(data_dir):
 def corpus(data_dir, tokenizer):
     lines = unpacked_lines(data_dir / "reference" / "corpus.txt.xz")
     return EncodedCorpus.from_sentences(tokenizer.encode_all(lines))
-
-
-def weights_by_words(orders, vocabulary):
-    """Every n-gram in words, with its log10 probability and back-off; 0 where there is none."""
-    table, shorter = {}, [""]
-    for ngrams, weights in orders:
-        spelt = [
-            f"{shorter[p]} {vocabulary[w]}".lstrip()
-            for p, w in zip(ngrams.prefixes.tolist(), ngrams.words.tolist(), strict=True)
-        ]
-        backoffs = weights.log10_backoffs if len(weights.log10_backoffs) else np.zeros(len(spelt))
-        table.update(zip(spelt, zip(weights.log10_probs, backoffs, strict=True), strict=True))
-        shorter = spelt
-    return table
 
 
 @pytest.mark.data

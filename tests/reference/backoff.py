@@ -208,3 +208,17 @@ def estimated_orders(corpus, vocab_size, *, order, prune=()):
     """N-grams and weights of a modified Kneser-Ney model before an automaton is built; empty orders stay."""
     counted = count_ngrams(corpus, vocab_size, order=order, progress=SILENT)
     return Discounting()(Observations(counted, prune=prune), None).orders
+
+
+def weights_by_words(orders, vocabulary):
+    """Every n-gram in words, with its log10 probability and back-off; 0 where there is none."""
+    table, shorter = {}, [""]
+    for ngrams, weights in orders:
+        spelt = [
+            f"{shorter[p]} {vocabulary[w]}".lstrip()
+            for p, w in zip(ngrams.prefixes.tolist(), ngrams.words.tolist(), strict=True)
+        ]
+        backoffs = weights.log10_backoffs if len(weights.log10_backoffs) else np.zeros(len(spelt))
+        table.update(zip(spelt, zip(weights.log10_probs, backoffs, strict=True), strict=True))
+        shorter = spelt
+    return table

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.ngram.build import list_ngrams, verify_automaton
+from tests.reference.backoff import weights_by_words
 from tests.support.relational import assert_same, in_memory, limit_with_room, relational, tokenizer_of
 from training.scale.duckdb_engine import DuckDBEngine
 
@@ -59,7 +60,7 @@ def test_of_the_reference_the_model_is_that_of_the_estimator_in_memory(engine, r
 def test_every_weight_of_the_pruned_reference_is_that_of_kenlm(engine, data_dir, reference, tmp_path):
     """210,970 n-grams: the same set, each probability and back-off within 1e-5 in log10."""
     automaton = relational(engine, tmp_path, reference, order=4, prune=(0, 0, 1, 1))
-    found = weights_by_words(automaton, tokenizer_of(reference).vocabulary)
+    found = weights_by_words(list_ngrams(automaton), tokenizer_of(reference).vocabulary)
     packed = (data_dir / "reference" / "order4-pruned.arpa.xz").read_bytes()
     rows = [line.split("\t") for line in lzma.decompress(packed).decode().splitlines()]
     expected = {r[1]: (float(r[0]), float(r[2]) if len(r) == 3 else 0.0) for r in rows if len(r) > 1}
@@ -73,23 +74,9 @@ def test_every_weight_of_the_pruned_reference_is_that_of_kenlm(engine, data_dir,
 def test_of_the_toy_text_the_weights_are_those_of_kenlm_with_fallback_discounts(engine, data_dir, tmp_path):
     lines = (data_dir / "reference" / "toy.txt").read_text().splitlines()
     automaton = relational(engine, tmp_path, lines, order=3)
-    found = weights_by_words(automaton, tokenizer_of(lines).vocabulary)
+    found = weights_by_words(list_ngrams(automaton), tokenizer_of(lines).vocabulary)
     rows = [line.split("\t") for line in (data_dir / "reference" / "toy.arpa").read_text().splitlines()]
     expected = {row[1]: float(row[0]) for row in rows if len(row) > 1}
     assert found.keys() == expected.keys()
     del expected["<s>"]
     assert {ngram: found[ngram][0] for ngram in expected} == pytest.approx(expected, abs=1e-5)
-
-
-def weights_by_words(automaton, vocabulary):
-    """Every n-gram in words, with its log10 probability and back-off; 0 where there is none."""
-    table, shorter = {}, [""]
-    for ngrams, weights in list_ngrams(automaton):
-        spelt = [
-            f"{shorter[p]} {vocabulary[w]}".lstrip()
-            for p, w in zip(ngrams.prefixes.tolist(), ngrams.words.tolist(), strict=True)
-        ]
-        backoffs = weights.log10_backoffs if len(weights.log10_backoffs) else np.zeros(len(spelt))
-        table.update(zip(spelt, zip(weights.log10_probs, backoffs, strict=True), strict=True))
-        shorter = spelt
-    return table

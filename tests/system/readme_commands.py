@@ -227,17 +227,15 @@ def call(folder, script, **more):
         text=True,
         start_new_session=True,
     )
-    slow = False
     try:
         output, errors = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        slow = True
+        os.killpg(process.pid, signal.SIGKILL)
+        output, errors = process.communicate()
+        errors += f"\nnot done after {PATIENCE_S} s"
     finally:  # nothing that it started is left
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    if slow:
-        output, errors = process.communicate()
-        errors += f"\nnot done after {PATIENCE_S} s"
     assert process.returncode == 0, f"{script}\n{output[-3000:]}\n{errors[-3000:]}"
     return output
 

@@ -147,10 +147,9 @@ def write_block_sums(
     for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
         end = min(begin + BLOCKS_PER_PASS, len(matrix.weights))
         multiply_blocks(matrix, bias, rows, start, count, begin, end, logits, 0)
-        if begin == 0:
-            for row in range(count):
-                copy_values(logits[row, :ROW_LANES], first[row])
         for row in range(count):
+            if begin == 0:
+                copy_values(logits[row, :ROW_LANES], first[row])
             part = logits[row, : (end - begin) * ROW_LANES]
             inverse = _ONE / temperatures[row]
             highest[row] = accumulate_block_sums(

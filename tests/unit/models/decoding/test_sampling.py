@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -264,7 +264,6 @@ def batch_of(*parameters, seed=0):
     return SequenceBatch.of([compile_rules(each, NO_PROMPT) for each in parameters], seeds)
 
 
-@settings(max_examples=50)
 @given(tables, plain, st.integers(0, 1000))
 def test_the_token_is_the_one_in_whose_share_the_number_falls(table, parameters, seed):
     model, batch = TableModel(table), batch_of(*[parameters] * ROWS, seed=seed)
@@ -315,7 +314,6 @@ def test_only_rows_without_further_rules_are_drawn_by_weight(options, is_plain):
     assert model.full_rows == (0 if is_plain else ROWS)
 
 
-@settings(max_examples=50)
 @given(tables, st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), st.integers(0, 99))
 def test_a_row_is_given_the_same_whoever_is_beside_it(table, wanted, seed):
     """Whether the others are drawn by weight or not."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from service.bench.driver import run_load
 from service.bench.plan import ClosedLoop, LoadSettings, OpenLoop, Request, Target
 from service.bench.results import summarise_load
-from tests.support.http import EVENTS, answering, chunk, free_port, token_event, whole
+from tests.support.http import EVENTS, answering, chunk, token_event, whole
 
 NOTHING = Request("/x", b"{}")
 pytestmark = pytest.mark.timeout(method="thread")  # the clock takes the alarm that would end a test
@@ -142,8 +143,10 @@ def test_errors_are_told_apart(data, close, kind, example):
 
 
 def test_nobody_listening_is_an_error_too():
-    target = Target.parse(f"http://127.0.0.1:{free_port()}")
-    recording = run_load(target, [Request("")], OpenLoop(50), LoadSettings(num_requests=5))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        recording = run_load(Target.parse(url), [Request("")], OpenLoop(50), LoadSettings(num_requests=5))
     assert summarise_load(recording).errors["refused"].count == 5
 
 
