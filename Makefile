@@ -39,13 +39,13 @@ test-matrix: $(VENV)/.test  ## Every endpoint with every family, tokenizer and p
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 900 tests/matrix tests/compatibility
 
 test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --timeout 600 tests/system
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 600 tests/system
 
 test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/browser
 
 test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --timeout 900 tests/deploy
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 900 tests/deploy
 
 test-scale: $(VENV)/.scale  ## Tests of n-grams estimated by DuckDB and Spark, which needs Java (apt-get install openjdk-17-jre-headless)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/scale

@@ -18,6 +18,7 @@ from tests.deploy.image_build import DOCKERFILE, command, environment, ignored, 
 from tests.deploy.tools import ROOT, run, wait_until_it_answers
 from tests.support.http import free_port
 
+pytestmark = pytest.mark.long  # the image is built
 STAGES = stages(DOCKERFILE.read_text())
 LAST = STAGES[-1]
 USER = int(next(each.arguments for each in LAST if each.name == "USER").partition(":")[0])
