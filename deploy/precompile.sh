@@ -36,11 +36,12 @@ load() {
   done
 }
 
+models='mixture lstm ngram'
 for precision in int8 float32; do
   serve "$precision"
   load "$url/v1/autocomplete" --body "$here/load_test/autocomplete.jsonl"
   load "$url/v1/check" --body "$here/load_test/check.jsonl"
-  for model in mixture lstm ngram; do
+  for model in $models; do
     for workload in next-token score rerank generate completions; do
       load "$url" --model "$model" --workload "$workload"
     done
@@ -48,4 +49,5 @@ for precision in int8 float32; do
   kill "$server"
   wait "$server" || true
   server=
+  models='mixture lstm' # n-grams have no precision
 done
