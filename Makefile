@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench test-fault test-fuzz test-matrix test-system test-browser test-deploy test-scale audit sbom clean
+.PHONY: help run test check format docs docs-serve bench test-fault test-fuzz test-matrix test-system test-browser test-deploy test-scale audit sbom clean
 
 # Tests start a hundred programs, which should not compile all modules again each time
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,6 +29,12 @@ format: $(VENV)/.dev  ## Put the code into its one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.docs  ## Build the documentation into build/docs; dead links and undocumented options fail
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.docs  ## Serve the documentation on port 8001 while you write
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
 test-fault: $(VENV)/.test  ## Tests that kill, fill disks, damage files, flood and hang
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 600 tests/fault
 
@@ -39,9 +45,9 @@ test-matrix: $(VENV)/.test  ## Every endpoint with every family, tokenizer and p
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 900 tests/matrix tests/compatibility
 
 test-system: $(VENV)/.test  ## Tests of the whole program as a user starts it
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --timeout 600 tests/system
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --timeout 600 tests/system
 
-test-browser: $(VENV)/.test  ## Tests of the playground in a browser; they need Chromium (apt-get install chromium)
+test-browser: $(VENV)/.test  ## Tests of the playground, the documentation and its web page in a browser; they need Chromium (apt-get install chromium)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/browser
 
 test-deploy: $(VENV)/.deploy  ## Image, compose file, Prometheus, Grafana, Kubernetes, stock clients; needs promtool, a JDK, curl (apt-get install prometheus openjdk-17-jdk-headless curl)
@@ -72,6 +78,10 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[test]'
+	touch $@ $(VENV)/.serve
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
 	touch $@ $(VENV)/.serve
 
 $(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python

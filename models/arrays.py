@@ -49,12 +49,12 @@ class ModelBytes(NamedTuple):
 
     @property
     def host(self) -> int:
-        """Bytes that count towards the budget; mapped pages do, as a model is fast only while they are resident."""
+        """Bytes counted towards the budget; mapped pages count because a model is fast only if they are resident."""
         return self.own + self.mapped
 
 
 def array_bytes(arrays: Iterable[Any]) -> ModelBytes:
-    """Sum the memory behind NumPy arrays, each file and each block once; a view counts as the whole of it."""
+    """Sum the memory of NumPy arrays. Each mapped file and base array counts once, in full, even for a view."""
     own: dict[int, int] = {}
     mapped: dict[int, int] = {}
     for array in arrays:
@@ -75,7 +75,7 @@ def add_bytes(sizes: Iterable[ModelBytes]) -> ModelBytes:
 
 
 def to_numpy(array: Array) -> FloatArray:
-    """The same values as a float32 NumPy array on the host; no copy if the array is one already."""
+    """Return the values as a float32 NumPy array on the host, without a copy if the array already is one."""
     if isinstance(array, np.ndarray):
         return np.asarray(array, dtype=np.float32)
     tensor: Any = array
@@ -83,6 +83,6 @@ def to_numpy(array: Array) -> FloatArray:
 
 
 def on_one_device(arrays: Sequence[Array]) -> bool:
-    """Return whether all arrays are torch tensors on one device, so that they can be combined there."""
+    """Return whether all arrays are torch tensors on one device and can be combined there."""
     devices = {None if isinstance(array, np.ndarray) else getattr(array, "device", None) for array in arrays}
     return len(devices) == 1 and None not in devices

@@ -1,8 +1,8 @@
-"""Calls of a computation to a language model, and the generators that make them.
+"""Calls to a language model, and the generators that yield them.
 
 A computation is a generator function: it evaluates `log_probs = yield from Predict(model, state)`
-and is resumed with the answer, or yields None to let others run. `run_calls` answers the
-calls one by one; the service's engine answers them in batches with those of other requests.
+and is resumed with the result, or yields None to give way to other computations. `run_calls`
+answers the calls one at a time; the service's engine batches them with the calls of other requests.
 """
 
 from collections.abc import Callable, Generator, Hashable, Iterator
@@ -23,16 +23,16 @@ from models.language_model import (
 
 A = TypeVar("A", default=Any)
 CallGenerator: TypeAlias = Generator[Any, Any, A]
-"""Part of a computation: yields model calls and returns an answer of type A."""
+"""Part of a computation: yields model calls and returns a result of type A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall(Generic[A]):
-    """A computation of a model on R rows; `yield from` it returns the answer, of type A.
+    """Model computation on R rows; `yield from` evaluates to its result, of type A.
 
     Attributes:
         model: any language model.
-        state: R rows; it is not changed.
+        state: R rows; unchanged.
     """
 
     model: LanguageModel[Any]
@@ -44,18 +44,18 @@ class ModelCall(Generic[A]):
 
     @property
     def kind(self) -> Hashable:
-        """Key of calls that can be computed together."""
+        """Key that is equal for calls that can be computed in one batch."""
         return type(self), id(self.model)
 
     @property
     def size(self) -> int:
-        """Number of tokens to read, or of distributions to compute."""
+        """Number of tokens to read or distributions to compute."""
         return len(self.state)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step(ModelCall[tuple[Any, FloatArray]]):
-    """Read one token per row [R] and predict the next: the state after it, and log-probabilities as of `Predict`."""
+    """Read one token per row [R] and predict the next: the new state, and log-probabilities as for `Predict`."""
 
     tokens: TokenIds
 
@@ -83,7 +83,7 @@ class Read(ModelCall[ReadResult]):
 
     Attributes:
         tokens: ids [R, T].
-        lengths: of the rows [R].
+        lengths: number of tokens of each row [R].
         want: log-probabilities, the state, or both.
     """
 
@@ -107,7 +107,7 @@ class ScoreRagged(ModelCall[FloatArray]):
     """Score concatenated sequences with a `RaggedScorer`: natural-log probabilities [N]; the caller bounds N.
 
     Attributes:
-        tokens: ids of R sequences, one after the other [N].
+        tokens: concatenated ids of R sequences [N].
         offsets: start of each sequence, and N at the end [R + 1].
     """
 
@@ -122,7 +122,7 @@ class ScoreRagged(ModelCall[FloatArray]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreChoices(ModelCall[FloatArray]):
-    """Score tokens, each as the next of one of R rows: natural-log probabilities [C].
+    """Score candidates for the next token of R rows: natural-log probabilities [C].
 
     Attributes:
         rows: row of each token, in ascending order [C].
@@ -134,7 +134,7 @@ class ScoreChoices(ModelCall[FloatArray]):
 
 
 def run_call(call: ModelCall) -> Any:
-    """Compute the answer to one call without an engine: to step, to predict, to read, or to score choices.
+    """Compute one `Step`, `Predict`, `Read` or `ScoreChoices` call without an engine.
 
     Raises:
         TypeError: the call is of another kind.
@@ -147,16 +147,16 @@ def run_call(call: ModelCall) -> Any:
     if isinstance(call, ScoreChoices):
         return score_choices(call.model, call.state, call.rows, call.tokens)
     if not isinstance(call, Read):
-        raise TypeError(f"{type(call).__name__} is no call of a computation without an engine")
+        raise TypeError(f"{type(call).__name__} cannot be computed without an engine")
     return read_sequences(call.model, call.state, call.tokens, call.lengths, call.want)
 
 
 class WorkOutput(NamedTuple):
-    """The next output of a computation: an event, or at the end its result.
+    """Output of a computation: an event or, at the end, the result.
 
     Attributes:
         value: the event or the result.
-        last: whether `value` is the result.
+        last: True if `value` is the result.
     """
 
     value: Any
@@ -166,7 +166,7 @@ class WorkOutput(NamedTuple):
 def iter_outputs(
     work: CallGenerator[Any], answer_call: Callable[[ModelCall], Any] = run_call
 ) -> Iterator[WorkOutput]:
-    """Run a computation, answering its calls one by one; yield its events as they come, then its result."""
+    """Run a computation, answering its calls one at a time; yield each event, then the result."""
     answer: Any = None
     while True:
         try:
@@ -180,7 +180,7 @@ def iter_outputs(
 
 
 def run_calls(work: CallGenerator[A], answer_call: Callable[[ModelCall], Any] = run_call) -> A:
-    """Run a computation, answering its calls one by one and dropping its events."""
+    """Run a computation, answering its calls one at a time, and discard its events."""
     result: A
     for item in iter_outputs(work, answer_call):
         result = item.value

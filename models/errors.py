@@ -1,25 +1,25 @@
-"""The tree of domain errors.
+"""Hierarchy of domain errors.
 
-Every layer raises from this tree and none returns error objects. One table in the service maps
-classes to HTTP; one handler on the command line maps them to exit codes.
+Every layer raises these errors and none returns error objects. One table in the service maps the
+classes to HTTP statuses; one handler in the command line maps them to exit codes.
 """
 
 from pathlib import Path
 
 
 class LanguageModelError(Exception):
-    """Base of every error this project raises on purpose.
+    """Base class of this project's errors.
 
-    `code` is a stable, machine-readable name for the kind of error.
+    `code` is a stable, machine-readable name of the kind of error.
     """
 
     code = "error"
 
 
 class InvalidInputError(LanguageModelError):
-    """A value given by the caller is wrong; the message names the limit and the value.
+    """Invalid value from the caller; the message names the limit and the value.
 
-    `parameter` is the field's path as the caller spelled it, such as `top_k` or `texts[3]`.
+    `parameter` is the path of the field as the caller spells it, such as `top_k` or `texts[3]`.
     """
 
     code = "invalid_value"
@@ -36,75 +36,75 @@ class ContextLengthError(InvalidInputError):
 
 
 class UnsupportedParameterError(InvalidInputError):
-    """The value is valid as such, but the addressed model cannot honour it."""
+    """The value is valid, but the requested model does not support it."""
 
     code = "unsupported_parameter"
 
 
 class UnknownStateError(InvalidInputError):
-    """A handle of no state: it was freed, expired, belongs to another client, or never existed."""
+    """Unknown state handle: freed, expired, owned by another client, or never issued."""
 
     code = "unknown_state"
 
 
 class UnknownUserError(InvalidInputError):
-    """No stored text of a user: nothing was accepted, it was deleted, or the user belongs to another client."""
+    """No stored text for a user: none was accepted, it was deleted, or the user belongs to another client."""
 
     code = "unknown_user"
 
 
 class StateElsewhereError(InvalidInputError):
-    """A handle of a state in another process; the message names the process."""
+    """Handle of a state in another process; the message names the process."""
 
     code = "state_elsewhere"
 
 
 class ModelNotFoundError(LanguageModelError):
-    """No model, version or alias of that address."""
+    """No model, version or alias at the given address."""
 
     code = "model_not_found"
 
 
 class RegistryError(LanguageModelError):
-    """The registry is missing, is no registry, or cannot be written."""
+    """The registry is missing, invalid or not writable."""
 
     code = "registry_unavailable"
 
 
 class CheckpointError(LanguageModelError):
-    """A published version cannot be used."""
+    """A published version is unusable."""
 
     code = "checkpoint_unusable"
 
 
 class ManifestError(CheckpointError):
-    """A manifest is missing, is not JSON, or breaks its schema."""
+    """A manifest is missing, is not JSON, or violates its schema."""
 
     code = "checkpoint_manifest"
 
 
 class IncompatibleVersionError(CheckpointError):
-    """A checkpoint was written for a newer reader; the message says which."""
+    """A checkpoint requires a newer reader; the message names the version."""
 
     code = "checkpoint_incompatible"
 
 
 class IntegrityError(CheckpointError):
-    """A checkpoint's bytes differ from its manifest, or its answers from its golden test."""
+    """A checkpoint's bytes do not match its manifest, or its outputs do not match its golden test."""
 
     code = "checkpoint_integrity"
 
 
 class VocabularyMismatchError(CheckpointError):
-    """Models that must share a tokenizer do not."""
+    """Models that must share a vocabulary or tokenizer have different ones."""
 
     code = "vocabulary_mismatch"
 
 
 class FormatError(LanguageModelError):
-    """A file is not in the format it should be in.
+    """A file is not in the expected format.
 
-    The message starts with the path and the position in the file, and ends with what to do.
+    The message starts with the path and the position in the file, and ends with a hint.
     """
 
     code = "bad_format"
@@ -116,13 +116,13 @@ class FormatError(LanguageModelError):
 
 
 class ProcessLostError(LanguageModelError):
-    """A process of a distributed training is gone, so the training ends; the message names it."""
+    """A process of a distributed training run died, which ends the run; the message names the process."""
 
     code = "process_lost"
 
 
 class EngineError(LanguageModelError):
-    """The service cannot answer now, whatever the request."""
+    """The service cannot answer a valid request now."""
 
     code = "engine_error"
 
@@ -144,25 +144,25 @@ class StatesFullError(OverloadedError):
 
 
 class DrainingError(EngineError):
-    """The service is shutting down and takes no new work."""
+    """The service is shutting down and accepts no new work."""
 
     code = "draining"
 
 
 class NotReadyError(EngineError):
-    """The addressed model is not loaded: not yet, or because loading it failed."""
+    """The requested model is not loaded yet, or loading it failed."""
 
     code = "not_ready"
 
 
 class MemoryBudgetError(EngineError):
-    """Loading a model would take more memory than models may; the message says what could be unloaded."""
+    """Loading a model would exceed the memory budget; the message lists what could be unloaded."""
 
     code = "memory_budget"
 
 
 class DeadlineExceededError(EngineError):
-    """The request's time ran out before its work was done."""
+    """The deadline of the request passed before its work was done."""
 
     code = "deadline_exceeded"
 

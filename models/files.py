@@ -2,9 +2,9 @@
 
 - `read_config` and `write_config`: the small JSON file from which a model or a tokenizer is
   rebuilt.
-- `decompressed` and `atomic_writer`: gzip, xz and Zstandard. Reading goes by a file's first bytes,
-  writing by its suffix. Expansion is bounded; a written file gets its name only when it is
-  complete.
+- `decompressed` and `atomic_writer`: gzip, xz and Zstandard. The format is detected by the first
+  bytes for reading and by the suffix for writing. Expansion is bounded; a written file gets its
+  name only when it is complete.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ CONFIG_FILE = "config.json"
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Write the file, a line for each value."""
+    """Write the file with one value per line."""
     path.write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
@@ -37,24 +37,24 @@ def read_config(path: Path) -> dict[str, Any]:
     """Read the file; the caller checks its values.
 
     Raises:
-        ManifestError: it is missing, is not JSON, or is no object.
+        ManifestError: the file is missing, is not JSON, or is not a JSON object.
     """
     try:
         config: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ManifestError(f"{path} cannot be read: {error!s:.300}") from None
     if not isinstance(config, dict):
-        raise ManifestError(f"{path} holds no object, but a {type(config).__name__}")
+        raise ManifestError(f"{path} holds a {type(config).__name__}, not a JSON object")
     return config
 
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
 MAX_EXPANSION = 250
-"""Largest ratio of decompressed to compressed size: texts shrink to a tenth, repeated lines to a hundredth."""
+"""Largest ratio of decompressed to compressed size: text compresses to a tenth, repeated lines to a hundredth."""
 
 
 class ExpansionError(Exception):
-    """A compressed file expands more than any text would: it was made to fill memory."""
+    """A compressed file expands more than any text would, as a decompression bomb does."""
 
 
 DECOMPRESSION_ERRORS = (
@@ -65,16 +65,16 @@ DECOMPRESSION_ERRORS = (
     EOFError,
     ExpansionError,
 )
-"""Exceptions of reading a damaged compressed file."""
+"""Exceptions raised while a damaged compressed file is read."""
 
-_ZSTD_CHUNK_BYTES = 1 << 10  # a piece may unpack to 30,000 times its size
+_ZSTD_CHUNK_BYTES = 1 << 10  # small, because a chunk may unpack to 30,000 times its size
 _BUFFER_BYTES = 1 << 18
-_UNCHECKED_BYTES = 1 << 24  # a small file may be anything
+_UNCHECKED_BYTES = 1 << 24  # the ratio is not checked below this size
 _GZIP_LEVEL, _XZ_PRESET, _ZSTD_LEVEL = 6, 1, 3
 
 
 def decompressed(raw: BufferedReader) -> BinaryIO:
-    """A file's content, decompressed by its first bytes; reading may raise `DECOMPRESSION_ERRORS`."""
+    """Return a file's content, decompressed if needed; reading it may raise `DECOMPRESSION_ERRORS`."""
     magic = raw.peek(8)
     if magic.startswith(b"\x1f\x8b"):
         return _open_bounded(raw, lambda compressed: gzip.GzipFile(fileobj=compressed, mode="rb"))
@@ -91,7 +91,7 @@ def _open_bounded(raw: BufferedReader, decompress: Callable[[Any], Any]) -> Bina
 
 
 class _CountingReader:
-    """A file and the number of bytes read from it, also where the file is a pipe without a position."""
+    """File wrapper that counts the bytes read, since a pipe has no position."""
 
     def __init__(self, raw: BufferedReader) -> None:
         self._raw = raw
@@ -116,15 +116,15 @@ class _BoundedReader(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, or some of it; 0 at the end.
+        """Fill a buffer, possibly in part; return the number of bytes, 0 at the end.
 
         Raises:
-            ExpansionError: the content is larger than the bound for the bytes read.
+            ExpansionError: the content exceeds the bound for the bytes read.
         """
         size: int = self._stream.readinto(buffer)
         self._num_bytes += size
         if self._num_bytes > max(_UNCHECKED_BYTES, MAX_EXPANSION * self._packed.num_bytes):
-            raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, which no text does")
+            raise ExpansionError(f"it unpacks to over {MAX_EXPANSION} times its size, the limit for text")
         return size
 
 
@@ -141,7 +141,7 @@ class _ZstandardReader(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, or some of it; 0 at the end."""
+        """Fill a buffer, possibly in part; return the number of bytes, 0 at the end."""
         while not self._unpacked:
             compressed = self._frame.unused_data or self._raw.read(_ZSTD_CHUNK_BYTES)
             if self._frame.eof:
@@ -160,18 +160,18 @@ class _ZstandardReader(RawIOBase):
 
 @contextlib.contextmanager
 def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """A function that appends bytes to a new file, compressed by the suffix of its name.
+    """Yield a function that appends bytes to a new file, compressed according to its suffix.
 
-    A separate thread compresses and writes. The file gets its name at the end; after an error
-    before that, nothing is left behind, and an older file of that name is unchanged.
+    A separate thread compresses and writes. The file is renamed to its final name at the end; if an
+    error occurs earlier, the temporary file is removed and an older file of that name is unchanged.
 
     Raises:
-        FormatError: the file system refuses.
+        FormatError: the file cannot be written.
     """
     try:
         if path.exists() and not path.is_file():
-            raise FormatError(path, "cannot be written: there is something that is no file")
-        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short, as the file's own name may be long
+            raise FormatError(path, "cannot be written: the path exists and is not a file")
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: the file's own name may be at the limit
         with temporary.open("xb") as file, contextlib.ExitStack() as cleanup:
             cleanup.callback(temporary.unlink, missing_ok=True)
             # the thread ends before the stream is closed
@@ -180,7 +180,7 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
 
                 def write(data: bytes) -> None:
                     while pending:
-                        pending.pop().result()  # raises what writing raised
+                        pending.pop().result()  # re-raises errors of the thread
                     pending.append(thread.submit(stream.write, data))
 
                 yield write
@@ -194,8 +194,8 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
 
 
 def _compressor(suffix: str, file: BinaryIO) -> contextlib.AbstractContextManager[BinaryIO]:
-    """A compressing stream into a file; closing it leaves the file open."""
-    if suffix == ".gz":  # no name and time in it: equal contents give equal files
+    """Return a compressing stream into a file; closing the stream leaves the file open."""
+    if suffix == ".gz":  # without name and time, so equal contents give equal files
         compressed = gzip.GzipFile(filename="", mode="wb", compresslevel=_GZIP_LEVEL, fileobj=file, mtime=0)
         return cast("BinaryIO", compressed)
     if suffix == ".xz":

@@ -1,13 +1,13 @@
-"""The protocol of all model families, their optional capabilities, and scoring with any model.
+"""Protocol of all model families, optional capabilities, and scoring with any model.
 
-Decoders, endpoints and metrics are written against `LanguageModel` alone: three verbs over an
-immutable state. Optional capabilities are protocols of their own, found with `supports`, never by
-calling and catching. `read_sequences` reads whole sequences with any model, for scores, features,
-the state after them, or several of these: in one pass where the model has one (`SequenceReader`),
-else token by token.
+Decoders, endpoints and metrics depend on `LanguageModel` only: it starts, advances and predicts
+from an immutable state. Optional capabilities are separate protocols, detected with `supports`
+instead of by trial calls. `read_sequences` reads complete sequences with any model and returns any
+of scores, features and final state: in one pass if the model supports it (`SequenceReader`), else
+token by token.
 
-Log-probabilities are natural logarithms. A probability of zero is minus infinity inside, and
-`LOG_ZERO` where JSON is written.
+Log-probabilities are natural logarithms. The logarithm of zero is minus infinity in memory and
+`LOG_ZERO` in JSON.
 """
 
 import math
@@ -30,11 +30,11 @@ class State(Protocol):
         ...
 
     def select(self, rows: TokenIds) -> Self:
-        """A state of rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
         ...
 
     def concatenate(self, states: Sequence[Self]) -> Self:
-        """A state with this one's rows, then those of each of `states`."""
+        """Return a state with the rows of this state, followed by the rows of each of `states`."""
         ...
 
 
@@ -46,7 +46,7 @@ S_contra = TypeVar("S_contra", bound=State, contravariant=True)
 def supports(model: object, capability: type[C]) -> TypeIs[C]:
     """Return whether a model's class has all methods of an optional capability.
 
-    The same as `isinstance`, which checks every method of the object each time (10 µs, Python 3.11).
+    Equivalent to `isinstance`, which checks every method at each call (10 µs, Python 3.11).
     """
     return issubclass(type(model), capability)
 
@@ -55,8 +55,8 @@ class LanguageModel(Protocol[S]):
     """A distribution over the next token given the tokens so far.
 
     Attributes:
-        family: the family's name, as in the checkpoint's manifest: `ngram`, `lstm`, ….
-        vocabulary: the tokens that ids stand for; V is their number.
+        family: name of the family, as in the checkpoint's manifest: `ngram`, `lstm`, ….
+        vocabulary: tokens of the ids; V is their number.
         normalised: whether each row of `next_log_probs` sums to 1 within 1e-5.
     """
 
@@ -65,7 +65,7 @@ class LanguageModel(Protocol[S]):
     normalised: bool
 
     def memory(self) -> ModelBytes:
-        """The memory of the model's weights or tables; small things aside."""
+        """Memory of the model's weights or tables, without small objects."""
         ...
 
     def initial_state(self, batch: int) -> S:
@@ -73,29 +73,29 @@ class LanguageModel(Protocol[S]):
         ...
 
     def empty_state(self, batch: int) -> S:
-        """The state after nothing at all, in each of `batch` rows."""
+        """The state before any token, in each of `batch` rows."""
         ...
 
     def advance(self, state: S, tokens: TokenIds) -> S:
         """Consume one token per row.
 
         Args:
-            state: B rows; it is not changed.
+            state: B rows; unchanged.
             tokens: ids [B], each in [0, V).
 
         Returns:
             The state after the tokens.
 
         Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary (networks leave this check to
-                their callers).
+            InvalidInputError: the shapes do not match, or an id is outside the vocabulary (networks leave this
+                check to the caller).
         """
         ...
 
     def next_log_probs(self, state: S) -> Array:
-        """Natural-log probabilities [B, V] of the token that follows each row.
+        """Return natural-log probabilities [B, V] of the next token of each row.
 
-        `</s>` and `<unk>` take part; `<s>` is never predicted, so its entry is minus infinity.
+        `</s>` and `<unk>` are predicted like other tokens; `<s>` is never predicted, so its entry is minus infinity.
         """
         ...
 
@@ -105,9 +105,9 @@ class Want(NamedTuple):
 
     Attributes:
         scores: log-probabilities of the tokens.
-        state: the state after them.
+        state: the state after the tokens.
         features: the vector before each token; see `FeatureExtractor`.
-        normalised: False for logits as scores; see `is_self_normalised`.
+        normalised: False to score with logits; see `is_self_normalised`.
     """
 
     scores: bool = False
@@ -120,7 +120,7 @@ SCORES, STATE = Want(scores=True), Want(state=True)
 
 
 class ReadResult(NamedTuple):
-    """Results of reading sequences; those that were not wanted are undefined.
+    """Results of reading sequences; a result that was not requested is undefined.
 
     Attributes:
         log_probs: natural-log probabilities [B, T], float32; 0 past a row's length.
@@ -135,19 +135,19 @@ class ReadResult(NamedTuple):
 
 @runtime_checkable
 class SequenceReader(Protocol[S_contra]):
-    """Optional: read whole sequences in one pass."""
+    """Optional: read complete sequences in one pass."""
 
     def read(self, state: S_contra, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read tokens, each given the state and the tokens before it; memory is bounded, however many there are.
+        """Read tokens, each given the state and the tokens before it, in memory bounded for any number of tokens.
 
         Args:
-            state: B rows, the context of each sequence; it is not changed.
-            tokens: ids [B, T], each in [0, V); what lies past a row's length is ignored.
-            lengths: [B], each in [0, T]; 0 leaves a row's state as it was.
+            state: B rows, the context of each sequence; unchanged.
+            tokens: ids [B, T], each in [0, V); entries past a row's length are ignored.
+            lengths: [B], each in [0, T]; 0 leaves the state of a row unchanged.
             want: results to compute.
 
         Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
+            InvalidInputError: the shapes do not match, or an id is outside the vocabulary.
         """
         ...
 
@@ -157,15 +157,15 @@ class RaggedScorer(Protocol[S_contra]):
     """Optional: score concatenated sequences, without padding."""
 
     def score_ragged(self, state: S_contra, tokens: TokenIds, offsets: TokenIds) -> FloatArray:
-        """Natural-log probabilities [N] of the tokens of B sequences.
+        """Return natural-log probabilities [N] of the tokens of B sequences.
 
         Args:
-            state: B rows, the context of each sequence; it is not changed.
+            state: B rows, the context of each sequence; unchanged.
             tokens: ids of all sequences [N], each in [0, V).
-            offsets: where each sequence starts, and N at the end [B + 1].
+            offsets: start of each sequence, then N [B + 1].
 
         Raises:
-            InvalidInputError: the shapes do not fit, or an id is outside the vocabulary.
+            InvalidInputError: the shapes do not match, or an id is outside the vocabulary.
         """
         ...
 
@@ -175,22 +175,22 @@ class ChoiceScorer(Protocol[S_contra]):
     """Optional: score single candidates for the next token, computing each row's distribution once."""
 
     def score_choices(self, state: S_contra, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-        """Natural-log probabilities [C] of tokens, each as the next of one row.
+        """Return natural-log probabilities [C] of candidates, each for the next token of one row.
 
         Args:
-            state: B rows; it is not changed.
-            rows: of each token, never falling [C].
+            state: B rows; unchanged.
+            rows: row of each candidate, in ascending order [C].
             tokens: ids [C], each in [0, V).
         """
         ...
 
 
 class TopTokens(NamedTuple):
-    """The most probable next tokens of one distribution or of B, the most probable first.
+    """Most probable next tokens of one distribution or of B, in descending order of probability.
 
     Attributes:
         ids: [k] or [B, k].
-        log_probs: natural logarithms of their probabilities, of the same shape.
+        log_probs: their natural-log probabilities, in the shape of `ids`.
     """
 
     ids: TokenIds
@@ -199,10 +199,10 @@ class TopTokens(NamedTuple):
 
 @runtime_checkable
 class TopKPredictor(Protocol[S_contra]):
-    """Optional: find the most probable next tokens without computing the whole distribution."""
+    """Optional: find the most probable next tokens without computing the full distribution."""
 
     def top_k(self, state: S_contra, k: int) -> TopTokens:
-        """The k most probable tokens after each row; those equal in single precision in order of id.
+        """Return the k most probable next tokens of each row; ties in single precision are in order of id.
 
         Raises:
             InvalidInputError: k is not in [1, V].
@@ -211,14 +211,14 @@ class TopKPredictor(Protocol[S_contra]):
 
 
 BLOCK_TOKENS = 64
-"""Neighbouring tokens of one sum for sampling."""
+"""Number of neighbouring tokens that one block sum covers."""
 
 
 class BlockSums(NamedTuple):
     """Sums over blocks of tokens, from which the next token of R rows is sampled.
 
     Attributes:
-        log_sums: log-sum-exp of the logits [R], float32; a logit less this is a log-probability.
+        log_sums: log-sum-exp of the logits [R], float32; a logit minus this is a log-probability.
         highest: the highest logit [R], float32.
         sums: exp((logit - highest) / temperature), summed over every 64 neighbouring tokens [R, V / 64 rounded up],
             float32.
@@ -235,25 +235,25 @@ class BlockSums(NamedTuple):
 
 @runtime_checkable
 class BlockSampler(Protocol[S_contra]):
-    """Optional: compute sums for sampling without storing the whole distribution."""
+    """Optional: compute sums for sampling without storing the full distribution."""
 
     def block_sums(self, state: S_contra, temperatures: FloatArray) -> BlockSums:
-        """Sums for the next token of each row, at a temperature above 0 each [R], float32."""
+        """Return sums for the next token of each row, given a temperature above 0 per row [R], float32."""
         ...
 
     def logits(self, sums: BlockSums, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """The logits [N, 64] of one block of tokens each [N] after rows by number [N]; minus infinity past V."""
+        """Return the logits [N, 64] of N pairs of a row [N] and a block of tokens [N]; minus infinity past V."""
         ...
 
 
 @runtime_checkable
 class FeatureExtractor(Protocol[S_contra]):
-    """Optional: the vector from which the next token is predicted; similar futures have similar vectors.
+    """Optional: return the vector from which the next token is predicted; similar futures have similar vectors.
 
-    A wrapper of models has these methods even if they have no features: check `feature_size`.
+    A wrapper of models has these methods even if its models have no features, so check `feature_size`.
 
     Attributes:
-        feature_size: numbers in a vector, W; 0 if the model has no features.
+        feature_size: length of a vector, W; 0 if the model has no features.
     """
 
     feature_size: int
@@ -267,7 +267,7 @@ _MAX_DISTRIBUTION_ENTRIES = 1 << 21  # log-probabilities of `score_choices` in m
 
 
 def is_lookup(model: LanguageModel[Any]) -> bool:
-    """Return whether a model looks its predictions up: reading is cheap, and merging calls saves nothing."""
+    """Return whether a model's predictions are table lookups: reading is cheap, and merging calls saves nothing."""
     return bool(getattr(model, "is_lookup", False))
 
 
@@ -277,28 +277,28 @@ def is_self_normalised(model: LanguageModel[Any]) -> bool:
 
 
 def feature_size(model: LanguageModel[Any]) -> int:
-    """Numbers in the feature vectors of a model; 0 if it has none."""
+    """Length of a model's feature vectors; 0 if it has no features."""
     return model.feature_size if isinstance(model, FeatureExtractor) else 0
 
 
 @runtime_checkable
 class ContextMatcher(Protocol[S_contra]):
-    """Optional: the length of the history that the model takes into account, as in back-off models.
+    """Optional: return the length of the context that the model uses, as in back-off models.
 
     Attributes:
-        num_context_lengths: number of context lengths: 0 to one less than this.
+        num_context_lengths: number of context lengths; they range from 0 to one less than this.
     """
 
     num_context_lengths: int
 
     def context_lengths(self, state: S_contra) -> npt.NDArray[np.int64]:
-        """Number of last tokens on which each row's predictions depend [B]."""
+        """Return the number of last tokens on which each row's predictions depend [B]."""
         ...
 
     def context_lengths_per_token(
         self, state: S_contra, tokens: TokenIds, lengths: TokenIds
     ) -> npt.NDArray[np.int64]:
-        """The context lengths before each of given tokens [B, T]; 0 past a row's length."""
+        """Return the context length before each given token [B, T]; 0 past a row's length."""
         ...
 
 
@@ -307,12 +307,12 @@ LOG_ZERO = -9999.0
 
 
 def finite_logprob(logprob: float) -> float:
-    """The log-probability as JSON has it: `LOG_ZERO` for minus infinity."""
+    """Return a log-probability for JSON, with `LOG_ZERO` instead of minus infinity."""
     return LOG_ZERO if logprob == -math.inf else float(logprob)
 
 
 def perplexity(logprob: float, count: int) -> float | None:
-    """exp(−logprob / count); None if the count or a probability is zero."""
+    """Return exp(−logprob / count); None if the count or a probability is zero."""
     if count == 0 or logprob == -math.inf:
         return None
     exponent = -logprob / count
@@ -320,7 +320,7 @@ def perplexity(logprob: float, count: int) -> float | None:
 
 
 def bits_per_unit(logprob: float, count: int) -> float | None:
-    """−logprob in bits, per `count` bytes or words; None if the count or a probability is zero."""
+    """Return −logprob in bits per unit (byte or word); None if the count or a probability is zero."""
     if count == 0 or logprob == -math.inf:
         return None
     return -logprob / math.log(2) / count
@@ -335,12 +335,12 @@ def entropy_bits(log_probs: FloatArray) -> npt.NDArray[np.float64]:
 
 
 def count_words(text: str) -> int:
-    """Words for perplexity per word, whatever the tokenizer: runs between white space."""
+    """Count words for perplexity per word: runs between white space, independent of the tokenizer."""
     return len(text.split())
 
 
 def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenIds, TokenIds]:
-    """Ragged sequences as tokens [B, T], padded with `</s>`, and lengths [B]."""
+    """Return ragged sequences as tokens [B, T], padded with `</s>`, and lengths [B]."""
     lengths = np.fromiter((len(s) for s in sequences), np.int64, len(sequences))
     tokens = np.full((len(sequences), int(lengths.max(initial=0))), EOS, dtype=np.int64)
     for row, sequence in enumerate(sequences):
@@ -351,11 +351,11 @@ def pad_sequences(sequences: Sequence[Sequence[int] | TokenIds]) -> tuple[TokenI
 def read_sequences(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
-    """Read tokens [B, T], of which row b has lengths[b], with any model; see `SequenceReader.read`.
+    """Read lengths[b] tokens of each row b of tokens [B, T] with any model; see `SequenceReader.read`.
 
-    A model without `SequenceReader` reads token by token, and has no features.
+    A model without `SequenceReader` reads token by token and returns no features.
     """
-    # a step spares the preparations for sequences
+    # a single step avoids the setup for sequences
     if want == STATE and tokens.shape[1] == 1 and lengths.all():
         return ReadResult(state=model.advance(state, tokens[:, 0]))
     if supports(model, SequenceReader):
@@ -365,7 +365,7 @@ def read_sequences(
     finished: list[tuple[TokenIds, Any]] = []
     for column in range(tokens.shape[1]):
         live = lengths[rows] > column
-        if not live.all():  # rows have different lengths; finished rows drop out
+        if not live.all():  # remove finished rows
             finished.append((rows[~live], state.select(np.flatnonzero(~live))))
             state, rows = state.select(np.flatnonzero(live)), rows[live]
         if rows.size == 0:
@@ -382,20 +382,20 @@ def read_sequences(
 
 
 def score_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> FloatArray:
-    """Log-probabilities [B, T] of given tokens with any model, 0 past a row's length; see `read_sequences`."""
+    """Return log-probabilities [B, T] of given tokens, 0 past a row's length; see `read_sequences`."""
     return read_sequences(model, state, tokens, lengths, SCORES).log_probs
 
 
 def prefill_sequences(model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds) -> Any:
-    """The state after whole sequences, tokens [B, T], with any model; see `read_sequences`."""
+    """Return the state after sequences of tokens [B, T]; see `read_sequences`."""
     return read_sequences(model, state, tokens, lengths, STATE).state
 
 
 def score_choices(model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds) -> FloatArray:
-    """Log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`.
+    """Return log-probabilities [C] of candidates for the next token with any model; see `ChoiceScorer`.
 
-    Of a model that neither scores choices nor looks them up, each row's distribution is computed once, a bounded
-    number at a time.
+    If the model neither scores choices nor is a lookup, the distribution of each row is computed once, a bounded
+    number of rows at a time.
     """
     if supports(model, ChoiceScorer):
         return model.score_choices(state, rows, tokens)

@@ -33,11 +33,11 @@ from models.language_model import (
 )
 
 _NEGLIGIBLE = np.float32(-100)
-"""A difference of logarithms whose exponential vanishes beside 1 in single precision."""
+"""Difference of logarithms whose exponential is negligible next to 1 in single precision."""
 
 
 class MixtureState(NamedTuple):
-    """One state per part, each of the same B rows."""
+    """States of all parts, each with the same B rows."""
 
     parts: tuple[Any, ...]
 
@@ -45,11 +45,11 @@ class MixtureState(NamedTuple):
         return len(self.parts[0])
 
     def select(self, rows: TokenIds) -> "MixtureState":
-        """The given rows of every part."""
+        """Return the given rows of every part."""
         return MixtureState(tuple(part.select(rows) for part in self.parts))
 
     def concatenate(self, states: Sequence["MixtureState"]) -> "MixtureState":
-        """Rows of every part, this one's first."""
+        """Return the rows of this state followed by the rows of `states`, for every part."""
         columns = zip(*(state.parts for state in states), strict=True) if states else ((),) * len(self.parts)
         return MixtureState(
             tuple(part.concatenate(rest) for part, rest in zip(self.parts, columns, strict=True))
@@ -64,19 +64,18 @@ class MixtureModel(
 ):
     """Linear mixture of several models.
 
-    The weights are constant, or depend on the length of the history that the first `ContextMatcher` among the
-    parts, an n-gram model, takes into account: the longer the known context, the more reliable the model. That
-    length is the same for every next word, unlike the length of the n-gram found for a word, so rows still
-    sum to 1.
+    The weights are constant, or depend on the context length that the first `ContextMatcher` among the parts,
+    an n-gram model, uses: that model is more reliable if its context is longer. The context length is the same
+    for every next word, unlike the length of the n-gram found for a word, so rows still sum to 1.
 
     Args:
         parts: at least one model; all with the same vocabulary.
-        weights: λ, one a part; positive, summing to 1.
+        weights: λ, one per part; positive, summing to 1.
         weights_by_context: λ for each context length [C, M]; if given, they replace `weights`.
 
     Raises:
-        VocabularyMismatchError: the parts' ids do not mean the same tokens.
-        InvalidInputError: weights are no distribution over the parts, or the weights by context do not
+        VocabularyMismatchError: the vocabularies of the parts differ.
+        InvalidInputError: the weights are not a distribution over the parts, or the weights by context do not
             match the context lengths of a part.
     """
 
@@ -132,9 +131,9 @@ class MixtureModel(
         )
 
     def next_log_probs(self, state: MixtureState) -> Array:
-        """Log of the weighted sum of the parts' next-token probabilities [B, V].
+        """Return the log of the weighted sum of the parts' next-token probabilities [B, V].
 
-        A torch tensor where every part answers with one on the same device, else NumPy.
+        The result is a torch tensor if every part returns one on the same device, else a NumPy array.
         """
         log_probs = [part.next_log_probs(s) for part, s in zip(self.parts, state.parts, strict=True)]
         if self._matching is None:
@@ -143,7 +142,7 @@ class MixtureModel(
         return self._mix(log_probs, self._log_weights[lengths, None])
 
     def read(self, state: MixtureState, tokens: TokenIds, lengths: TokenIds, want: Want) -> ReadResult:
-        """Read in every part; scores are the log of their weighted sum, features the first part's that has some."""
+        """Read with every part; mix the scores, and return the features of the first part that has features."""
         results = [
             read_sequences(
                 part, s, tokens, lengths, want._replace(features=want.features and number == self._featured)
@@ -172,13 +171,13 @@ class MixtureModel(
         return to_numpy(self._mix(scores, log_weights))
 
     def features(self, state: MixtureState) -> Array:
-        """The vectors [B, W] of the first part that has features."""
+        """Return the vectors [B, W] of the first part that has features."""
         part: Any = self.parts[self._featured]
         features: Array = part.features(state.parts[self._featured])
         return features
 
     def save(self, directory: Path) -> None:
-        """Write the weights; the parts are checkpoints of their own under `parts/`."""
+        """Write the weights; the parts are separate checkpoints under `parts/`."""
         config: dict[str, Any] = {"weights": list(self.weights)}
         if self.weights_by_context:
             config["weights_by_context"] = [list(row) for row in self.weights_by_context]
@@ -186,10 +185,10 @@ class MixtureModel(
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "MixtureModel":
-        """Rebuild from what `save` wrote and the parts, already loaded.
+        """Rebuild a saved mixture from its directory and its loaded parts.
 
         Raises:
-            ManifestError: config.json does not fit the parts.
+            ManifestError: config.json does not match the parts.
         """
         path = directory / CONFIG_FILE
         config = read_config(path)
@@ -199,17 +198,17 @@ class MixtureModel(
             raise ManifestError(f"{path}: not a mixture's configuration: {error}") from None
 
     def _mix(self, log_probs: Sequence[Array], log_weights: FloatArray) -> Array:
-        """Log of the weighted sum, computed on the device of the parts; on the host if they have several.
+        """Return the log of the weighted sum, computed on the device of the parts, or on the host if they differ.
 
         Args:
-            log_probs: of each part, all of one shape.
-            log_weights: […, M], of a shape that broadcasts with it.
+            log_probs: log-probabilities of each part, all of one shape.
+            log_weights: […, M]; all but the last dimension broadcast with the log-probabilities.
         """
         parts: Sequence[Any] = log_probs
         add: Any = _logaddexp_in_place
         weights: Any = log_weights
         if on_one_device(log_probs):
-            import torch  # already imported, as the parts answered with tensors
+            import torch  # already imported: the parts returned tensors
 
             add = lambda total, more: torch.logaddexp(total, more, out=total)  # noqa: E731 - one of two
             weights = torch.as_tensor(log_weights, device=parts[0].device)
@@ -222,14 +221,14 @@ class MixtureModel(
 
 
 def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
-    """Put log(exp(total) + exp(more)) into `total`: `np.logaddexp`, ten times as fast.
+    """Write log(exp(total) + exp(more)) into `total`, ten times as fast as `np.logaddexp`.
 
-    An entry's result does not depend on its position: NumPy computes exponentials and logarithms of single
-    precision in the same way for all.
+    The result of an entry does not depend on its position: NumPy computes exponentials and logarithms in single
+    precision identically at all positions.
     """
     high = np.maximum(total, more)
     low = np.minimum(total, more, out=total)
-    with np.errstate(invalid="ignore"):  # of two zeros, whose logarithms are minus infinity
+    with np.errstate(invalid="ignore"):  # two zero probabilities give −∞ − (−∞)
         low -= high
     np.fmax(low, _NEGLIGIBLE, out=low)
     np.exp(low, out=low)
@@ -239,7 +238,7 @@ def _logaddexp_in_place(total: FloatArray, more: FloatArray) -> None:
 
 
 def find_context_matcher(parts: Sequence[LanguageModel[Any]]) -> int | None:
-    """Index of the first part that is a `ContextMatcher`; None if none is."""
+    """Return the index of the first part that is a `ContextMatcher`, or None."""
     return next((number for number, part in enumerate(parts) if isinstance(part, ContextMatcher)), None)
 
 
@@ -257,7 +256,7 @@ def _check_weights(weights: Sequence[float], num_parts: int) -> None:
 def _check_context_lengths(matching: int | None, part: Any, num_lengths: int) -> None:
     num_known = 0 if part is None else part.num_context_lengths
     if num_known != num_lengths:
-        which = "no part does" if part is None else f"part {matching} ({part.family}) tells {num_known} apart"
+        which = "no part has any" if part is None else f"part {matching} ({part.family}) has {num_known}"
         raise InvalidInputError(
             f"there are mixture weights for {num_lengths} context lengths, but {which}",
             parameter="weights_by_context",

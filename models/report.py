@@ -1,7 +1,7 @@
-"""HTML reports: pages of one file, with tiles, tables and pictures.
+"""HTML reports: single-file pages with tiles, tables and pictures.
 
-Pictures are SVG with colours from the page's style, so that one picture suits light and dark
-screens. The page is `report.html.jinja`, its style `report.css`, both beside this module.
+Pictures are SVG with colours from the page's style, so they suit light and dark themes. The template
+is `report.html.jinja` and the style `report.css`, in this module's folder.
 """
 
 import io
@@ -23,7 +23,7 @@ _VARIABLES = {
     GRID: "grid",
 }
 WIDTH, HEIGHT = 4.0, 2.6
-"""Inches: the width of a phone screen, so that text stays readable on it."""
+"""Inches: the width of a phone screen, to keep text readable there."""
 
 _STYLE: Any = {
     "svg.fonttype": "none",
@@ -50,7 +50,7 @@ _STYLE: Any = {
 
 
 class Picture(NamedTuple):
-    """A picture and how to read it.
+    """Picture with a caption.
 
     Attributes:
         svg: an `<svg>` element.
@@ -62,10 +62,10 @@ class Picture(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of plain text, names in the first column.
+    """Table of plain text with names in the first column.
 
     Attributes:
-        heads: titles of the columns; none for a table without a head.
+        heads: titles of the columns; empty for a table without a header row.
         rows: texts of all columns.
         caption: title of the table; may be empty.
     """
@@ -76,7 +76,7 @@ class Table(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of a page; left out if it has no content.
+    """Part of a page; omitted if it has no content.
 
     Attributes:
         title: plain text; a section without one has no heading.
@@ -84,7 +84,7 @@ class Section(NamedTuple):
         content: pairs of label and value as `tiles`, lists of `Table` or `Picture`, or the definition lists of
             `examples`: pairs of a name and its pairs of label and text, which may be `Markup`.
         note: a sentence before the content.
-        mark: colour at the side of examples: `good` or `bad`.
+        mark: colour of the bar beside examples: `good` or `bad`.
     """
 
     title: str
@@ -104,15 +104,15 @@ def render_page(
     adopted: bool = False,
     signature: str = "",
 ) -> bytes:
-    """Return a page, HTML in UTF-8, without references to other files; all texts are plain.
+    """Return a self-contained page, HTML in UTF-8; all texts are plain.
 
     Args:
         heading: text at the top.
-        title: text of the window.
+        title: title of the window.
         introduction: a sentence.
         sections: parts of the page.
-        verdict: result, to stand out; may be empty.
-        adopted: whether the verdict is for a change.
+        verdict: highlighted result; may be empty.
+        adopted: whether the verdict is in favour of a change.
         signature: settings in one line, shown as code; may be empty.
     """
     page: str = _template().render(
@@ -130,7 +130,7 @@ def render_page(
 
 @cache
 def _template() -> Any:
-    import jinja2  # needed for reports only
+    import jinja2  # slow import that only reports need
 
     environment = jinja2.Environment(
         autoescape=True,
@@ -153,15 +153,15 @@ def draw_svg(
     """Draw an `<svg>` element.
 
     Args:
-        title: shown above the picture and read by screen readers.
+        title: text above the picture, also for screen readers.
         draw: draws on matplotlib's axes, in this module's colours.
         height: in inches.
-        grid: axes with grid lines, those of values.
+        grid: axes with grid lines, usually the value axis.
     """
     with _figure(WIDTH, height, **{"svg.hashsalt": title}) as figure:
         axes = figure.subplots()
         draw(axes)
-        axes.set_title(title, parse_math=False)  # names may have dollars in them
+        axes.set_title(title, parse_math=False)  # names may contain dollar signs
         axes.grid(visible=True, axis=grid)
         if labels := axes.get_legend_handles_labels()[1]:
             figure.legend(loc="outside lower center", ncols=min(len(labels), 3))  # where it hides no data
@@ -174,10 +174,10 @@ def draw_svg(
 def draw_png(
     draw: Callable[[Any], None], *, width: float = 7.2, height: float = 3.6, columns: int = 1
 ) -> bytes:
-    """Draw a picture for a page that holds no SVG.
+    """Draw a picture for a page that does not support SVG.
 
     Args:
-        draw: draws on matplotlib's axes, or on an array of them for several columns, in this module's colours.
+        draw: draws on matplotlib's axes, or an array of axes if `columns` is above 1, in this module's colours.
         width: in inches.
         height: in inches.
         columns: pictures side by side.
@@ -192,7 +192,7 @@ def draw_png(
 @contextmanager
 def _figure(width: float, height: float, **style: str) -> Iterator[Any]:
     import matplotlib as mpl  # slow to import
-    from matplotlib.figure import Figure  # no global state: not pyplot
+    from matplotlib.figure import Figure  # pyplot would keep global state
 
     with mpl.rc_context(_STYLE | style):
         yield Figure(figsize=(width, height), layout="constrained")
@@ -208,7 +208,7 @@ def plain_log_ticks(axis: Any) -> None:
 
 
 def _themed(svg: str, title: str) -> str:
-    """Reduce SVG to its root element: of full width, labelled, with the page's fonts and colours."""
+    """Reduce SVG to a root element of full width with a label and the page's fonts and colours."""
     svg = svg[svg.index("<svg") :]
     # a style in a picture would apply to the whole page
     svg = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", svg, flags=re.DOTALL)

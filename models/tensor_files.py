@@ -1,13 +1,13 @@
-"""Files of arrays: mapped tensors, and packed weights shared between processes.
+"""Array files: memory-mapped tensors, and packed weights shared between processes.
 
-The layout is that of safetensors, mapped into memory instead of copied: eight bytes with the
-header's length (little-endian), the header as JSON, the arrays.
+The layout is safetensors, memory-mapped instead of copied: the header's length in eight bytes
+(little-endian), the header as JSON, the arrays.
 Source: https://github.com/huggingface/safetensors, "Format".
 
-A `PackedWeightCache` holds arrays computed from a model's weights once, in each process or by the
-first of several processes of a host. Shared files are mapped, so their pages are in memory once.
-Size and SHA-256 are verified at every mapping; a file that no process has mapped is removed when
-the next is written.
+A `PackedWeightCache` holds arrays that are computed from a model's weights once: in each process, or
+by the first process of a host for all of them. Shared files are mapped, so their pages are in memory
+once. Every mapping verifies size and SHA-256; writing a file removes those that no process has
+mapped.
 """
 
 import fcntl
@@ -43,13 +43,13 @@ _ALIGNMENT = 64  # bytes: a cache line
 
 
 def map_tensors(path: Path) -> Arrays:
-    """Map a file; its pages are read when they are touched.
+    """Map a file into memory; its pages are read on first access.
 
     Returns:
         Read-only arrays by name; each keeps the map alive.
 
     Raises:
-        ManifestError: the file is missing, is cut, or is not in this layout.
+        ManifestError: the file is missing, truncated or not in this layout.
     """
     try:
         with path.open("rb") as file:
@@ -67,10 +67,10 @@ def map_tensors(path: Path) -> Arrays:
 
 
 def write_tensors(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays as the safetensors library would, byte for byte, but without copying them.
+    """Write the same bytes as the safetensors library, without copying the arrays.
 
     Raises:
-        OSError: the file system refused.
+        OSError: the file cannot be written.
     """
     ordered = sorted(arrays.items(), key=lambda item: (list(_NAMES).index(item[1].dtype), item[0]))
     encoded_header = json.dumps(_entries(dict(ordered), alignment=1), separators=(",", ":")).encode()
@@ -95,7 +95,7 @@ def write_hashed_tensors(file: BinaryIO, arrays: Mapping[str, npt.NDArray[Any]])
 
 
 def _entries(arrays: Mapping[str, npt.NDArray[Any]], *, alignment: int) -> dict[str, dict[str, Any]]:
-    """Header of arrays that lie one after the other, each at a multiple of some bytes."""
+    """Header of consecutive arrays, each aligned to a multiple of `alignment` bytes."""
     entries, end = {}, 0
     for name, array in arrays.items():
         begin = -(-end // alignment) * alignment
@@ -112,18 +112,18 @@ def map_hashed_tensors(file: BinaryIO) -> Arrays:
     """Map a file of `write_hashed_tensors` and verify its SHA-256.
 
     Returns:
-        Arrays by name, which keep the map and a duplicate of the file's descriptor. What is written to
-        them stays in this process: the file is never changed.
+        Arrays by name, which keep the map and a duplicate of the file descriptor. Writes to the arrays are
+        private to this process and never change the file.
 
     Raises:
-        IntegrityError: the file is cut, was changed, or is none of `write_hashed_tensors`.
-        OSError: it cannot be mapped.
+        IntegrityError: the file is truncated, modified, or not written by `write_hashed_tensors`.
+        OSError: the file cannot be mapped.
     """
     try:
         arrays, header = _views(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         digest = header.pop(_METADATA)[_DIGEST]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise IntegrityError(f"not a file of sealed arrays: {error!r}") from None
+        raise IntegrityError(f"not a file of hashed arrays: {error!r}") from None
     if digest != _digest(header, arrays):
         raise IntegrityError("its SHA-256 does not match")
     return arrays
@@ -137,7 +137,7 @@ def _digest(entries: Mapping[str, Any], arrays: Arrays) -> str:
 
 
 def _views(mapped: mmap.mmap) -> tuple[Arrays, dict[str, Any]]:
-    """The arrays in a file and its header."""
+    """Return the arrays of a file and its header."""
     body = 8 + int.from_bytes(mapped[:8], "little")
     if not 8 < body <= min(len(mapped), _MAX_HEADER_BYTES):
         raise ValueError(f"its header ends at byte {body} of {len(mapped)}")
@@ -165,23 +165,23 @@ def _view(mapped: mmap.mmap, body: int, entry: dict[str, Any]) -> npt.NDArray[An
 _log = logging.getLogger(__name__)
 
 _LOCK_FILE = ".lock"
-_UNFINISHED_FILE = ".unfinished"  # there is one at a time, as the lock is held
+_UNFINISHED_FILE = ".unfinished"  # the lock is held, so one name suffices
 
 
 class PackedWeightCache:
-    """Cache of computed arrays, by name: files in a folder that processes of one host share.
+    """Cache of computed arrays by name: files in a folder that the processes of one host share.
 
-    The first process that needs arrays computes them while the others wait. If the folder is unusable,
-    each process computes its own, with a line in the log and no error.
+    The first process that needs the arrays computes them while the other processes wait. If the folder is
+    unusable, each process computes its own arrays and logs a warning.
 
     Args:
-        folder: on a file system with `flock`, best in memory; writable by this user only. None caches nothing: every
-            call makes the arrays, in this process's memory.
-        key: what the arrays are computed from: equal if and only if they are.
-        arrays: a list that is added to; None for a cache that is no section of another.
+        folder: on a file system with `flock`, preferably in memory; writable by this user only. None disables the
+            cache: every call computes the arrays in this process's memory.
+        key: identity of the source data: equal if and only if the source data are equal.
+        arrays: list to extend; None for a cache that is not a section of another cache.
 
     Attributes:
-        arrays: of a section, all that was got from it and from its own sections.
+        arrays: for a section, all arrays returned by the section and its subsections.
     """
 
     def __init__(
@@ -193,13 +193,13 @@ class PackedWeightCache:
         self._key = key
 
     def section(self, name: str) -> "PackedWeightCache":
-        """A section of the cache, with its own names."""
+        """Return a section of the cache with a separate namespace."""
         return PackedWeightCache(self._folder, f"{self._key}.{name}", self.arrays if self._is_section else [])
 
     def get_or_make(self, name: str, make: Callable[[], Arrays]) -> Arrays:
-        """The arrays of a name, mapped, or made by `make`, which must always return the same.
+        """Return the cached arrays of a name, or compute them with `make`, which must be deterministic.
 
-        Writing to them changes this process's copy only.
+        Writes to the arrays change this process's copy only.
         """
         arrays = make() if self._folder is None else self._get_or_make(self._folder, name, make)
         if self._is_section:
@@ -221,9 +221,9 @@ class PackedWeightCache:
 
 
 def _map_existing(path: Path) -> Arrays | None:
-    """The arrays in a file; None if it is missing or damaged.
+    """Map the arrays of a file; None if it is missing or damaged.
 
-    The lock that marks the file as mapped belongs to its descriptor, of which the map keeps a duplicate.
+    The lock that marks the file as mapped belongs to its descriptor; the map keeps a duplicate of it.
     """
     try:
         with path.open("rb") as file:
@@ -234,12 +234,12 @@ def _map_existing(path: Path) -> Arrays | None:
     except FileNotFoundError:
         return None
     except IntegrityError as error:
-        _log.warning("%s is damaged and laid anew: %s", path, error)
+        _log.warning("%s is damaged and rebuilt: %s", path, error)
         return None
 
 
 def _write_and_map(path: Path, arrays: Arrays) -> Arrays:
-    """Write a complete file and map it; return the arrays as they are if it cannot be written."""
+    """Write a complete file and map it; return the given arrays if it cannot be written."""
     unfinished = path.with_name(_UNFINISHED_FILE)
     try:
         _remove_unused(path.parent)
@@ -256,7 +256,7 @@ def _write_and_map(path: Path, arrays: Arrays) -> Arrays:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the files that no process has mapped."""
+    """Remove files that no process has mapped."""
     for path in folder.iterdir():
         if path.name == _LOCK_FILE:
             continue

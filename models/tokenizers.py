@@ -1,11 +1,11 @@
 """Tokenizers: text to ids and back, for words, characters and SentencePiece pieces.
 
 A tokenizer is defined by its ids *and* by the bytes that each id adds to a text (`token_bytes`).
-Decoding is the same for all kinds, whole or token by token: join the bytes, read them as UTF-8,
-drop the one leading space of words and pieces. `Detokenizer` decodes incrementally: a character may
-span several byte-fallback tokens, so text is held back until its last character is complete.
+All kinds decode in the same way, at once or token by token: join the bytes, decode them as UTF-8,
+remove the leading space of words and pieces. `Detokenizer` decodes incrementally: a character may
+span several byte-fallback tokens, so text is buffered until its last character is complete.
 
-SentencePiece keeps every text but one character: U+2581 (▁), its own mark for a space, comes back
+SentencePiece preserves every character except U+2581 (▁), its own mark for a space, which is decoded
 as a space.
 """
 
@@ -38,36 +38,36 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Tokenizer(ABC):
-    """Converts text to ids of a vocabulary and back.
+    """Converter between text and ids of a vocabulary.
 
-    Control ids are never made from text: "<s>" and "</s>" in a text are spellings like
-    any other, and so is "<unk>", except with `marked_unknown` of a word tokenizer.
+    Text never yields control ids: "<s>" and "</s>" in a text are ordinary spellings, and so is
+    "<unk>", except with `marked_unknown` of a word tokenizer.
     """
 
     kind: ClassVar[str]
     leading_space: ClassVar[bool]
-    """Whether the first token's leading space is the tokenizer's own and not the text's."""
+    """True if the tokenizer adds the leading space of the first token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; no `<s>` or `</s>` is added."""
+        """Return the ids of a text, without `<s>` and `</s>`."""
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text."""
+        """Return the ids of each text."""
         return [self.encode(text) for text in texts]
 
     def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
-        """The ids of each text in one array: the same as `encode_all`, for millions of texts."""
+        """Return the ids of `encode_all` in one array, for millions of texts."""
         rows = self.encode_all(texts)
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return RaggedIds(np.fromiter(chain.from_iterable(rows), np.int32, int(offsets[-1])), offsets)
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], int]:
-        """The ids of a context and the text after it, tokenised as one, and how many end in the context.
+        """Return the ids of a context and the text after it, tokenised jointly, and how many end in the context.
 
         A token that begins in the context and ends in the text belongs to the text.
         """
@@ -76,29 +76,29 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
-        """The number of the joint text's ids that end within a non-empty context."""
+        """Count the ids of the joint text that end within a non-empty context."""
 
     def surface(self, token_id: int) -> str:
-        """A token as users see it: its spelling in the vocabulary."""
+        """Return a token as users see it: its spelling in the vocabulary."""
         return self.vocabulary[token_id]
 
     @cached_property
     @abstractmethod
     def token_bytes(self) -> tuple[bytes, ...]:
-        """The bytes that each id adds to a text, in UTF-8 [V]; none for `<s>` and `</s>`."""
+        """UTF-8 bytes that each id adds to a text [V]; empty for `<s>` and `</s>`."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Settings from which it is rebuilt, as JSON, without SentencePiece's learnt model."""
+        """Return the settings that rebuild the tokenizer, for JSON, without SentencePiece's learnt model."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of everything that the result of `encode` depends on."""
+        """SHA-256 (hex) of all settings that affect `encode`."""
         text = json.dumps({"kind": self.kind, **self.settings()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that ids spell; bytes that are not UTF-8 become U+FFFD."""
+        """Return the text of ids; bytes that are not UTF-8 become U+FFFD."""
         raw = b"".join(self.token_bytes[i] for i in ids)
         if self.leading_space and raw.startswith(b" "):
             raw = raw[1:]
@@ -110,18 +110,18 @@ class Tokenizer(ABC):
 
 
 class WordTokenizer(Tokenizer):
-    """Words of a fixed list; every other word is `<unk>`.
+    """Tokenizer for a fixed list of words; every other word is `<unk>`.
 
     Args:
         vocabulary: the words.
         pattern: a regular expression whose matches are the words; None splits at white space.
         lowercase: whether text is lower-cased first.
-        marked_unknown: what the word "<unk>" in a text means. `word`: a word like any other
-            (default; nothing is turned into control silently). `unknown`: the unknown word,
-            for corpora whose rare words were replaced by that mark.
+        marked_unknown: meaning of the word "<unk>" in a text. `word`: an ordinary word (default; text
+            is never silently turned into control ids). `unknown`: the unknown word, for corpora whose
+            rare words were replaced by that mark.
 
     Raises:
-        InvalidInputError: the pattern is no regular expression, or an option is unknown.
+        InvalidInputError: the pattern is not a regular expression, or an option is unknown.
     """
 
     kind = "word"
@@ -150,12 +150,12 @@ class WordTokenizer(Tokenizer):
             self._ids[_UNK_TEXT] = UNK
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's words."""
+        """Return the ids of a text's words."""
         get = self._ids.get
         return [get(word, UNK) for word in self._split(text)]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text's words."""
+        """Return the ids of each text's words."""
         if self.pattern is not None:
             return super().encode_all(texts)
         ids, offsets = self.encode_ragged(texts)
@@ -163,7 +163,7 @@ class WordTokenizer(Tokenizer):
         return [flat[begin:end] for begin, end in pairwise(offsets.tolist())]
 
     def encode_ragged(self, texts: Sequence[str]) -> RaggedIds:
-        """The ids of each text's words in one array; compiled, unless there is a pattern."""
+        """Return the ids of each text's words in one array; compiled unless a pattern is set."""
         if self.pattern is not None:
             return super().encode_ragged(texts)
         return self._index.encode([text.lower() for text in texts] if self.lowercase else texts)
@@ -184,7 +184,7 @@ class WordTokenizer(Tokenizer):
         return tuple(word.encode() for word in words)
 
     def settings(self) -> dict[str, Any]:
-        """Words, pattern, lower-casing, meaning of a marked unknown."""
+        """Return words, pattern, lower-casing and the meaning of a marked unknown."""
         return {
             "pattern": self.pattern,
             "lowercase": self.lowercase,
@@ -194,14 +194,14 @@ class WordTokenizer(Tokenizer):
 
 
 class WordSplitter:
-    """Cuts a text into words, also to count them before there is a vocabulary.
+    """Splitter of a text into words, also used to count words before a vocabulary exists.
 
     Args:
         pattern: a regular expression whose matches are the words; None splits at white space.
         lowercase: whether text is lower-cased first.
 
     Raises:
-        InvalidInputError: the pattern is no regular expression.
+        InvalidInputError: the pattern is not a regular expression.
     """
 
     def __init__(self, pattern: str | None, *, lowercase: bool) -> None:
@@ -215,7 +215,7 @@ class WordSplitter:
         self._lowercase = lowercase
 
     def __call__(self, text: str) -> list[str]:
-        """The words of a text, in order."""
+        """Return the words of a text, in order."""
         if self._lowercase:
             text = text.lower()
         if self._pattern is None:
@@ -223,23 +223,23 @@ class WordSplitter:
         return [match.group() for match in self._pattern.finditer(text) if match.group()]
 
     def ends(self, text: str) -> list[int]:
-        """End of each word, in characters of the text as it is split, lower-cased or not."""
+        """Return the end of each word, in characters of the text after lower-casing, if configured."""
         pattern = self._pattern or _NOT_SPACE
         return [m.end() for m in pattern.finditer(text.lower() if self._lowercase else text) if m.group()]
 
     def length(self, text: str) -> int:
-        """Characters of the text as it is split: lower-casing can change their number."""
+        """Return the length in characters after lower-casing, if configured, which can change the length."""
         return len(text.lower() if self._lowercase else text)
 
 
 class CharacterTokenizer(Tokenizer):
-    """One token per Unicode code point of a fixed list; every other one is `<unk>`."""
+    """Tokenizer with one token per Unicode code point of a fixed list; every other code point is `<unk>`."""
 
     kind = "char"
     leading_space = False
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's code points."""
+        """Return the ids of a text's code points."""
         get = self.vocabulary.ids.get
         return [get(character, UNK) for character in text]
 
@@ -253,18 +253,18 @@ class CharacterTokenizer(Tokenizer):
         return ("\ufffd".encode(), b"", b"", *ordinary)
 
     def settings(self) -> dict[str, Any]:
-        """The characters."""
+        """Return the characters."""
         return {"tokens": list(self.vocabulary.ids)}
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model, BPE or unigram (Kudo and Richardson 2018).
+    """SentencePiece tokenizer, BPE or unigram (Kudo and Richardson 2018).
 
     Args:
         model: the serialised model. Its first ids must be `<unk>`, `<s>`, `</s>`.
 
     Raises:
-        ManifestError: the bytes are not such a model.
+        ManifestError: the bytes are not a valid model.
     """
 
     kind = "sentencepiece"
@@ -289,16 +289,16 @@ class SentencePieceTokenizer(Tokenizer):
         )
         if malformed is not None:
             raise ManifestError(
-                f"{SPM_FILE} has the piece {malformed!r:.40} for a byte; such are spelled <0x00> to <0xFF>"
+                f"{SPM_FILE} has the byte piece {malformed!r:.40}; byte pieces are spelled <0x00> to <0xFF>"
             )
         super().__init__(Vocabulary(pieces[len(CONTROL_TOKENS) :]))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's best segmentation."""
+        """Return the ids of a text's best segmentation."""
         return list(self._processor.EncodeAsIds(text))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, in one native call."""
+        """Return the ids of each text, in one native call."""
         return [list(ids) for ids in self._processor.Encode(list(texts), out_type=int)]
 
     def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:
@@ -307,19 +307,19 @@ class SentencePieceTokenizer(Tokenizer):
             own_space = sum(lengths) - len((context + text).encode())
             border = len(context.encode()) + own_space
         else:
-            # the model normalises its input, also the context alone, where it may drop the
+            # the model normalises its input: encoding the context alone may drop its
             # trailing space
             alone = b"".join(self.token_bytes[i] for i in self.encode(context))
             border = len(alone) + (context[-1].isspace() and not alone.endswith(b" "))
         return sum(1 for end in accumulate(lengths) if end <= border)
 
     def surface(self, token_id: int) -> str:
-        """The piece with its mark for a space as a space."""
+        """Return the piece with the space mark replaced by a space."""
         return self.vocabulary[token_id].replace(_SPACE_MARK, " ")
 
     @cached_property
     def token_bytes(self) -> tuple[bytes, ...]:
-        """The piece with its `▁` as a space; the byte, for byte-fallback pieces."""
+        """The piece with `▁` replaced by a space; the byte, for byte-fallback pieces."""
         processor = self._processor
         answer = []
         for i, piece in enumerate(self.vocabulary.tokens):
@@ -332,7 +332,7 @@ class SentencePieceTokenizer(Tokenizer):
         return tuple(answer)
 
     def settings(self) -> dict[str, Any]:
-        """The hash of the learnt model, which is in a separate file."""
+        """Return the hash of the learnt model, which is in a separate file."""
         return {"model_sha256": hashlib.sha256(self._model).hexdigest()}
 
     def save(self, directory: Path) -> None:
@@ -342,11 +342,11 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _checked_token(token: Any) -> str:
-    """A token from a file, checked to be text.
+    """Return a token from a file after checking that it is text.
 
     Raises:
-        ValueError: it contains half of a surrogate pair.
-        TypeError: it is no text.
+        ValueError: the token contains a lone surrogate.
+        TypeError: the token is not a string.
     """
     if not isinstance(token, str):
         raise TypeError(f"a token is {token!r:.40}, not text")
@@ -355,10 +355,10 @@ def _checked_token(token: Any) -> str:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Rebuild the tokenizer that `save` wrote into a directory.
+    """Load the tokenizer that `save` wrote into a directory.
 
     Raises:
-        ManifestError: a file is missing or is not what `save` writes.
+        ManifestError: a file is missing or was not written by `save`.
     """
     path = directory / TOKENIZER_FILE
     config = read_config(path)
@@ -377,11 +377,11 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 class Detokenizer:
-    """Incremental decoding of one text.
+    """Incremental decoder of one text.
 
     Args:
-        tokenizer: of the ids.
-        continues: whether there is text before the first token, so that its leading space is real.
+        tokenizer: tokenizer of the ids.
+        continues: True if text precedes the first token, whose leading space then belongs to the text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, continues: bool = False) -> None:
@@ -390,7 +390,7 @@ class Detokenizer:
         self._strip_space = tokenizer.leading_space and not continues
 
     def push(self, *tokens: int) -> str:
-        """The text completed by these tokens; may be empty."""
+        """Return the text that these tokens complete; it may be empty."""
         raw = b"".join([self._bytes[token] for token in tokens])
         if self._strip_space and raw:
             self._strip_space = False
@@ -398,5 +398,5 @@ class Detokenizer:
         return self._decoder.decode(raw)
 
     def flush(self) -> str:
-        """The text still held back: U+FFFD if the last character never became complete."""
+        """Return the buffered text: U+FFFD if the last character is incomplete."""
         return self._decoder.decode(b"", final=True)

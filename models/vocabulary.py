@@ -1,8 +1,8 @@
-"""Vocabulary: token ids and the tokens they stand for.
+"""Vocabulary: tokens and their ids.
 
 Three control tokens have the same ids in every model: `<unk>` 0, `<s>` 1, `</s>` 2. They are ids,
-not spellings: a text that contains the characters "<s>" is looked up among the ordinary tokens only
-and never becomes a control token.
+not spellings: the characters "<s>" in a text are looked up among the ordinary tokens only and never
+become a control token.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ CONTROL_TOKENS = ("<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """An immutable list of tokens; a token's id is its index in the list.
+    """Immutable list of tokens; a token's id is its index in the list.
 
     Args:
-        tokens: the ordinary tokens, in id order from 3 on; each once.
+        tokens: the ordinary tokens, in id order from 3 on, without duplicates.
 
     Raises:
-        InvalidInputError: a token is given twice.
+        InvalidInputError: a token occurs twice.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
@@ -56,21 +56,21 @@ class Vocabulary:
 
     @property
     def ids(self) -> dict[str, int]:
-        """Ids of the ordinary tokens, rising; control tokens are not in it, on purpose."""
+        """Ids of the ordinary tokens, ascending; control tokens are excluded on purpose."""
         return self._ids
 
     def id_of(self, token: str) -> int:
-        """The id of an ordinary token, else that of `<unk>`."""
+        """Return the id of an ordinary token; the id of `<unk>` for any other string."""
         return self._ids.get(token, UNK)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the tokens in order: equal if and only if all ids stand for the same tokens."""
+        """SHA-256 (hex) of the tokens in order: equal if and only if the vocabularies are equal."""
         text = json.dumps(self._tokens, ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def check_ids(self, ids: Sequence[int] | npt.NDArray[np.integer], *, parameter: str) -> TokenIds:
-        """The ids as an array [T], each checked to be in the vocabulary.
+        """Return the ids as an array [T] after checking that each is in the vocabulary.
 
         Raises:
             InvalidInputError: an id is outside [0, V); the message names its index and value.

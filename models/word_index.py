@@ -1,8 +1,8 @@
 """Map words of a text to ids and count them, without a Python object per word.
 
-Words are separated as by `str.split`: runs of characters other than white space. The compiled part,
-`word_kernels`, is imported at first use: a server that tokenises one sentence at a time does
-without it.
+Words are runs of characters other than white space, as in `str.split`. The compiled part,
+`word_kernels`, is imported at first use: a server that tokenises one sentence at a time does not
+need it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from models.vocabulary import UNK
 
 
 class RaggedIds(NamedTuple):
-    """The ids of several texts.
+    """Ids of several texts.
 
     Attributes:
-        ids: of all texts, one after the other [N], int32.
-        offsets: where each text's ids start, and N at the end [L + 1], int64.
+        ids: concatenated ids of all texts [N], int32.
+        offsets: start of each text, then N [L + 1], int64.
     """
 
     ids: npt.NDArray[np.int32]
@@ -27,17 +27,17 @@ class RaggedIds(NamedTuple):
 
 
 class TextSize(NamedTuple):
-    """Words between white space and bytes of UTF-8 in lines, line ends not counted."""
+    """Number of words and of UTF-8 bytes in lines, without line ends."""
 
     num_words: int
     num_bytes: int
 
 
 class WordIndex:
-    """A fixed map from words to ids, for texts of many words.
+    """Fixed map from words to ids, for texts of many words.
 
     Args:
-        ids: the words and their ids, such as `Vocabulary.ids`; every other word is `<unk>`.
+        ids: words and their ids, such as `Vocabulary.ids`; every other word is `<unk>`.
     """
 
     def __init__(self, ids: Mapping[str, int]) -> None:
@@ -47,19 +47,19 @@ class WordIndex:
         self._ids = np.fromiter(ids.values(), np.int32, len(ids))
 
     def encode(self, lines: Sequence[str]) -> RaggedIds:
-        """The ids of each line's words; releases the interpreter lock."""
+        """Return the ids of each line's words; releases the interpreter lock."""
         from models.word_kernels import encode_lines
 
         text = _join_lines(lines)
         ids = np.empty((len(text) + 1) // 2, dtype=np.int32)
-        offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no line at all is read like an empty one
+        offsets = np.zeros(max(len(lines), 1) + 1, dtype=np.int64)  # no lines are read like one empty line
         encode_lines(text, self._table, self._ids, UNK, ids, offsets)
         offsets = offsets[: len(lines) + 1]
         return RaggedIds(ids[: offsets[-1]], offsets)
 
 
 class WordCounter:
-    """Counts of each word in a text that is added piece by piece."""
+    """Counter of the words of a text that is added in pieces."""
 
     def __init__(self) -> None:
         from models.word_kernels import WordTable
@@ -77,16 +77,16 @@ class WordCounter:
             if position == len(text):
                 return
             words.grow(len(text) - position)
-            self._counts.resize(words.capacity, refcheck=False)  # what is new is 0
+            self._counts.resize(words.capacity, refcheck=False)  # new entries are 0
 
     def counts(self) -> dict[str, int]:
-        """The number of occurrences of each word, in the order of first occurrence."""
+        """Return the number of occurrences of each word, in order of first occurrence."""
         words = (word.decode("utf-8", "surrogatepass") for word in self._words.all_words())
         return dict(zip(words, self._counts[: self._words.size].tolist(), strict=True))
 
 
 def measure_text(lines: Sequence[str]) -> TextSize:
-    """The number of words and bytes in lines."""
+    """Count the words and bytes in lines."""
     from models.word_kernels import count_words_in_bytes
 
     text = _join_lines(lines)
@@ -94,7 +94,7 @@ def measure_text(lines: Sequence[str]) -> TextSize:
 
 
 def _join_lines(lines: Sequence[str]) -> npt.NDArray[np.uint8]:
-    r"""Lines as bytes with "\n" between them and nowhere else: their number is unchanged."""
+    r"""Join lines with "\n", replacing it inside lines, so the number of lines is unchanged; return the bytes."""
     text = "\n".join(lines)
     if text.count("\n") > max(len(lines) - 1, 0):
         text = "\n".join(line.replace("\n", " ") for line in lines)

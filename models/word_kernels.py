@@ -1,8 +1,8 @@
 """Compiled word splitting, counting and encoding of UTF-8 text, and the hash table of its words.
 
 The table uses open addressing over a 64-bit hash. A slot holds the upper half of a word's hash and
-the word's number plus one, or 0 if it is free. Words are compared byte by byte, so look-ups are
-exact whatever the hash. `WordTable` owns the arrays and grows them. The kernels release the
+the word's number plus one, or 0 if it is free. Words are compared byte by byte, so lookups are
+exact even if hashes collide. `WordTable` owns the arrays and grows them. The kernels release the
 interpreter lock.
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
-HASH_SEED = np.uint64(0xCBF29CE484222325)  # FNV-1a's
+HASH_SEED = np.uint64(0xCBF29CE484222325)  # FNV-1a
 HASH_PRIME = np.uint64(0x100000001B3)
 _HASH_MIX = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
@@ -25,7 +25,7 @@ _NEWLINE = 10
 
 _SPACE, _MAYBE_SPACE = 1, 2
 _BYTE_KINDS = np.zeros(256, dtype=np.uint8)
-"""Kind of each byte: 0 for part of a word, white space, or first byte of possible white space."""
+"""Kind of each byte: 0 for part of a word, else white space or the first byte of possible white space."""
 _BYTE_KINDS[[*range(0x09, 0x0E), *range(0x1C, 0x21)]] = _SPACE
 _BYTE_KINDS[[0xC2, 0xE1, 0xE2, 0xE3]] = _MAYBE_SPACE
 
@@ -35,8 +35,8 @@ class WordHashTable(NamedTuple):
 
     Attributes:
         slots: hash and number [S], uint64; S is a power of two.
-        starts: where each word's bytes start, and the end of the last [S / 2 + 1], int64.
-        spelling: the words one after the other, uint8.
+        starts: offset of each word's bytes, then the end of the last [S / 2 + 1], int64.
+        spelling: bytes of all words, uint8.
     """
 
     slots: npt.NDArray[np.uint64]
@@ -46,7 +46,7 @@ class WordHashTable(NamedTuple):
 
 @numba.njit(nogil=True, cache=True)
 def wide_space_length(text: ByteArray, position: int) -> int:
-    """The length in bytes of white space beyond ASCII at a position, as `str.isspace` defines it; else 0."""
+    """Length in bytes of non-ASCII white space at a position, as `str.isspace` defines it; 0 if there is none."""
     first, left = text[position], len(text) - position
     if first == 0xC2:  # U+0085, U+00A0
         return 2 if left > 1 and (text[position + 1] == 0x85 or text[position + 1] == 0xA0) else 0
@@ -64,7 +64,7 @@ def wide_space_length(text: ByteArray, position: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _space_length(text: ByteArray, position: int) -> int:
-    """The length in bytes of the white space at a position; 0 if there is none."""
+    """Length in bytes of the white space at a position; 0 if there is none."""
     kind = _BYTE_KINDS[text[position]]
     if kind == _MAYBE_SPACE:
         return wide_space_length(text, position)
@@ -73,7 +73,7 @@ def _space_length(text: ByteArray, position: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
-    """The end of the word that begins at `start`, and its hash before mixing."""
+    """Return the end of the word that begins at `start`, and its hash before mixing."""
     value, position = HASH_SEED, start
     while position < len(text):
         byte = text[position]
@@ -87,7 +87,7 @@ def _hash_word(text: ByteArray, start: int) -> tuple[int, np.uint64]:
 
 @numba.njit(nogil=True, cache=True)
 def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
-    """The hash of a range of bytes, before mixing."""
+    """Hash a range of bytes, before mixing."""
     value = HASH_SEED
     for position in range(start, end):
         value = (value ^ np.uint64(text[position])) * HASH_PRIME
@@ -96,7 +96,7 @@ def hash_bytes(text: ByteArray, start: int, end: int) -> np.uint64:
 
 @numba.njit(nogil=True, cache=True)
 def _mix_hash(hashed: np.uint64) -> np.uint64:
-    """Mix all bits of a hash: the lowest choose the slot, the upper half is stored in it."""
+    """Mix all bits of a hash: the low bits select the slot, the upper half is stored in it."""
     mixed = (hashed ^ (hashed >> _HALF)) * _HASH_MIX
     return mixed ^ (mixed >> _HALF)
 
@@ -105,10 +105,10 @@ def _mix_hash(hashed: np.uint64) -> np.uint64:
 def find_word(
     table: WordHashTable, text: ByteArray, start: int, end: int, hashed: np.uint64
 ) -> tuple[np.int64, np.uint64, np.int64]:
-    """The number of a word given by its bytes and hash.
+    """Look up a word by its bytes and hash.
 
     Returns:
-        The number or −1; the mixed hash; the slot of the word, or the free one for it.
+        The number or −1; the mixed hash; the slot of the word, or the free slot for it.
     """
     mixed = _mix_hash(hashed)
     mask = len(table.slots) - 1
@@ -133,7 +133,7 @@ def find_word(
 def insert_word(
     table: WordHashTable, number: int, text: ByteArray, start: int, end: int, mixed: np.uint64, slot: np.int64
 ) -> None:
-    """Add a word that `find_word` did not find, as the next number; the arrays have capacity for it."""
+    """Add a word that `find_word` did not find, with the next number; the arrays must have capacity."""
     begin = table.starts[number]
     for offset in range(end - start):
         table.spelling[begin + offset] = text[start + offset]
@@ -143,7 +143,7 @@ def insert_word(
 
 @numba.njit(nogil=True, cache=True)
 def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -> int:
-    """The number of a word; a new word is added as the next, for which the arrays have capacity."""
+    """Return the number of a word; add a new word with the next number; the arrays must have capacity."""
     number, mixed, slot = find_word(table, word, 0, len(word), hash_bytes(word, 0, len(word)))
     if number < 0:
         insert_word(table, num_words, word, 0, len(word), mixed, slot)
@@ -153,7 +153,7 @@ def find_or_insert_word(table: WordHashTable, num_words: int, word: ByteArray) -
 
 @numba.njit(nogil=True, cache=True)
 def fill_slots(table: WordHashTable, num_words: int) -> None:
-    """Fill the slots of a table, all free, with its first words."""
+    """Insert the first words of a table into its slots, which must all be free."""
     for number in range(num_words):
         start, end = table.starts[number], table.starts[number + 1]
         hashed = hash_bytes(table.spelling, start, end)
@@ -175,10 +175,10 @@ def encode_lines(
     Args:
         text: the lines.
         table: the words that have ids.
-        ids: the id of each [W].
-        unknown: the id of every other word.
-        out: buffer for the ids: half of the bytes, rounded up.
-        offsets: number of words before each line, and in all [L + 1].
+        ids: id of each word of the table [W].
+        unknown: id of every other word.
+        out: written; as long as half the number of bytes, rounded up.
+        offsets: written, number of words before each line, then in total [L + 1].
     """
     position, line, count = 0, 0, 0
     offsets[0] = 0
@@ -202,7 +202,7 @@ def encode_lines(
 def count_occurrences(
     text: ByteArray, position: int, table: WordHashTable, num_words: int, counts: npt.NDArray[np.int64]
 ) -> tuple[int, int]:
-    """Count the words of a text from a position on, adding new ones to the table.
+    """Count the words of a text from a position on, and add new words to the table.
 
     Stops before a word for which the table has no capacity.
 
@@ -236,10 +236,10 @@ def has_capacity(table: WordHashTable, num_words: int, length: int) -> bool:
 
 @numba.njit(nogil=True, cache=True)
 def count_words_in_bytes(text: ByteArray) -> int:
-    """The number of words in a text: runs between white space."""
+    """Count the words in a text: runs between white space."""
     position, count, inside = 0, 0, 0
     while position < len(text):
-        kind = _BYTE_KINDS[text[position]]  # tested here too: a predicted branch lets the processor run ahead
+        kind = _BYTE_KINDS[text[position]]  # inlined test: the branch is predictable, so the processor runs ahead
         width = 0 if kind == 0 else _space_length(text, position)
         if width > 0:
             inside = 0
@@ -258,11 +258,11 @@ class WordTable:
     """Distinct words, numbered from 0 in the order of insertion.
 
     Args:
-        words: to start with, each once.
+        words: initial words, without duplicates.
 
     Attributes:
         table: the arrays, with capacity for more words; replaced by `grow`.
-        size: number of words in them.
+        size: number of words in the table.
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
@@ -276,11 +276,11 @@ class WordTable:
 
     @property
     def capacity(self) -> int:
-        """The number of words for which there is capacity."""
+        """Number of words that fit without growing."""
         return len(self.table.starts) - 1
 
     def grow(self, num_bytes: int) -> None:
-        """Ensure capacity for another word of up to `num_bytes`; arrays at least double when they grow."""
+        """Ensure capacity for another word of up to `num_bytes`; an array at least doubles when it grows."""
         if self.size == self.capacity:
             self._rebuild(2 * self.capacity)
         used, capacity = int(self.table.starts[self.size]), len(self.table.spelling)
@@ -290,7 +290,7 @@ class WordTable:
             self.table = self.table._replace(spelling=spelling)
 
     def add(self, word: bytes) -> int:
-        """The number of a word; a new word is added."""
+        """Return the number of a word; a new word is added."""
         text = np.frombuffer(word, dtype=np.uint8)
         self.grow(len(text))
         number: int = find_or_insert_word(self.table, self.size, text)
@@ -298,7 +298,7 @@ class WordTable:
         return number
 
     def all_words(self) -> list[bytes]:
-        """The words, by number."""
+        """Return the words in order of number."""
         ends = self.table.starts[: self.size + 1].tolist()
         spelling = self.table.spelling[: ends[-1]].tobytes()
         return [spelling[begin:end] for begin, end in pairwise(ends)]
@@ -314,5 +314,5 @@ class WordTable:
 
 
 def encode_utf8(text: str) -> bytes:
-    """A text in UTF-8; half a surrogate pair, which is no character, keeps its number."""
+    """Encode a text as UTF-8; a lone surrogate, which is not a character, is encoded as its code point."""
     return text.encode("utf-8", "surrogatepass")

@@ -30,19 +30,19 @@ from training.mixture_weights import fit_weights
 from training.progress import Progress
 
 _FLATNESSES = (0.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0)
-"""Values tried for θ: the useful range hardly depends on the model, since features are compared by cosine."""
+"""Candidate values of θ; the useful range hardly depends on the model, because features are compared by cosine."""
 
 _HALF_LIVES = (1 / 8, 1 / 4, 1 / 2)
-"""Half-lives tried for a continuous cache, as shares of the window."""
+"""Candidate half-lives of a continuous cache, as shares of the window."""
 
 _UNIGRAM_HALF_LIVES = 1 / math.sqrt(2) ** np.arange(19, -1, -1)
-"""Half-lives tried for a unigram cache, as shares of the window."""
+"""Candidate half-lives of a unigram cache, as shares of the window."""
 
 _PRIORS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Values tried for μ, as shares of the median evidence."""
+"""Candidate values of μ, as shares of the median evidence."""
 
 _FIRST_PRIOR = 0.03
-"""Prior share used while θ and the half-life are chosen."""
+"""Share of μ used to choose θ and the half-life."""
 
 
 class CacheGrid(NamedTuple):
@@ -50,7 +50,7 @@ class CacheGrid(NamedTuple):
 
     Attributes:
         flatnesses: values of θ [F].
-        half_lives: in tokens [H]; None: no decay.
+        half_lives: half-lives in tokens [H]; None for no decay.
     """
 
     flatnesses: tuple[float, ...]
@@ -62,11 +62,11 @@ class CacheGridScores(NamedTuple):
 
     Attributes:
         targets: the model's scores [N].
-        shares: each token's share of the cache's total weight, by grid value [N, F, H], float32.
-        evidence: that total weight [N, F, H], float32; 0 for an empty cache.
+        shares: share of each token in the cache's total weight, by grid value [N, F, H], float32.
+        evidence: total weight of the cache [N, F, H], float32; 0 for an empty cache.
         grid: the values of θ and the half-life.
-        kind: of the caches.
-        window: of the caches, in tokens.
+        kind: kind of the caches.
+        window: window of the caches, in tokens.
     """
 
     targets: CorpusScores
@@ -85,13 +85,13 @@ class CacheGridScores(NamedTuple):
 
 
 class ChosenCache(NamedTuple):
-    """The best cache for a model, with the values tried.
+    """The best cache for a model, with the results of all candidates.
 
     Attributes:
-        config: the cache's parameters.
+        config: parameters of the cache.
         log_probs: natural-log probabilities of the predicted tokens, mixed with the cache [N].
-        tried: for metrics.json: the half-lives, and perplexities per token at the best weight: with each of them
-            by θ, and by μ with the best θ and half-life.
+        tried: for metrics.json: the half-lives, and the perplexities per token at the best weight by θ and
+            half-life, and by μ at the best θ and half-life.
     """
 
     config: CacheConfig
@@ -110,10 +110,10 @@ def score_with_caches(
     """Score a text in one pass, as a stream, with a model and with caches over its features.
 
     Args:
-        model: any family.
-        corpus: encoded with the model's tokenizer.
-        window: tokens in each cache.
-        grid: cache shapes; None: the default search grid.
+        model: model of any family.
+        corpus: text encoded with the model's tokenizer.
+        window: number of tokens in each cache.
+        grid: cache shapes; None for the default search grid.
         progress: counts tokens.
 
     Raises:
@@ -122,7 +122,7 @@ def score_with_caches(
     width = feature_size(model)
     want = Want(scores=True, state=True, features=width > 0)
     kind: CacheKind = "continuous" if width else "unigram"
-    CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # checks the window before reading
+    CacheConfig(kind=kind, window=window, half_life=None, weight=0.5)  # validates the window before reading
     if grid is None and width:
         grid = CacheGrid(_FLATNESSES, (*(window * share for share in _HALF_LIVES), None))
     elif grid is None:
@@ -147,7 +147,7 @@ def score_with_caches(
         progress.advance(int(predicted.sum()))
     progress.finish()
     if not log_probs:
-        raise InvalidInputError("a cache cannot be fitted on no held-out token", parameter="valid")
+        raise InvalidInputError("the held-out text has no token to fit a cache on", parameter="valid")
     targets = CorpusScores(np.concatenate(log_probs), text[text != BOS], None)
     return CacheGridScores(targets, np.concatenate(shares), np.concatenate(evidence), grid, kind, window)
 
@@ -160,17 +160,17 @@ def grid_of(config: CacheConfig) -> CacheGrid:
 def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) -> ChosenCache:
     """Choose the cache and weight that maximise a text's likelihood when mixed with given log-probabilities.
 
-    θ and the half-life are chosen from a grid, then μ, and λ is found by EM for each.
+    θ and the half-life are chosen from a grid, then μ; EM fits λ for each candidate.
 
     Args:
         readings: scores of the caches.
-        log_probs: of the same tokens by the model to wrap, not necessarily the one read [N].
+        log_probs: log-probabilities of the tokens by the wrapped model, which may differ from the scored one [N].
 
     Raises:
-        InvalidInputError: the cache is always empty: the text has a single token.
+        InvalidInputError: the text has a single token, so the cache is always empty.
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
-        raise InvalidInputError("a cache cannot be fitted on a text of one token", parameter="valid")
+        raise InvalidInputError("the held-out text has one token; a cache needs at least 2", parameter="valid")
     grid, count = readings.grid, len(log_probs)
     rows = [
         [_try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]

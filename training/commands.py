@@ -1,7 +1,6 @@
-"""Training and evaluation commands, as the command line calls them.
+"""Training and evaluation commands of the command line.
 
-In distributed training, all processes first compare their command lines and training texts; on
-several machines nothing else would detect a difference.
+In distributed training, all processes first compare their command lines and training texts.
 """
 
 import contextlib
@@ -60,20 +59,20 @@ from training.tokenizer import encode_corpus, learn_tokenizer
 def check_same_command(
     recipe: Recipe, parts: Mapping[str, Recipe], *, device: str, resume: bool
 ) -> list[str]:
-    """Check that all processes run the same command; call it before any work is done.
+    """Check that all processes run the same command, before any work starts.
 
     Args:
-        recipe: of the model.
-        parts: the networks' recipes, by title.
-        device: to compute on.
-        resume: whether to resume from saved state.
+        recipe: recipe of the model.
+        parts: recipes of its networks, by title.
+        device: compute device.
+        resume: resume from the saved state.
 
     Returns:
         Notes on permitted differences.
 
     Raises:
         InvalidInputError: the commands differ; the message names the processes, the setting and both values.
-        ProcessLostError: a process is gone.
+        ProcessLostError: another process was lost.
     """
     facts = {
         "the program's version": own_version(),
@@ -94,8 +93,8 @@ def check_same_text(run: RunContext) -> None:
     """Check that all processes train on the same text, tokenised alike.
 
     Raises:
-        InvalidInputError: they do not; the message names the processes, the text and both hashes.
-        ProcessLostError: a process is gone.
+        InvalidInputError: the texts differ; the message names the processes, the text and both hashes.
+        ProcessLostError: another process was lost.
     """
     if Processes.current().count == 1:
         return
@@ -111,16 +110,16 @@ def check_same_text(run: RunContext) -> None:
 
 
 def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 3) -> None:
-    """Compare the facts of each process, by rank, with those of rank 0.
+    """Compare the facts of each process, by rank, with the facts of rank 0.
 
     Raises:
-        InvalidInputError: they differ; the message lists the first `shown` differences.
+        InvalidInputError: the facts differ; the message lists the first `shown` differences.
     """
     first = facts_by_rank[0]
     for rank, process in enumerate(facts_by_rank):
         own, expected = process["facts"], first["facts"]
         differences = [
-            f"{name} is {own.get(name)} there and {expected.get(name)} in process 0"
+            f"{name} is {own.get(name)}, but {expected.get(name)} in process 0"
             for name in {**expected, **own}
             if own.get(name) != expected.get(name)
         ]
@@ -128,7 +127,7 @@ def check_agreement(facts_by_rank: Sequence[Mapping[str, Any]], *, shown: int = 
             listed = "; ".join(differences[:shown])
             more = f"; and {len(differences) - shown} more" if len(differences) > shown else ""
             raise InvalidInputError(
-                f"process {rank} on {process['machine']} would train something else than process 0 on "
+                f"process {rank} on {process['machine']} does not match process 0 on "
                 f"{first['machine']}: {listed}{more}; give all machines the same program, command and text"
             )
 
@@ -165,25 +164,25 @@ def run_train(
     resume: bool = False,
     scale: ScaleOptions | None = None,
 ) -> dict[str, Any]:
-    """Train by a recipe and publish; of several processes started by torchrun, rank 0 publishes.
+    """Train a model from a recipe and publish it; under torchrun only rank 0 publishes.
 
     Args:
-        recipe_name: the recipe's name or path.
-        name: to publish under.
-        registry: to publish in.
+        recipe_name: name or path of the recipe.
+        name: name of the published model.
+        registry: registry to publish to.
         corpus: training files.
         valid: validation files.
         test: test files.
         assignments: overridden keys of the recipe.
-        device: to compute on.
-        resume: resume an interrupted training of this name, if there is one.
-        scale: options of out-of-core n-gram estimation; None: in memory.
+        device: compute device.
+        resume: resume an interrupted run of this name, if one exists.
+        scale: options of out-of-core n-gram estimation; None estimates in memory.
 
     Returns:
-        The new version's address, directory and held-out figures; empty in other processes.
+        The new version's address, directory and held-out figures; empty if the rank is not 0.
 
     Raises:
-        LanguageModelError: bad input, or the registry refused; nothing is partly published.
+        LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
     """
     check_name(name)
     recipe = load_recipe(recipe_name, assignments)
@@ -228,7 +227,7 @@ def _resume_hint(hint: Callable[[], str]) -> Iterator[None]:
             yield
     except Terminated as ended:
         processes = Processes.current()
-        instruction = hint() if processes.is_leader else "process 0 tells what is saved"
+        instruction = hint() if processes.is_leader else "process 0 reports the saved state"
         if ended.unsaved:
             instruction = f"{ended.unsaved}; {instruction}"
         subject = "" if processes.count == 1 else f"process {processes.rank} was "
@@ -240,7 +239,7 @@ def _prepare(
     recipe: Recipe, store: Registry, files: Sequence[Sequence[Path]], *, device: str, progress: Progress
 ) -> tuple[Sequence[Checkpoint], RunContext]:
     """Load a mixture's published parts, and read and encode the training, validation and test files."""
-    part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing is on the CPU
+    part_device = "cpu" if recipe.mixture.kind == "static" else device  # static mixing runs on the CPU
     published = [
         load_checkpoint(store.fetch(store.resolve(address)), device=part_device, precision="float32")
         for address in recipe.mixture.models
@@ -266,15 +265,15 @@ def _train_out_of_core(
     target: tuple[Registry, str],
     options: ScaleOptions,
 ) -> dict[str, Any]:
-    """Estimate n-grams by the relational plan and publish, in rank 0 only; remove its stages on success only."""
-    hint = "the same command goes on from the stages that are finished"
+    """Estimate n-grams by the relational plan and publish, in rank 0 only; remove the stages on success."""
+    hint = "the same command continues after the last finished stage"
     with exit_on_sigterm(), join_processes(resolve_device("cpu")), _resume_hint(lambda: hint):
         if not Processes.current().is_leader:
             return {}
         check_relational(recipe, options.engine, name=recipe_name)
         require_engine(options.engine)
         if options.engine == "duckdb":
-            engine_memory_bytes(options.memory_limit_bytes)  # refuses too low a limit before reading a text
+            engine_memory_bytes(options.memory_limit_bytes)  # rejects a limit that is too low before reading text
         store, name = target
         folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
         with workspace(folder) as work:
@@ -284,7 +283,7 @@ def _train_out_of_core(
             result = published_result(store, version, trained.seconds, first_notes=notes)
             work.remove()
         if options.work_dir is None:
-            with contextlib.suppress(OSError):  # an unfinished network of that name may be there
+            with contextlib.suppress(OSError):  # may hold an unfinished network run of the same name
                 folder.rmdir()
                 folder.parent.rmdir()
         return result
@@ -306,31 +305,30 @@ def run_evaluate(
     overlap: Sequence[Path] = (),
     dynamic: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate a published model on files, or on the default corpus's test part.
+    """Evaluate a published model on files, or on the test part of the default corpus.
 
     Args:
-        address: of the model.
-        corpus: the files.
-        registry: holds the model.
-        context: see `training.evaluation.evaluate`.
+        address: address of the model.
+        corpus: held-out files; empty for the default corpus.
+        registry: registry of the model.
+        context: `sentence`, `stream` or `document`; see `training.evaluation.evaluate`.
         unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        window: tokens in a window, for `document`.
-        device: to compute on.
-        precision: of networks, see `models.checkpoint.load`.
-        detail: add the predictions' entropy, and figures by frequency and position.
+        window: tokens per window, for `document`.
+        device: compute device.
+        precision: precision of networks; see `models.checkpoint.load`.
+        detail: add the entropy of the predictions, and figures by frequency and position.
         sample: maximum number of predictions with full distributions.
-        against: the address of a second model to compare with.
+        against: address of a second model to compare with.
         overlap: training files to compare the text with.
-        dynamic: read the text as one stream with a copy of a neural model, in float32, that learns from the
-            text after scoring it.
+        dynamic: read the text as one stream, with a float32 copy that learns from each segment after scoring it.
 
     Raises:
-        LanguageModelError: a model, a file or an option is wrong, or a dynamic model has no gradient.
+        LanguageModelError: a model, a file or an option is invalid, or a dynamic model has no gradient.
     """
     options = _evaluation_options("stream" if dynamic else context, window, sample)
     if dynamic and check_precision(precision) not in {"auto", FLOAT32}:
         raise InvalidInputError(
-            f"--precision is {precision}, but --dynamic learns by gradients, which need float32",
+            f"--precision is {precision}; --dynamic computes gradients and requires float32",
             parameter="precision",
         )
     precision = FLOAT32 if dynamic else precision
@@ -342,7 +340,7 @@ def run_evaluate(
     backward = checkpoint.manifest.direction == "backward"
     if backward and not dynamic and context != "sentence":
         raise InvalidInputError(
-            f"--context is {context!r}, but {addresses[0]} reads right to left: only 'sentence' is possible",
+            f"--context is {context!r}; {addresses[0]} reads right to left and supports only 'sentence'",
             parameter="context",
         )
     texts = _held_out_texts(corpus, options.context, unit, progress)
@@ -369,7 +367,7 @@ def run_evaluate(
     }
     notes = []
     if dynamic:
-        notes = ["a copy of the model went on learning from the text as it was scored"]
+        notes = ["dynamic evaluation: a copy of the model learned from each segment after scoring it"]
         result |= {"dynamic": True, "notes": notes}
     if detail:
         result["detail"] = evaluation_details(
@@ -390,17 +388,19 @@ def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOpt
     """Validate the options of an evaluation."""
     for name, value in {"window": window, "sample": sample}.items():
         if value < 1:
-            raise InvalidInputError(f"--{name} is {value}, it must be at least 1", parameter=name)
+            raise InvalidInputError(f"--{name} is {value}; it must be at least 1", parameter=name)
     for known in CONTEXTS:
         if context == known:
             return EvaluationOptions(known, window, sample)
-    raise InvalidInputError(f"--context is {context!r}, it can be {', '.join(CONTEXTS)}", parameter="context")
+    raise InvalidInputError(
+        f"--context is {context!r}; it must be one of {', '.join(CONTEXTS)}", parameter="context"
+    )
 
 
 def _load_models(
     store: Registry, names: Sequence[str | None], *, device: str, precision: str
 ) -> tuple[list[Checkpoint], list[str]]:
-    """Load the models that are named; return them and their addresses."""
+    """Load the named models; return the checkpoints and their addresses."""
     versions = [store.resolve(name) for name in names if name is not None]
     checkpoints = [
         load_checkpoint(store.fetch(version), device=device, precision=precision) for version in versions
@@ -421,28 +421,28 @@ def run_evaluate_autocomplete(
     against: str | None = None,
     report: Path | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a published model's autocomplete on files, or on the default corpus's test part.
+    """Evaluate a published model's autocomplete on files, or on the test part of the default corpus.
 
     Args:
-        address: of the model.
-        corpus: the files.
-        registry: holds the model.
+        address: address of the model.
+        corpus: held-out files; empty for the default corpus.
+        registry: registry of the model.
         unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        device: to compute on.
-        context: `sentence` or `stream`, see `training.evaluation.evaluate`.
-        precision: of networks, see `models.checkpoint.load`.
-        sample: minimum number of words typed.
-        against: the address of a second model to compare with, of any tokenizer.
-        report: path of an HTML report to write.
+        device: compute device.
+        context: `sentence` or `stream`; see `training.evaluation.evaluate`.
+        precision: precision of networks; see `models.checkpoint.load`.
+        sample: minimum number of words to type.
+        against: address of a second model to compare with; its tokenizer may differ.
+        report: path of the HTML report to write; None writes none.
 
     Raises:
-        LanguageModelError: a model, a file or an option is wrong.
+        LanguageModelError: a model, a file or an option is invalid.
     """
     if sample < 1:
-        raise InvalidInputError(f"--sample is {sample}, it must be at least 1", parameter="sample")
+        raise InvalidInputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
     if report is not None and not report.parent.is_dir():
         raise InvalidInputError(
-            f"--report is {report}, but there is no folder {report.parent}", parameter="report"
+            f"--report is {report}; the folder {report.parent} does not exist", parameter="report"
         )
     store, progress = open_registry(registry), console_progress()
     models, addresses = _load_models(store, (address, against or None), device=device, precision=precision)

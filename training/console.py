@@ -21,15 +21,15 @@ from typing_extensions import override
 from training.progress import Progress
 
 _LOG_INTERVAL_S = 10.0
-_MIN_RATE = 10.0  # lower rates are meaningless: stages counted in per cent or passes
+_MIN_RATE = 10.0  # lower rates belong to stages counted in per cent or passes, and mean nothing
 _ONLY_TASK = TaskID(0)
 
 
 class RateColumn(ProgressColumn):
-    """Units a second, with a metric prefix."""
+    """Units per second, with a metric prefix."""
 
     def render(self, task: Task) -> Text:
-        """Return the rate so far; empty while it is unknown or too low to be of use."""
+        """Return the rate; empty while it is unknown or too low to be useful."""
         speed = task.finished_speed or task.speed or 0.0
         return Text(
             f"{with_metric_prefix(speed)}/s" if speed >= _MIN_RATE else "", style="progress.data.speed"
@@ -37,7 +37,7 @@ class RateColumn(ProgressColumn):
 
 
 class TerminalProgress(Progress):
-    """A bar with rate and time left, on standard error."""
+    """Progress bar with rate and remaining time, on standard error."""
 
     def __init__(self) -> None:
         self._bars: Bars | None = None
@@ -79,8 +79,8 @@ class TerminalProgress(Progress):
 class LogProgress(Progress):
     """Log lines on standard error: one every ten seconds of a stage, and one at its end.
 
-    Rate and time left count from the first advance on: a resumed stage begins with the finished part, and
-    the first unit of work often includes compilation.
+    Rate and remaining time are measured from the first advance, because a resumed stage starts with its
+    finished part and the first unit of work often includes compilation.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,12 @@
 """Text files as sentences, and encoded corpora.
 
-Files may be plain or compressed (.gz, .xz, .zst) and must be UTF-8. An empty, binary or wrongly
-encoded file is refused with its path and the byte offset (in the decompressed text) of the first
-bad byte; nothing is guessed or replaced.
+Files may be plain or compressed (.gz, .xz, .zst) and must be UTF-8. Empty, binary and wrongly encoded
+files are rejected; the error gives the path and the offset of the first bad byte in the decompressed
+text. Encodings are not guessed, and bytes are not replaced.
 
-Running text is split into sentences by simple rules: at blank lines, then at end marks. An end mark
-is `.`, `!` or `?`, perhaps followed by closing quotes or brackets, then white space and something
-that can open a sentence. Common abbreviations and initials do not end one. Where exact sentences
-matter, give one sentence a line.
+Running text is split into sentences at blank lines, then at end marks. An end mark is `.`, `!` or `?`
+with optional closing quotes or brackets, followed by white space and the beginning of a sentence.
+Common abbreviations and initials do not end a sentence. For exact sentences, give one per line.
 
 An encoded corpus is one flat array of the token ids of all sentences, with offsets.
 """
@@ -35,7 +34,7 @@ _ABBREVIATION_END = re.compile(
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
-    """Yield runs of non-blank lines, each joined to one string with single spaces."""
+    """Yield runs of non-blank lines, each joined into one string with single spaces."""
     block: list[str] = []
     for line in lines:
         words = line.split()
@@ -49,12 +48,12 @@ def paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split a paragraph into sentences; joined with spaces they are the paragraph again."""
+    """Split a paragraph into sentences; joining them with spaces restores the paragraph."""
     sentences: list[str] = []
     start = 0
     for match in _BOUNDARY.finditer(paragraph):
         end = match.start("space")
-        # searching all the text before would take quadratic time in a run of initials
+        # searching the entire preceding text takes quadratic time in a run of initials
         last_word = max(start, paragraph.rfind(" ", start, end))
         if not _ABBREVIATION_END.search(paragraph, last_word, end):
             sentences.append(paragraph[start:end])
@@ -65,7 +64,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 UNITS = ("line", "paragraph")
 MAX_LINE_BYTES = 1 << 27
-"""Limit that bounds memory, yet admits text8, one line of 100 MB."""
+"""Maximum length of a line: bounds memory, but allows text8, one line of 100 MB."""
 
 _CHUNK_BYTES = 1 << 20
 _ARPA_HEADER = re.compile(rb"(?:\xef\xbb\xbf)?\s*\\data\\\s")
@@ -75,7 +74,7 @@ class Sentences(Sized, Iterable[str], Protocol):
     """Re-iterable sentences, not necessarily in memory."""
 
     def __getitem__(self, part: slice) -> "Sentences":
-        """Return some of the sentences."""
+        """Return a range of the sentences."""
         ...
 
 
@@ -83,7 +82,7 @@ class Corpus(NamedTuple):
     """Sentences and their source files.
 
     Attributes:
-        sentences: one string each, stripped, none empty.
+        sentences: stripped, non-empty strings.
         sha256: hash of the decompressed bytes of all files in order, hex.
         sources: names of the files.
     """
@@ -108,7 +107,7 @@ def read_corpus(paths: Sequence[Path], *, unit: str, progress: Progress) -> Corp
     """
     if unit not in UNITS:
         raise InvalidInputError(
-            f"corpus.unit is {unit!r}, it can be {' or '.join(UNITS)}", parameter="corpus.unit"
+            f"corpus.unit is {unit!r}; it must be {' or '.join(UNITS)}", parameter="corpus.unit"
         )
     digest = hashlib.sha256()
     sentences: list[str] = []
@@ -143,13 +142,13 @@ def read_sentences(
         is_empty = False
         yield sentence
     if is_empty:
-        raise FormatError(path, "holds no sentence", hint="give a text file with at least one line")
+        raise FormatError(path, "contains no sentence", hint="give a text file with at least one line")
 
 
 def read_lines(
     path: Path, *, digest: "hashlib._Hash | None" = None, progress: Progress | None = None
 ) -> Iterator[str]:
-    r"""Yield the lines of one file, without their ends (`\n` or `\r\n`).
+    r"""Yield the lines of one file, without line ends (`\n` or `\r\n`).
 
     Raises:
         FormatError: see `read_corpus`.
@@ -166,7 +165,7 @@ def read_lines(
                 raise FormatError(
                     path,
                     f"has a line of more than {MAX_LINE_BYTES:,} bytes, which begins at byte {offset}",
-                    hint="give text in lines, one sentence or paragraph each",
+                    hint="put one sentence or paragraph on each line",
                 )
             continue
         block = b"".join([*pending, head])
@@ -189,7 +188,7 @@ def _decode(path: Path, block: bytes, offset: int) -> str:
         raise FormatError(
             path,
             f"is binary: byte {offset + zero} is NUL",
-            hint="give text; .gz, .xz and .zst may be compressed",
+            hint="give text, plain or compressed (.gz, .xz, .zst)",
         )
     try:
         text = block.decode("utf-8")
@@ -230,8 +229,8 @@ class EncodedCorpus(NamedTuple):
     Attributes:
         tokens: ids of all sentences, concatenated [N], int32.
         offsets: start of each sentence, then N [S + 1], int64.
-        num_words: words between white space in the text, for figures per word.
-        num_bytes: bytes of UTF-8 in the text, line ends aside, for figures per byte.
+        num_words: number of white-space words in the text, for figures per word.
+        num_bytes: number of UTF-8 bytes in the text without line ends, for figures per byte.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -241,7 +240,7 @@ class EncodedCorpus(NamedTuple):
 
     @property
     def num_sentences(self) -> int:
-        """Number of sentences S."""
+        """Number of sentences, S."""
         return len(self.offsets) - 1
 
     @property

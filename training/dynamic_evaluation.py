@@ -1,7 +1,7 @@
-"""Dynamic evaluation: a network that continues learning from the text it is evaluated on.
+"""Dynamic evaluation: a network that continues to learn from the text it is evaluated on.
 
-Every segment of tokens is scored before the network learns from it, so the result is that of a
-predictor that has seen the past only. For offline measurement: the adapted weights are discarded.
+Every segment of tokens is scored before the network learns from it, so a prediction uses earlier text
+only. The evaluation is offline: the adapted weights are discarded.
 """
 
 import copy
@@ -28,33 +28,33 @@ from training.evaluation.evaluate import CorpusScores
 from training.progress import Progress
 
 _SEGMENT_TOKENS = 20
-"""Tokens scored first, then learnt from in one step."""
+"""Tokens per segment: scored, then used for one update."""
 
 _LEARNING_RATE = 3e-3
 """η; step size of a weight with an average gradient."""
 
 _DECAY = 2e-3
-"""λ; share of the way back to its trained value that such a weight moves per step."""
+"""λ; share by which such a weight returns to its trained value per step."""
 
 
 def dynamic_evaluation(
     model: LanguageModel[Any], corpus: EncodedCorpus, *, sample: int = 0, progress: Progress
 ) -> tuple[CorpusScores, dict[str, Any] | None]:
-    """Score a text, read as one stream, with a copy of the model that learns from each segment after it.
+    """Score a text as one stream with a copy of the model that learns from each segment after scoring it.
 
     After each segment, w ← w − η g / (r + r̄) + λ min(r / r̄, 1/λ) (w₀ − w), where g is the gradient of the
     segment's mean loss, r the root of g's mean square over all segments so far, r̄ the mean of r over all
-    weights, and w₀ the trained weight. Source: Krause et al. 2018, equations 5 to 8, who take r from the
-    training text, and a constant instead of r̄ in the denominator; Mikolov et al. 2010 for plain SGD.
+    weights, and w₀ the trained weight. Source: Krause et al. 2018, equations 5 to 8, where r comes from the
+    training text and a constant replaces r̄ in the denominator; Mikolov et al. 2010 for plain SGD.
 
     Args:
         model: a neural model; it is not changed.
-        corpus: encoded with the model's tokenizer.
-        sample: maximum number of predictions whose entropy is measured, by the weights at that time.
+        corpus: text encoded with the model's tokenizer.
+        sample: maximum number of predictions with a measured entropy, by the weights at that time.
         progress: counts tokens.
 
     Returns:
-        The scores, and the mean entropy of the sampled predictions; None without a sample.
+        The scores, and the mean entropy of the sampled predictions or None without a sample.
 
     Raises:
         InvalidInputError: the model has no gradient.
@@ -68,7 +68,7 @@ def dynamic_evaluation(
     entropies = [np.zeros(0)]
     num_scored = 0
     progress.start(f"dynamic evaluation of the {model.family}", corpus.num_tokens)
-    # cuDNN's recurrent kernels have gradients in training mode only, which applies dropout
+    # cuDNN's recurrent kernels compute gradients only in training mode, which applies dropout
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         for start in range(0, len(text) - 1, _SEGMENT_TOKENS):
             span = torch.from_numpy(text[start : start + _SEGMENT_TOKENS + 1]).to(hidden[0].device)
@@ -102,7 +102,7 @@ def _entropies(network: Network, outputs: Tensor) -> LogProbRows:
 
 
 class _WeightUpdater:
-    """Updates a network's weights in place after each segment."""
+    """Updater of a network's weights, in place, after each segment."""
 
     def __init__(self, network: Network) -> None:
         self._weights = [weight for weight in network.parameters() if weight.requires_grad]
@@ -131,8 +131,8 @@ def _copy_network(model: LanguageModel[Any]) -> Network:
     """Return a trainable copy of the model's network, in evaluation mode."""
     if not isinstance(model, NeuralModel):
         raise InvalidInputError(
-            f"dynamic evaluation learns by gradients, which a model of the family {model.family} has none of: "
-            "it takes a neural model",
+            "dynamic evaluation requires a neural model, because it computes gradients; "
+            f"the family of this model is {model.family}",
             parameter="dynamic",
         )
     return copy.deepcopy(model.network).eval().requires_grad_()

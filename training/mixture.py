@@ -1,8 +1,8 @@
 """Mixture training: train the parts, fit weights and cache on the validation text, build the mixture.
 
-The log-probability that a part gives a token does not depend on the weights. So each part, with its
-caches, reads each text once; weights, cache and all results are computed from these
-log-probabilities. A static mixture of n-gram models becomes one n-gram model instead.
+The log-probability of a token under a part does not depend on the weights. So each part, with its
+caches, reads each text once; weights, cache and all results are computed from these log-probabilities.
+A static mixture of n-gram models becomes one n-gram model instead.
 """
 
 import dataclasses
@@ -61,10 +61,10 @@ class PartScores(NamedTuple):
 
     Attributes:
         corpus: the text.
-        targets: of each model.
-        context_lengths: context tokens that the first n-gram model used for each token [N]; None
+        targets: scores of each model.
+        context_lengths: number of context tokens that the first n-gram model used for each token [N]; None
             if not requested.
-        caches: scores of caches over the features of one part; None likewise.
+        caches: scores of caches over the features of one part; None if not requested.
     """
 
     corpus: EncodedCorpus
@@ -86,13 +86,13 @@ def score_parts(
     grid: CacheGrid | None = None,
     progress: Progress,
 ) -> PartScores:
-    """Score a text with each model, in the context of a mixture's recipe and with its cache.
+    """Score a text with each model, with the context and the cache of a mixture's recipe.
 
     Args:
-        models: of one vocabulary.
-        corpus: encoded in that vocabulary.
-        recipe: of the mixture.
-        grid: cache shapes; None: the default search grid.
+        models: models with one vocabulary.
+        corpus: text encoded with this vocabulary.
+        recipe: recipe of the mixture.
+        grid: cache shapes; None for the default search grid.
         progress: reports each pass over the text.
     """
     settings = recipe.mixture
@@ -114,7 +114,7 @@ def score_parts(
 def corpus_context_lengths(model: Any, corpus: EncodedCorpus) -> TokenIds:
     """Compute the context length that a `ContextMatcher` uses for each predicted token of a text [N].
 
-    The text is read as one stream: no listed n-gram goes across `<s>`, so contexts are those of sentences.
+    The text is read as one stream. No listed n-gram crosses `<s>`, so contexts do not cross sentences.
     """
     matcher: ContextMatcher[Any] = model
     parts: list[TokenIds] = []
@@ -143,14 +143,14 @@ def mix_dynamically(
     """Mix models with the weights and the cache that maximise the likelihood of the validation text.
 
     Args:
-        title: of the mixture.
-        recipe: of the mixture.
-        parts: of one vocabulary.
-        inputs: of the run; the training text is not used.
+        title: title of the mixture.
+        recipe: recipe of the mixture.
+        parts: parts with one vocabulary.
+        inputs: inputs of the run; the training text is not used.
         began: start of the training, by the monotonic clock.
 
     Returns:
-        The outermost stage; each stage has the one before it as a part.
+        The outermost stage; each stage has the previous stage as a part.
 
     Raises:
         InvalidInputError: there is no held-out token, or no part supports the recipe.
@@ -179,21 +179,21 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
     """Reject a recipe that no part supports.
 
     Args:
-        recipe: of a dynamic mixture.
-        families: of the parts; `neural` for a neural part not trained yet.
+        recipe: recipe of a dynamic mixture.
+        families: families of the parts; `neural` for a neural part that is not trained yet.
 
     Raises:
-        InvalidInputError: weights by context without an n-gram model, or a cache around a neural model
-            without one.
+        InvalidInputError: the recipe has weights by order without an n-gram model, or a cache around a
+            neural model without a neural model.
     """
     if recipe.mixture.weights == "by-order" and NGramModel.family not in families:
         raise InvalidInputError(
-            f"mixture.weights is 'by-order', but no part is an n-gram model: {', '.join(families)}",
+            f"mixture.weights is 'by-order', but no part is an n-gram model; the parts are {', '.join(families)}",
             parameter="mixture.weights",
         )
     if recipe.has_cache_inside and not set(families) - _WITHOUT_FEATURES:
         raise InvalidInputError(
-            f"cache.around is 'neural', but no part is a neural model: {', '.join(families)}",
+            f"cache.around is 'neural', but no part is a neural model; the parts are {', '.join(families)}",
             parameter="cache.around",
         )
 
@@ -201,7 +201,7 @@ def check_mixing_plan(recipe: Recipe, families: Sequence[str]) -> None:
 def _fit_weights(
     log_probs: TokenLogProbs, lengths: npt.NDArray[np.int64] | None, models: Sequence[LanguageModel[Any]]
 ) -> dict[str, Any]:
-    """Fit λ for all tokens, `weights` [M], and by context length, `weights_by_context` [C, M], if it is given."""
+    """Fit λ for all tokens, `weights` [M], and, if given, by context length, `weights_by_context` [C, M]."""
     common = fit_weights(log_probs)
     matcher_index = find_context_matcher(models)
     if lengths is None or matcher_index is None:
@@ -216,7 +216,7 @@ def _fit_weights(
 def _mix(
     parts: Sequence[TokenLogProbs], weights: Mapping[str, Any], lengths: npt.NDArray[np.int64] | None
 ) -> TokenLogProbs:
-    """Mix the parts' log-probabilities [N]; return those of a single part unchanged."""
+    """Mix the parts' log-probabilities [N]; a single part is returned unchanged."""
     if len(parts) == 1:
         return parts[0]
     table = np.log(np.asarray(weights.get("weights_by_context", [weights["weights"]])))  # [C, M] or [1, M]
@@ -226,7 +226,7 @@ def _mix(
 
 
 class _Stage(NamedTuple):
-    """A part, or parts that are mixed or have a cache; with its figures and scores by split."""
+    """A part, a mixture of parts or a model with a cache, with its figures and scores by split."""
 
     part: Any
     figures: Figures
@@ -244,9 +244,9 @@ def _build_stages(
     *,
     seconds: float,
 ) -> Trained:
-    """Build the model of each stage, with its figures; return the last one.
+    """Build the model of each stage, with its figures; return the last stage.
 
-    The cache is around one part, if its index is given, else around the mixture.
+    The cache wraps one part if its index is given, else the mixture.
     """
 
     def figures_of(model: LanguageModel[Any], targets: Mapping[str, CorpusScores]) -> Figures:
@@ -290,22 +290,22 @@ def _build_stages(
 
 
 def cache_facts(chosen: ChosenCache) -> dict[str, Any]:
-    """Return the facts of a fitted cache for metrics.json; `weights` is the share of the wrapped model."""
+    """Return the facts of a fitted cache for metrics.json; `weights` has the weight of the wrapped model."""
     config = dataclasses.asdict(chosen.config)
     return {"weights": [1 - chosen.config.weight], "cache": {**config, "tried": chosen.tried}}
 
 
 def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]) -> Tokenizer | None:
-    """Return the tokenizer of a mixture's published parts; None without such parts: one must be learnt.
+    """Return the tokenizer of a mixture's published parts; None without such parts, to learn a tokenizer.
 
     Raises:
         InvalidInputError: there are fewer than two parts, a part reads backward, a part of a static mixture
-            is no n-gram model, or the parts' tokenizers differ, or cannot be joined for a static mixture.
+            is not an n-gram model, or the tokenizers differ or, for a static mixture, cannot be joined.
     """
     fewest = 1 if settings.cache else 2
     if len(settings.recipes) + len(published) < fewest:
         raise InvalidInputError(
-            f"a mixture needs at least {'1 part and a cache' if settings.cache else '2 parts'}, given "
+            f"a mixture requires at least {'1 part and a cache' if settings.cache else '2 parts'}, given "
             f"{len(settings.recipes)} recipes and {len(published)} models (mixture.recipes, mixture.models)",
             parameter="mixture",
         )
@@ -315,7 +315,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
     for part in published:
         address, problem = version_address(part.path), None
         if part.manifest.direction == "backward":
-            problem = f"{address} reads from right to left; a mixture's parts read forward"
+            problem = f"{address} reads from right to left; the parts of a mixture must read forward"
         elif is_static and not isinstance(part.model, NGramModel):
             problem = (
                 f"mixture.kind is 'static', which mixes n-gram models only; {address} is of the "
@@ -324,7 +324,7 @@ def mixture_tokenizer(settings: MixtureSettings, published: Sequence[Checkpoint]
         elif not is_static and part.tokenizer.fingerprint != first.tokenizer.fingerprint:
             problem = (
                 f"{address} has another tokenizer ({_tokenizer_label(part.tokenizer)}) than "
-                f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)}); a dynamic mixture needs "
+                f"{version_address(first.path)} ({_tokenizer_label(first.tokenizer)}); a dynamic mixture requires "
                 "one tokenizer: use mixture.kind=static, or train the parts with one tokenizer"
             )
         if problem is not None:
@@ -347,17 +347,17 @@ def _tokenizer_label(tokenizer: Tokenizer) -> str:
 
 
 def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
-    """Return the recipes of a mixture's parts to train, by title: the recipe's name, or its file's stem.
+    """Return the recipes of the parts to train, by title: the recipe's name or the stem of its file.
 
     Raises:
-        InvalidInputError: two parts have the same title, or a part to publish has an invalid model name.
+        InvalidInputError: two parts have the same title, or a part to publish has an invalid name.
     """
     parts: dict[str, Recipe] = {}
     for name in mixture.mixture.recipes:
         title = Path(name).stem
         if title in parts:
             raise InvalidInputError(
-                f"mixture.recipes names two parts {title!r}; give one of them another file name",
+                f"mixture.recipes has two parts named {title!r}; rename one of the recipe files",
                 parameter="mixture.recipes",
             )
         if mixture.mixture.publish_parts:
@@ -367,12 +367,12 @@ def part_recipes(mixture: Recipe) -> dict[str, Recipe]:
 
 
 def part_recipe(mixture: Recipe, name: str) -> Recipe:
-    """Return a part's recipe, overridden by keys set in the mixture's recipe, with its text and tokenizer.
+    """Return a part's recipe with the text, the tokenizer and the keys of the mixture's recipe.
 
-    Entropy pruning and quantisation apply to a static mixture's final model, not to its parts.
+    Entropy pruning and quantisation apply to the final model of a static mixture, not to its parts.
 
     Raises:
-        InvalidInputError: the part is itself a mixture, reads backward, or is no n-gram model in a static mixture.
+        InvalidInputError: the part is a mixture, reads backward, or, in a static mixture, is not an n-gram model.
     """
     changes = {
         table: getattr(mixture, table).model_dump(exclude_unset=True)
@@ -382,9 +382,9 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
     recipe = recipe.model_copy(update={"corpus": mixture.corpus, "tokenizer": mixture.tokenizer})
     is_static, problem = mixture.mixture.kind == "static", None
     if recipe.family == "mixture":
-        problem = f"mixture.recipes names {name!r}, which is itself a mixture"
+        problem = f"mixture.recipes contains {name!r}, which is itself a mixture"
     elif recipe.reading_direction == "backward":
-        problem = f"mixture.recipes names {name!r}, which reads backward; a mixture's parts read forward"
+        problem = f"mixture.recipes contains {name!r}, which reads backward; the parts of a mixture must read forward"
     elif is_static and recipe.family != "ngram":
         problem = (
             f"mixture.kind is 'static', which mixes n-gram models only; {name!r} in mixture.recipes is of the "
@@ -399,7 +399,7 @@ def part_recipe(mixture: Recipe, name: str) -> Recipe:
 
 
 def network_recipes(title: str, recipe: Recipe) -> dict[str, Recipe]:
-    """Return the recipes of the networks that a recipe trains, itself or as parts, by title, in order."""
+    """Return the recipes of the networks that a recipe trains, as parts or alone, by title, in order."""
     recipes = part_recipes(recipe) if recipe.family == "mixture" else {title: recipe}
     return {name: part for name, part in recipes.items() if part.family == "neural"}
 
@@ -410,14 +410,14 @@ def train_mixture(
     """Train the parts given as recipes, then fit the weights of all parts on the validation text.
 
     Args:
-        title: of the mixture.
-        recipe: of the mixture.
-        inputs: of the run.
-        published: loaded checkpoints of the published parts, whose tokenizer the texts have.
+        title: title of the mixture.
+        recipe: recipe of the mixture.
+        inputs: inputs of the run.
+        published: loaded checkpoints of the published parts; their tokenizer encoded the texts.
 
     Raises:
-        InvalidInputError: fewer than two parts, a part that is a mixture, or a part of a static
-            mixture that is no n-gram model.
+        InvalidInputError: there are fewer than two parts, a part is a mixture, or a part of a static
+            mixture is not an n-gram model.
     """
     unfinished = part_recipes(recipe)  # checks every part before any work
     families = [r.family for r in unfinished.values()]

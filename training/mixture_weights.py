@@ -10,14 +10,14 @@ from models.errors import InvalidInputError
 _MIN_WEIGHT = 1e-6
 _PRIOR_TOKENS = 20.0
 _MAX_ITERATIONS = 200
-_TOLERANCE = 1e-7  # EM stops when no weight changes by more
+_TOLERANCE = 1e-7  # EM stops at smaller changes of all weights
 
 
 def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
     """Fit global mixture weights.
 
-    λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980); the
-    likelihood is concave in λ, so the start does not matter.
+    λ_i ← mean over tokens of λ_i p_i / Σ_j λ_j p_j (Jelinek and Mercer 1980). The
+    log-likelihood is concave in λ, so the result does not depend on the start.
 
     Args:
         log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
@@ -29,7 +29,7 @@ def fit_weights(log_probs: npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
         InvalidInputError: there is no held-out token.
     """
     if log_probs.shape[0] == 0:
-        raise InvalidInputError("mixture weights cannot be fitted on no held-out token", parameter="valid")
+        raise InvalidInputError("the held-out text has no token to fit mixture weights on", parameter="valid")
     num_models = log_probs.shape[1]
     weights = _run_em(log_probs, np.full(num_models, 1.0 / num_models), np.zeros(num_models))
     return _normalised(np.maximum(weights, _MIN_WEIGHT))  # every part keeps a positive weight
@@ -42,15 +42,15 @@ def fit_weights_by_context(
     num_lengths: int,
     weights: tuple[float, ...],
 ) -> tuple[tuple[float, ...], ...]:
-    """Fit weights for each context length, never worse on the held-out tokens than global weights.
+    """Fit weights for each context length; on the held-out tokens they are never worse than global weights.
 
-    The global weights act as a prior worth some tokens: weights of rare lengths stay close to them, and
-    lengths without tokens get them.
+    The global weights act as a prior of some tokens: weights of rare lengths stay close to the global
+    weights, and lengths without tokens get the global weights.
 
     Args:
         log_probs: natural-log probabilities [N, M] of N held-out tokens under M models.
-        lengths: of each token's context [N].
-        num_lengths: C; all lengths are below it.
+        lengths: context length of each token [N].
+        num_lengths: C; all lengths are below C.
         weights: global weights [M], from `fit_weights`.
 
     Returns:
@@ -72,12 +72,12 @@ def _run_em(
     weights: npt.NDArray[np.float64],
     prior: npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """Fit weights [M] by EM from a start; `prior` [M] counts as so many tokens per part."""
+    """Fit weights [M] by EM from initial weights; `prior` [M] is a number of pseudo-tokens per part."""
     peak = log_probs.max(axis=1, keepdims=True, initial=-np.inf)
     p = np.exp(
         log_probs - np.where(np.isfinite(peak), peak, 0.0), dtype=np.float64
     )  # scaled per token [N, M]
-    p = p[p.sum(axis=1) > 0]  # without tokens that are impossible under all models
+    p = p[p.sum(axis=1) > 0]  # drop tokens that are impossible under all models
     if len(p) + prior.sum() == 0:
         return weights
     for _ in range(_MAX_ITERATIONS):

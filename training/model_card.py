@@ -1,4 +1,4 @@
-"""MODEL_CARD.md and its pictures, written from the metrics and provenance of a model."""
+"""Model card, MODEL_CARD.md, and its pictures, built from the metrics and provenance of a model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ FITTED = {
     "discounts_fitted_on": "the discounts",
     "lambdas_fitted_on": "the interpolation weights",
 }
-"""Metrics keys with the files of `valid`, where a quantity was fitted on it, and the quantity's name."""
+"""Quantities that may be fitted on `valid`, by the metrics key that lists its files."""
 
 
 def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
@@ -25,16 +25,16 @@ def card_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
         if not arpa["lists_unknown"]:
             yield "the file has no <unk>; unknown words have the log10 probability -100"
         if arpa["ignored_backoffs"]:
-            yield f"{arpa['ignored_backoffs']:,} back-off weights of the highest order mean nothing"
+            yield f"{arpa['ignored_backoffs']:,} back-off weights of the highest order are ignored"
         if arpa["ignored_starts"]:
-            yield f"{arpa['ignored_starts']:,} n-grams end in <s>, which is never predicted here"
+            yield f"{arpa['ignored_starts']:,} n-grams that end in <s> are ignored; <s> is never predicted"
         if arpa["split_words"]:
-            yield f"{arpa['split_words']:,} words have white space in them; texts are split there"
+            yield f"{arpa['split_words']:,} words contain white space, where texts are split"
     sums = metrics.get("normalisation")
     if sums and not sums["normalised"]:
         yield (
-            f"probabilities do not sum to 1: after {sums['contexts']:,} contexts, "
-            f"they are off by up to {sums['largest_deviation']:.3g}"
+            f"probabilities do not sum to 1: over {sums['contexts']:,} contexts, "
+            f"the largest deviation is {sums['largest_deviation']:.3g}"
         )
 
 
@@ -46,21 +46,21 @@ def all_parts(metrics: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def overlap_notes(overlaps: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for each text, by name, with a suspicious overlap with the training text."""
+    """Yield a warning for each named text with a suspicious overlap with the training text."""
     for name, facts in overlaps.items():
         if is_suspicious(facts):
-            yield f"figures on {name} are too good: {overlap_phrase(facts)}"
+            yield f"figures on {name} are too optimistic: {overlap_phrase(facts)}"
 
 
 def fitted_note(metrics: Mapping[str, Any]) -> str:
-    """Return a note if figures on `valid` are not held out, with the reason; empty if they are."""
+    """Return a note, with the reason, if the figures on `valid` are not held out; else an empty string."""
     fitted = [key for key in FITTED if metrics.get(key)]
     if not fitted:
         return ""
     quantities = " and ".join(FITTED[key] for key in fitted)
     text = ", ".join(metrics[fitted[0]])
-    tested = "; those on test are held out" if metrics.get("test") else ""
-    return f"figures on valid are figures on the text that {quantities} were fitted on ({text}){tested}"
+    tested = "; figures on test are held out" if metrics.get("test") else ""
+    return f"figures on valid are not held out: {quantities} were fitted on this text ({text}){tested}"
 
 
 def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
@@ -77,7 +77,7 @@ def learning_curve(title: str, history: Sequence[HistoryRecord]) -> bytes:
 
 
 def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
-    """Draw the perplexity per word of a mixture and its parts, on the test or else the validation text."""
+    """Draw the perplexity per word of a mixture and its parts on the test text, else on the validation text."""
     split = "test" if metrics.get("test") else "valid"
     rows = [(p["name"], p[split]["word_perplexity"]) for p in all_parts(metrics)]
     rows.append((name, metrics[split]["word_perplexity"]))
@@ -101,11 +101,11 @@ def perplexity_bars(name: str, metrics: Mapping[str, Any]) -> bytes:
 
 
 def ngram_bars(counts: Sequence[int], hits: Sequence[Mapping[str, Any]] = (), *, text: str = "") -> bytes:
-    """Draw distinct n-grams by order and, beside them, the share of a text's tokens found at each order.
+    """Draw the number of distinct n-grams by order, beside the share of a text's tokens found at each order.
 
     Args:
-        counts: n-grams by order.
-        hits: `hit_rates` by order, of metrics.json; empty: the left half alone.
+        counts: number of n-grams by order.
+        hits: `hit_rates` of metrics.json, by order; empty draws only the n-grams.
         text: name of the text.
     """
 
@@ -129,7 +129,7 @@ def _hit_label(hit: Mapping[str, Any]) -> str:
 
 
 def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_margin: float) -> None:
-    """Draw labelled horizontal bars without a scale; labels get `label_margin` of the longest bar."""
+    """Draw labelled horizontal bars without a scale; `label_margin` is relative to the longest bar."""
     bars = axes.barh(range(len(values)), values, color=ACCENT)
     axes.bar_label(bars, labels=labels, padding=3, color=INK)
     axes.invert_yaxis()
@@ -142,7 +142,7 @@ def _bars(axes: Any, values: Sequence[float], labels: Sequence[str], *, label_ma
 def cache_section(metrics: Mapping[str, Any]) -> list[str]:
     """Return the lines of the cache section, from metrics.json; empty for a model without a cache.
 
-    Perplexities are in a table of θ by half-life.
+    A table lists perplexities by θ and half-life.
     """
     cache = metrics.get("cache")
     if not cache:
@@ -160,7 +160,7 @@ def cache_section(metrics: Mapping[str, Any]) -> list[str]:
         "## Cache",
         "",
         shape,
-        "Perplexities per token of the validation text with each that was tried:",
+        "Perplexity per token of the validation text by θ and half-life:",
         "",
         *_table(["θ \\ half-life", *half_lives], rows, rule="--:"),
         "",
@@ -195,8 +195,7 @@ _SHOWN_ELSEWHERE = frozenset(
 def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
     """Return the lines of the n-gram section, from metrics.json; empty for other families.
 
-    Every fact of the estimation is shown: lists with an entry for each order as columns of the
-    table, other facts below it.
+    Lists with one entry per order become columns of the table; other facts are listed below it.
     """
     if not metrics.get("ngrams"):
         return []
@@ -207,7 +206,7 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
     text, hits = reported_hits(metrics)
     if hits:
         columns["tokens found"] = [f"{hit['share']:.1%}" for hit in hits]
-        columns["perplexity of those"] = [_hit_perplexity(hit) for hit in hits]
+        columns["their perplexity"] = [_hit_perplexity(hit) for hit in hits]
     columns |= _discount_columns(metrics, orders)
     other_facts = []
     for key, value in facts.items():
@@ -219,7 +218,7 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
     lines = ["## N-grams", ""]
     if hits:
         lines += [
-            f"A token of the {text} text is found by the longest n-gram of the model that ends in it.",
+            f"A token of the {text} text is found at the order of the longest n-gram that ends in it.",
             "",
         ]
     table = _table(columns, zip(*columns.values(), strict=True), rule="---:")
@@ -227,9 +226,9 @@ def ngram_section(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str, Any]]]:
-    """Return the name of the text of the hit rates, test or else validation, and the rates by order, if any.
+    """Return the name of the text with hit rates, preferably the test text, and its rates by order.
 
-    Orders emptied by pruning have zero rates.
+    Both are empty without hit rates. Orders emptied by pruning have zero rates.
     """
     for split, text in (("test", "test"), ("valid", "validation")):
         figures = metrics.get(split) or {}
@@ -242,7 +241,7 @@ def reported_hits(metrics: Mapping[str, Any]) -> tuple[str, Sequence[Mapping[str
 
 def _discount_columns(metrics: Mapping[str, Any], orders: range) -> dict[str, list[str]]:
     discounts = metrics.get("discounts") or []
-    if all(len(set(row)) == 1 for row in discounts):  # the same for every count
+    if all(len(set(row)) == 1 for row in discounts):  # one discount for all counts
         discounts = [row[:1] for row in discounts]
     names = _DISCOUNTS.get(max(map(len, discounts), default=0), ())
     columns = {name: [f"{row[i]:.4f}" for row in discounts] for i, name in enumerate(names)}
@@ -308,11 +307,11 @@ _FAMILIES = {
     "cache": "A cache-augmented",
 }
 _CONTEXTS = {
-    "sentence": "Every sentence starts afresh after `<s>`",
-    "stream": "Every sentence follows the one before it, which the model remembers",
+    "sentence": "Every sentence is scored alone, after `<s>`",
+    "stream": "Every sentence is scored in the context of the sentences before it",
 }
 _REPORT_LINK = (
-    f"[Report of the training]({REPORT_FILE}): learning curves, gradients, gates, throughput, recipe."
+    f"[Training report]({REPORT_FILE}): learning curves, gradients, gates, throughput, recipe."
 )
 
 
@@ -323,13 +322,13 @@ def model_card_files(
     description: CheckpointDescription,
     histories: Mapping[str, Sequence[HistoryRecord]],
 ) -> dict[str, bytes]:
-    """Write the card, its pictures and, for a network, a training report, by file name.
+    """Render the card, its pictures and, for a network, the training report; return them by file name.
 
     Args:
-        name: the model's name.
+        name: name of the model.
         model: the model.
         tokenizer: kind of its tokenizer.
-        description: of its checkpoint; metrics that are missing are not shown.
+        description: description of its checkpoint; missing metrics are omitted.
         histories: learning curves by part.
     """
     metrics, provenance = description.metrics, description.provenance
@@ -349,7 +348,7 @@ def model_card_files(
         add("perplexities.png", caption, perplexity_bars(name, metrics))
     if metrics.get("ngrams"):
         text, hits = reported_hits(metrics)
-        caption = "Distinct n-grams by order" + (", and how much of the text each finds" if hits else "")
+        caption = "Distinct n-grams by order" + (", and the share of tokens found at each" if hits else "")
         add("ngrams.png", caption, ngram_bars(metrics["ngrams"], hits, text=text))
     if model.family in NEURAL_FAMILIES and histories:
         history = next(iter(histories.values()))
@@ -370,8 +369,8 @@ def model_card_files(
         "",
         "## Limits",
         "",
-        "The model says how likely text is under what it was trained on; it has no idea whether the text is true.",
-        "Text of another domain, language or spelling convention scores badly, whatever its quality.",
+        "The model estimates how probable a text is, given its training text; it does not check if the text is true.",
+        "Text of another domain, language or spelling convention gets low scores regardless of its quality.",
         "",
     ]
     return {"MODEL_CARD.md": "\n".join(lines).encode(), **files}
@@ -382,15 +381,15 @@ def _introduction(model: StorableModel[Any], tokenizer: str, description: Checkp
     took = "" if seconds is None else f" in {seconds:,.{0 if seconds >= 10 else 1}f} s"
     mixed = ""
     if model.family == "ngram" and description.metrics.get("parts"):
-        mixed = " It is a static mixture: what its parts list, in one table."
+        mixed = " It is a static mixture: one table with the n-grams of all parts."
     if description.direction == "backward":
         mixed += (
-            " It reads backward, from the last word to the first: it predicts a word from those after it, "
-            "scores and re-ranks texts, and does not continue them."
+            " It reads backward, from the last word to the first: it predicts a word from the words after it. "
+            "It scores and re-ranks texts, but cannot continue them."
         )
     return (
         f"{_FAMILIES[model.family]} language model with {model.num_parameters:,} parameters over "
-        f"{len(model.vocabulary):,} {tokenizer} tokens, made on {description.created}{took}.{mixed}"
+        f"{len(model.vocabulary):,} {tokenizer} tokens, created on {description.created}{took}.{mixed}"
     )
 
 
@@ -406,9 +405,9 @@ def _held_out(name: str, metrics: Mapping[str, Any]) -> list[str]:
         "",
         *([f"{fitted[0].upper()}{fitted[1:]}.", ""] if fitted else []),
         f"{_CONTEXTS[metrics.get('context', 'sentence')]};",
-        "its end `</s>` is predicted and counted; unknown words (OOV) are",
-        "charged at p(`<unk>`) and counted, save in the column without them. Words are what stands between white",
-        "space, and each sentence's end.",
+        "its end `</s>` is predicted and counted. Unknown words (OOV) have the probability p(`<unk>`) and are counted,",
+        "except in the column “without OOV”. Words are separated by white space, and each sentence end counts as",
+        "a word.",
         "",
         *_table(_COLUMNS, rows, rule="---"),
         "",
@@ -417,17 +416,17 @@ def _held_out(name: str, metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Return the lines on the cost of int8 and its default."""
+    """Return the lines on the perplexity cost of int8, and on the default precision."""
     facts = metrics.get("int8")
     if not facts:
         return []
     lines = [
-        f"On a CPU, a network in it computes in float32 only: {why}." for why in facts.get("problems", ())
+        f"On a CPU, a network of this model computes in float32 only: {why}." for why in facts.get("problems", ())
     ]
     if facts.get("cost") is not None:
         used = "is" if facts["default"] else "is not"
         lines.append(
-            f"In int8, the perplexity per token of {facts['tokens']:,} tokens of the validation text is "
+            f"On {facts['tokens']:,} tokens of the validation text, the perplexity per token in int8 is "
             f"{format_number(facts['perplexity'], 2)} instead of {format_number(facts['perplexity_float32'], 2)} "
             f"({facts['cost']:+.2%}): "
             f"int8 {used} the default on a CPU."
@@ -441,8 +440,8 @@ def _unnormalised_lines(metrics: Mapping[str, Any]) -> list[str]:
     if not sums:
         return []
     return [
-        "For re-ranking it also gives unnormalised scores (`score_mode`), which spare the sum over the vocabulary.",
-        f"Their log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {sums['deviation']:.3f} nats.\n",
+        "For re-ranking, it also supports unnormalised scores (`score_mode`), which need no sum over the vocabulary.",
+        f"Log-normaliser on validation text: mean {sums['mean']:+.3f}, deviation {sums['deviation']:.3f} nats.\n",
     ]
 
 
@@ -454,7 +453,7 @@ def _caveat_lines(metrics: Mapping[str, Any]) -> list[str]:
         return warnings
     return [
         *warnings,
-        "Models that know different words are charged for different unknown ones: perplexities compare roughly.",
+        "The models have different unknown words, so their perplexities are only roughly comparable.",
         "",
     ]
 
@@ -491,17 +490,17 @@ def _provenance_lines(
         lines.append(f"- text: {'; '.join(sources)}")
     if started := metrics.get("embeddings"):
         lines.append(
-            f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens started from {started['source']}"
+            f"- embeddings: {started['tokens']:,} of {vocab_size:,} tokens initialised from {started['source']}"
         )
     lines += [
-        f"- overlap: of the {split} text, {overlap_phrase(facts)}"
+        f"- overlap of the {split} text: {overlap_phrase(facts)}"
         for split, facts in metrics.get("overlap", {}).items()
     ]
     if recipe:
         tokenizer = _pairs(recipe["tokenizer"])
         if recipe["family"] == "mixture" and (published := len(recipe["mixture"]["models"])):
-            # published parts, listed last, supply it
-            tokenizer = f"that of {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
+            # published parts, which are listed last, supply the tokenizer
+            tokenizer = f"from {', '.join(part['name'] for part in metrics.get('parts', ())[-published:])}"
         lines += [f"- seed: {provenance['seed']}", f"- tokenizer: {tokenizer}"]
         if recipe["family"] == "ngram":
             smoothing = recipe["ngram"].get("smoothing")

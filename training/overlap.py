@@ -1,6 +1,6 @@
-"""Sentences of a held-out text that stand in the training text too.
+"""Sentences of a held-out text that also occur in the training text.
 
-Sentences of eight words or more are compared, whatever their case and spaces; shorter ones may repeat by chance.
+Sentences of eight words or more are compared, ignoring case and spacing; shorter ones may repeat by chance.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from training.corpus import Corpus, read_sentences
 from training.progress import Progress
 
 MIN_WORDS = 8
-"""Minimum length of a counted sentence."""
+"""Minimum length of a compared sentence, in words."""
 
 WARN_SHARE = 0.01
 """Share of sentences above which figures on a text are unreliable."""
 
 
 class OverlapCounter:
-    """Counts the sentences of a held-out text that occur in a training text given in pieces."""
+    """Counter of held-out sentences that occur in a training text, which is added in parts."""
 
     def __init__(self, held_out: Iterable[str]) -> None:
         self._counts = Counter(
@@ -32,7 +32,7 @@ class OverlapCounter:
         self._seen.update(filter(self._counts.__contains__, map(_normalised, sentences)))
 
     def facts(self) -> dict[str, Any]:
-        """Return the overlap so far, JSON values: of `sentences` the number, those seen, and their share if any."""
+        """Return `total`, `seen` and `share` of the `sentences` so far; `share` is None without sentences."""
         total, seen = self._counts.total(), sum(self._counts[sentence] for sentence in self._seen)
         return {"sentences": {"total": total, "seen": seen, "share": seen / total if total else None}}
 
@@ -42,7 +42,7 @@ def _normalised(sentence: str) -> str:
 
 
 def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[str, dict[str, Any]]:
-    """Return the overlap facts of several texts by name; omit texts of None, or all if nothing is trained."""
+    """Return the overlap facts of the texts by name; missing texts are omitted, all if nothing is trained."""
     counters = {name: OverlapCounter(text.sentences) for name, text in held_out.items() if text is not None}
     for counter in counters.values():
         counter.add(training.sentences)
@@ -52,13 +52,13 @@ def overlaps(held_out: Mapping[str, Corpus | None], training: Corpus) -> dict[st
 def overlap_with_files(
     held_out: Sequence[str], files: Sequence[Path], *, unit: str, progress: Progress
 ) -> dict[str, Any]:
-    """Return the overlap facts of a held-out text with training files; see `training.corpus.read_sentences`.
+    """Return the overlap facts of a held-out text and training files; see `training.corpus.read_sentences`.
 
     Raises:
         FormatError: a file is missing, empty, binary, damaged or not UTF-8.
     """
     counter = OverlapCounter(held_out)
-    progress.start("looking for held-out sentences in the training text", len(files))
+    progress.start("searching the training text for held-out sentences", len(files))
     for file in files:
         counter.add(read_sentences(file, unit=unit))
         progress.advance()
@@ -74,5 +74,5 @@ def overlap_phrase(facts: Mapping[str, Any]) -> str:
 
 
 def is_suspicious(facts: Mapping[str, Any]) -> bool:
-    """Return whether the overlap is so high that figures on the text are unreliable."""
+    """Return True if the overlap makes figures on the text unreliable."""
     return (facts["sentences"]["share"] or 0.0) > WARN_SHARE

@@ -1,4 +1,4 @@
-"""Progress reporting of long work, and the records of a network's training; needs no torch."""
+"""Progress reporting of long operations, and records of a network's training; needs no torch."""
 
 from typing import NamedTuple
 
@@ -7,18 +7,17 @@ class HistoryRecord(NamedTuple):
     """Record of a training run at one step.
 
     Attributes:
-        step: updates made.
-        epoch: the pass over the text, from 0.
-        tokens: training tokens seen.
-        seconds: since the run began.
+        step: number of updates.
+        epoch: index of the pass over the text, from 0.
+        tokens: number of training tokens seen.
+        seconds: seconds since the start of the run.
         train_loss: nats per token, a moving average over about fifty updates.
-        valid_perplexity: per token, of the averaged weights once they exist, in the context
-            `train.validate_context`; None where it was not measured or is infinite.
-        learning_rate: of the last update.
-        grad_norm: of the last update, before clipping.
-        clipped_norm: after clipping.
-        tokens_per_second: since the last record, time of validations included; None
-            where no time passed.
+        valid_perplexity: validation perplexity per token, of the averaged weights once they exist, in the
+            context `train.validate_context`; None if not measured or infinite.
+        learning_rate: learning rate of the last update.
+        grad_norm: gradient norm of the last update, before clipping.
+        clipped_norm: gradient norm after clipping.
+        tokens_per_second: throughput since the last record, including validation time; None if no time passed.
     """
 
     step: int
@@ -34,7 +33,7 @@ class HistoryRecord(NamedTuple):
 
 
 class Progress:
-    """Receives progress, and drops it; the command line draws a bar from it or writes log lines."""
+    """Receiver that ignores progress; the subclasses of the command line draw a bar or write log lines."""
 
     def start(self, description: str, total: float | None) -> None:
         """Begin a stage of `total` units of work; None if unknown."""

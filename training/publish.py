@@ -43,11 +43,11 @@ class RunContext(NamedTuple):
     """Inputs shared by all models of one run.
 
     Attributes:
-        tokenizer: of all models.
+        tokenizer: tokenizer of all models.
         texts: the sentences.
-        encoded: the texts in ids.
+        encoded: the texts as token ids.
         overlap: facts of `overlap.overlaps`, by split.
-        token_counts: counts of each token in a training text not in memory [V], int64.
+        token_counts: count of each token of a training text that is not in memory [V], int64.
     """
 
     tokenizer: Tokenizer
@@ -60,14 +60,14 @@ class RunContext(NamedTuple):
 def publish(registry: Registry, name: str, trained: Trained, run: RunContext) -> Version:
     """Describe a trained model and publish it.
 
-    The parts of a dynamic mixture, or the model inside a cache, are embedded; a static mixture embeds
-    nothing. Parts are published too if the recipe sets `publish_parts`. In an empty registry this model
-    becomes the default, not a part.
+    The checkpoint embeds the parts of a dynamic mixture, or the model inside a cache, but no parts of a
+    static mixture. Parts are also published if the recipe sets `publish_parts`. In an empty registry, the
+    model becomes the default instead of a part.
 
     Raises:
         InvalidInputError: a model name is invalid.
-        CheckpointError: the written checkpoint does not verify; nothing is published.
-        RegistryError: the file system refused; nothing is published.
+        CheckpointError: the written checkpoint fails verification; nothing is published.
+        RegistryError: a file operation failed; nothing is published.
     """
     check_name(name)
     embeds = _has_embedded_parts(trained)
@@ -91,7 +91,7 @@ def publish(registry: Registry, name: str, trained: Trained, run: RunContext) ->
                 directory, trained.model, run.tokenizer, description, parts=parts if embeds else ()
             ),
         )
-    if is_first:  # a part, published before it, is the default so far
+    if is_first:  # a part was published first and is the default until now
         registry.set_default(name)
     return version
 
@@ -102,10 +102,10 @@ def published_result(
     """Return the address, directory, notes and figures of a published version, as commands print them.
 
     Args:
-        registry: of the version.
+        registry: registry of the version.
         version: the published version.
-        seconds: time taken.
-        first_notes: notes to put before those that follow from the figures.
+        seconds: training time in seconds.
+        first_notes: notes to list before the notes on the figures.
     """
     metrics = json.loads(registry.read_file(version, "metrics.json"))
     notes = [
@@ -129,10 +129,10 @@ def describe_model(
     """Assemble figures, provenance and model card of a trained model.
 
     Args:
-        name: of the published model.
+        name: name of the published model.
         trained: the model.
         run: its training run.
-        part_names: of its parts; by default, their titles or addresses.
+        part_names: names of its parts; by default, their titles or addresses.
     """
     parts = _part_figures(trained, part_names)
     valid, direction = run.encoded.valid, trained.recipe.reading_direction
@@ -182,9 +182,9 @@ def describe_checkpoint(
     histories: Mapping[str, Sequence[HistoryRecord]] = MappingProxyType({}),
     extra_files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> CheckpointDescription:
-    """Describe a model made now by this program: add its card, the command line and the environment.
+    """Describe a model that this command creates: add its card, the command line and the environment.
 
-    For the arguments see `CheckpointDescription` and `model_card_files`.
+    See `CheckpointDescription` and `model_card_files` for the arguments.
     """
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     provenance = {
@@ -201,7 +201,7 @@ def describe_checkpoint(
 
 
 def golden_sentences(text: EncodedCorpus) -> list[list[int]]:
-    """Return the first sentences of a held-out text, as inputs of the self-test."""
+    """Return the first sentences of a held-out text as inputs of the self-test."""
     return [text.sentence(i).tolist() for i in range(min(GOLDEN_SENTENCES, text.num_sentences))]
 
 
@@ -211,7 +211,7 @@ def corpus_facts(corpus: Corpus) -> dict[str, Any]:
 
 
 def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return name, weight and figures of every part, with its own parts nested."""
+    """Return name, weight and figures of every part, with nested entries for its own parts."""
     names = names or [part_title(part) for part in trained.parts]
     inner = [_part_figures(part) if isinstance(part, Trained) else [] for part in trained.parts]
     weights = trained.facts.get("weights", ())
@@ -230,7 +230,7 @@ def _part_figures(trained: Trained, names: Sequence[str] = ()) -> list[dict[str,
 
 
 def _token_counts(run: RunContext) -> dict[str, bytes]:
-    """Return the file of token counts in the training text; empty where nothing was trained."""
+    """Return the file with the token counts of the training text; empty if nothing was trained."""
     train, counts = run.encoded.train, run.token_counts
     if counts is None:
         if not train.num_sentences:
@@ -242,7 +242,7 @@ def _token_counts(run: RunContext) -> dict[str, bytes]:
 
 
 def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
-    """Return the metrics keys of quantities fitted on the validation text, each with that text's files."""
+    """Return the metrics keys of the quantities fitted on the validation text, each with its files."""
     ngram = recipe.ngram
     fitted = {
         "weights_fitted_on": recipe.family == "mixture",
@@ -253,7 +253,7 @@ def _fitted_on(recipe: Recipe, sources: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _has_embedded_parts(trained: Trained) -> bool:
-    """Return whether the model's checkpoint embeds other models."""
+    """Return True if the model's checkpoint embeds other models."""
     return trained.model.family in {MixtureModel.family, CacheModel.family}
 
 
@@ -292,7 +292,7 @@ def _version_of(library: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of this code, if run from a checkout; with `-dirty` if modified."""
+    """Return the commit of this code, with `-dirty` if modified; None outside a checkout."""
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
     # an installed copy may be inside an unrelated repository

@@ -1,7 +1,6 @@
-"""Recipes: all settings of a training run, read from TOML and checked before work begins.
+"""Recipes: all settings of a training run, read from TOML and validated before any work.
 
-A key that is set without effect is rejected. Errors name the key, its permitted values and the
-value given.
+A key that has no effect is rejected. Errors name the key, its valid values and the given value.
 """
 
 import tomllib
@@ -27,9 +26,9 @@ _STATIC_MIXTURE_KEYS = frozenset({"prune_entropy", "quantize_bits"})
 
 
 def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
-    """Yield each key without an effect in the tables of the recipe's family, and a sentence with the condition for one.
+    """Yield each key that is set but has no effect, with a message on its condition.
 
-    Keys that a mixture sets for its parts are checked with each part.
+    The keys that a mixture sets for its parts are checked with each part.
     """
     if recipe.cache.model_fields_set and not recipe.mixture.cache:
         key = min(recipe.cache.model_fields_set)
@@ -37,7 +36,7 @@ def _unused_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
         yield f"cache.{key}", f"cache.{key} acts with mixture.cache=true only, given {given}"
     is_set_twice = recipe.direction is not None and "direction" in recipe.ngram.model_fields_set
     if recipe.direction is not None and recipe.family == "mixture":
-        problem = "direction acts on the families ngram and neural, a mixture's parts read forward"
+        problem = "direction acts on the families ngram and neural; the parts of a mixture read forward"
         yield "direction", f"{problem}, given {recipe.direction}"
     elif is_set_twice and recipe.ngram.direction != recipe.direction:
         problem = f"ngram.direction is {recipe.ngram.direction}, but direction is {recipe.direction}"
@@ -72,7 +71,7 @@ def _unused_smoothing_keys(ngram: "NGramSettings") -> Iterator[tuple[str, str]]:
 
 
 def _unused_part_keys(recipe: "Recipe") -> Iterator[tuple[str, str]]:
-    """Yield the n-gram settings that cannot act on published parts."""
+    """Yield the n-gram settings that have no effect on published parts."""
     kind = recipe.mixture.kind
     acting = _STATIC_MIXTURE_KEYS if kind == "static" else frozenset()
     for key in type(recipe.ngram).model_fields:
@@ -90,7 +89,7 @@ _MUST_BE = {
     "finite_number": "must be finite",
     "literal_error": "must be {expected}",
     "multiple_of": "must be a multiple of {multiple_of}",
-    "model_type": "is a table of keys",
+    "model_type": "must be a table of keys",
 }
 _KINDS = {
     "int": "must be a whole number",
@@ -110,10 +109,10 @@ def _recipe_error(error: ValidationError, source: str) -> InvalidInputError:
     path = [part for part in first["loc"] if isinstance(part, str)]  # without list indices
     key = ".".join(path)
     if first["type"] == "extra_forbidden":
-        problem = f"there is no such key; {_known_keys(path[:-1])}"
+        problem = f"unknown key; {_known_keys(path[:-1])}"
     else:
         problem = _problem(key, first["type"], first["msg"], first.get("ctx", {}))
-        if first["type"] not in {"missing", "value_error"}:  # our validators name the value where it helps
+        if first["type"] not in {"missing", "value_error"}:  # validators of this package name the value
             problem += f", given {first['input']!r:.{_SHOWN_CHARACTERS}}"
     return InvalidInputError(f"recipe {source}: {key:.{_SHOWN_CHARACTERS}}: {problem}", parameter=key)
 
@@ -129,7 +128,7 @@ def _problem(key: str, kind: str, message: str, context: Mapping[str, Any]) -> s
 
 
 def _plain_limit(limit: Any) -> Any:
-    """Drop the decimal point of a whole limit."""
+    """Convert an integral float to an int, to print it without a decimal point."""
     return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
@@ -152,7 +151,7 @@ class CorpusSettings(_Table):
     """The `[corpus]` table.
 
     Attributes:
-        unit: `line`, one sentence a line; `paragraph`, paragraphs to split into sentences.
+        unit: `line`, one sentence per line; `paragraph`, paragraphs that are split into sentences.
     """
 
     unit: Literal["line", "paragraph"] = "line"
@@ -162,19 +161,18 @@ class NGramSettings(_Table):
     """The `[ngram]` table.
 
     Attributes:
-        order: length of the longest n-grams.
-        smoothing: method of estimating probabilities.
-        k: count that `add-k` adds to every n-gram.
-        buckets: number of weights that `jelinek-mercer` fits for each order, by the context's
-            count: 1, 2 to 3, 4 to 7, ….
+        order: length of the longest n-grams, in tokens.
+        smoothing: smoothing method.
+        k: constant that `add-k` adds to every n-gram count.
+        buckets: number of weights that `jelinek-mercer` fits per order, by context count: 1, 2 to 3, 4 to 7, ….
         discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`:
-            `counts`, the numbers of n-grams that occur once, twice, …; `held-out`, fitted on validation text.
-        prune: thresholds by order, such as [0, 0, 1]: n-grams with at most this count are dropped.
-            The first is 0, they never decrease, and the last applies to all higher orders.
-        prune_entropy: n-grams whose removal raises the perplexity by a smaller share than this are
-            dropped; 0 drops none.
-        quantize_bits: bits of a stored probability or back-off weight; None keeps them exact.
-        direction: `forward`, predict a word from the words before it; `backward`, from those after it.
+            `counts`, the numbers of n-grams that occur once, twice, …; `held-out`, fitted on the validation text.
+        prune: count thresholds by order, such as [0, 0, 1]; n-grams with a count up to the threshold are
+            dropped. The first must be 0, no threshold may be below the previous one, and the last applies
+            to all higher orders.
+        prune_entropy: relative increase in perplexity below which an n-gram is dropped, such as 1e-8; 0 drops none.
+        quantize_bits: bits per stored probability and back-off weight; None stores float32.
+        direction: `forward` predicts a word from the words before it; `backward`, from the words after it.
     """
 
     order: int = Field(default=5, ge=1, le=20)
@@ -190,10 +188,10 @@ class NGramSettings(_Table):
     @field_validator("discounts")
     @classmethod
     def _check_discounts(cls, discounts: DiscountSource, info: ValidationInfo) -> DiscountSource:
-        smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])  # an invalid one is reported separately
+        smoothing = info.data.get("smoothing", WITH_DISCOUNTS[0])  # an invalid value is reported separately
         if discounts == "held-out" and smoothing not in WITH_DISCOUNTS:
             raise ValueError(
-                f"ngram.smoothing {smoothing} has no discounts; {', '.join(WITH_DISCOUNTS)} have"
+                f"ngram.smoothing is {smoothing}, which has no discounts; use {', '.join(WITH_DISCOUNTS)}"
             )
         return discounts
 
@@ -207,21 +205,21 @@ class NGramSettings(_Table):
 
 
 class MixtureSettings(_Table):
-    """The `[mixture]` table: its parts, whose weights are fitted on the validation text.
+    """The `[mixture]` table; the weights of the parts are fitted on the validation text.
 
     Attributes:
-        kind: `dynamic`, all parts are evaluated at every step; `static`, n-gram models are merged
-            into one n-gram model with the union of their n-grams.
-        recipes: parts to train, by recipe; the mixture's own `[ngram]`, `[neural]` and
-            `[train]` tables override theirs, and all use the mixture's tokenizer.
-        models: published parts, by address; the mixture uses their tokenizer. For a static mixture
-            their words may differ: it has the words of all.
+        kind: `dynamic` evaluates all parts at every step; `static` merges n-gram models into one n-gram
+            model with the union of their n-grams.
+        recipes: recipes of the parts to train. The tables `[ngram]`, `[neural]` and `[train]` of the
+            mixture override theirs, and all parts share the mixture's tokenizer.
+        models: addresses of published parts; the mixture uses their tokenizer. The parts of a static
+            mixture may have different words; the mixture has all words.
         publish_parts: also publish each trained part, under its recipe's name.
-        weights: `global`, the same everywhere; `by-order`, for each length of the context that
-            the first n-gram model among the parts uses.
-        context: of fitting weights and of figures: `sentence`, every line starts anew; `stream`,
-            the state is carried across lines. None: `stream` with a cache, else `sentence`.
-        cache: add a cache of the last tokens, see `[cache]`; then a single part is enough.
+        weights: `global`, one weight per part; `by-order`, one weight per part and context length of the
+            first n-gram model among the parts.
+        context: context for fitting weights and for figures: `sentence` starts every line anew; `stream`
+            carries the state across lines. None is `stream` with a cache, else `sentence`.
+        cache: add a cache of the last tokens, with the settings `[cache]`; a single part is then enough.
     """
 
     kind: Literal["dynamic", "static"] = "dynamic"
@@ -243,22 +241,22 @@ class MixtureSettings(_Table):
     @classmethod
     def _check_cache(cls, cache: bool, info: ValidationInfo) -> bool:
         if cache and info.data.get("context") == "sentence":
-            raise ValueError("with mixture.context=sentence a cache has nothing to remember; use stream")
+            raise ValueError("mixture.context=sentence empties the cache at every line; use stream")
         return cache
 
     @property
     def fitted_context(self) -> Literal["sentence", "stream"]:
-        """The context of fitting weights and of figures."""
+        """Context for fitting weights and for figures."""
         return self.context or ("stream" if self.cache else "sentence")
 
 
 class CacheSettings(_Table):
-    """The `[cache]` table, for a mixture with a cache; θ, half-life and λ are fitted on the validation text.
+    """The `[cache]` table of a mixture with a cache; θ, half-life and λ are fitted on the validation text.
 
     Attributes:
-        window: tokens in the cache; neural features take four bytes per number and token.
-        around: the model mixed with the cache: the whole `mixture`, whose first part with features
-            provides them, or that `neural` part alone, before it is mixed with the other parts.
+        window: number of tokens in the cache; neural features take four bytes per dimension and token.
+        around: model that the cache wraps: `mixture`, with the features of its first part that has any;
+            `neural`, that part alone, before it is mixed with the other parts.
     """
 
     window: int = Field(default=10_000, ge=1, le=MAX_WINDOW)
@@ -269,10 +267,10 @@ class Recipe(_Table):
     """Settings of a training run.
 
     Attributes:
-        family: `ngram`, `neural` or `mixture`; determines which of the tables below apply.
-        seed: of the whole run.
-        direction: `backward` for a model that predicts a word from the words after it;
-            `ngram.direction` is equivalent for n-gram models.
+        family: `ngram`, `neural` or `mixture`; selects the tables that apply.
+        seed: random seed of the run.
+        direction: `forward` predicts a word from the words before it; `backward`, from the words after it.
+            For n-gram models, `ngram.direction` is equivalent.
     """
 
     family: Family
@@ -288,31 +286,31 @@ class Recipe(_Table):
 
     @property
     def reading_direction(self) -> Direction:
-        """The model's reading direction."""
+        """Reading direction of the model."""
         of_family = self.ngram.direction if self.family == "ngram" else "forward"
         return self.direction or of_family
 
     @property
     def has_cache_inside(self) -> bool:
-        """Whether a cache is around a neural part, not around the mixture."""
+        """True if the cache wraps a neural part instead of the mixture."""
         return self.mixture.cache and self.cache.around == "neural"
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the recipes in the package."""
+    """Return the names of the packaged recipes."""
     folder = resources.files("training").joinpath("recipes")
     return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
 
 
 def load_recipe(name: str, assignments: Sequence[str] = ()) -> Recipe:
-    """Read a recipe by its name or path, with overridden keys.
+    """Read a recipe by name or path, with overridden keys.
 
     Args:
         name: one of `recipe_names()`, or a path that ends in `.toml`.
-        assignments: overrides such as `ngram.order=3`; the value is TOML, or else plain text.
+        assignments: overrides such as `ngram.order=3`; a value that is not TOML is plain text.
 
     Raises:
-        InvalidInputError: there is no such recipe, it is not TOML, or a key or value is wrong.
+        InvalidInputError: the recipe does not exist or is not TOML, or a key or value is invalid.
     """
     return parse_recipe(recipe_table(name), assignments, source=name)
 
@@ -321,7 +319,7 @@ def recipe_table(name: str) -> dict[str, Any]:
     """Read a recipe's TOML table without checking its keys.
 
     Raises:
-        InvalidInputError: there is no such recipe, or it is not TOML.
+        InvalidInputError: the recipe does not exist or is not TOML.
     """
     try:
         if name.endswith(".toml"):
@@ -330,7 +328,7 @@ def recipe_table(name: str) -> dict[str, Any]:
             text = resources.files("training").joinpath("recipes", f"{name}.toml").read_text(encoding="utf-8")
         else:
             raise InvalidInputError(
-                f"there is no recipe {name!r}; there are {', '.join(recipe_names())}, or give a path to a .toml file",
+                f"unknown recipe {name!r}; use one of {', '.join(recipe_names())}, or the path of a .toml file",
                 parameter="recipe",
             )
         return tomllib.loads(text)
@@ -346,7 +344,7 @@ def parse_recipe(table: Mapping[str, Any], assignments: Sequence[str] = (), *, s
     """Validate a recipe's table.
 
     Raises:
-        InvalidInputError: a key or value is wrong, or a key has no effect; the message names it.
+        InvalidInputError: a key or value is invalid, or a key has no effect; the message names the key.
     """
     for assignment in assignments:
         table = merge_tables(table, _parse_assignment(assignment))
@@ -376,7 +374,7 @@ def _parse_assignment(text: str) -> dict[str, Any]:
         raise InvalidInputError(f"--set takes key=value, given {text!r}", parameter="set")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except (ValueError, RecursionError):  # no TOML, or a number or nesting beyond the limits
+    except (ValueError, RecursionError):  # not TOML, or a number or nesting beyond the limits
         parsed = value
     table: Any = parsed
     for part in reversed(key.strip().split(".")):

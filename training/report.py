@@ -22,7 +22,7 @@ from training.progress import HistoryRecord
 
 
 def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
-    """Draw the trainer's records; omit missing fields."""
+    """Draw the records of the trainer; missing fields are omitted."""
     if not history:
         return []
     minutes = [record.seconds / 60 for record in history]
@@ -30,36 +30,36 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
     pictures = [
         _perplexity_curve(
             "Perplexity over time",
-            "Training text is scored with dropout and by weights that change, validation text without: it may "
-            "be lower. Validation that rises while training falls is overfitting.",
+            "Training perplexity is measured with dropout, while the weights change; validation perplexity without, "
+            "so it may be lower. A validation curve that rises while the training curve falls shows overfitting.",
             history,
             minutes,
             "minutes of training",
         ),
         _perplexity_curve(
             "Perplexity over tokens",
-            "The same by the amount of text: what a faster or slower machine has to do with it is taken out.",
+            "The same perplexities by amount of text, independent of the speed of the machine.",
             history,
             millions,
             "million tokens seen",
         ),
         _curve(
             "Learning rate",
-            "What the schedule set for each update: it rises to its peak and is annealed to zero.",
+            "Learning rate of each update, as set by the schedule.",
             {"": _field(history, "learning_rate")},
             minutes,
         ),
         _curve(
             "Norm of the gradient",
-            "Over all parameters, at the last update before each point. Spikes that clipping cuts are harmless; "
-            "a floor that rises is not.",
+            "Norm over all parameters, at the last update before each point. Spikes above the clipping norm are "
+            "harmless; a rising floor is not.",
             {"before clipping": _field(history, "grad_norm"), "after": _field(history, "clipped_norm")},
             minutes,
             log=True,
         ),
         _curve(
             "Throughput",
-            "Training tokens a second, validations included; other dips are a busy machine.",
+            "Training tokens per second, including validation time; other dips mean a busy machine.",
             {"": _field(history, "tokens_per_second")},
             minutes,
             floor=0.0,
@@ -69,10 +69,10 @@ def history_pictures(history: Sequence[HistoryRecord]) -> list[Picture]:
 
 
 def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
-    """Draw the norm of a late loss's gradient by lag.
+    """Draw the gradient norm of a late loss by lag.
 
     Args:
-        name: of the model.
+        name: name of the model.
         norms: ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …; None and 0 are omitted.
     """
     points = [(lag, norm) for lag, norm in enumerate(norms) if norm]
@@ -85,9 +85,9 @@ def gradient_picture(name: str, norms: Sequence[float | None]) -> Picture:
         axes.set_ylabel("gradient norm (log scale)")
 
     return Picture(
-        draw_svg("How far back the loss reaches", draw),
-        "‖∂L(T) / ∂s(T-k)‖: the gradient of one late loss with respect to what was carried k tokens earlier, "
-        "mean over stretches of the validation text. Falling by powers of ten is vanishing, rising exploding.",
+        draw_svg("Gradient norm by lag", draw),
+        "‖∂L(T) / ∂s(T-k)‖: gradient of one late loss with respect to the state k tokens earlier, averaged over "
+        "segments of the validation text. It vanishes if it falls by powers of ten, and explodes if it rises.",
     )
 
 
@@ -114,20 +114,20 @@ def gate_picture(gates: Sequence[Mapping[str, Any]]) -> Picture:
 
     title = "Saturated gates"
     caption = (
-        "Values near 0 or 1 let hardly any gradient through. A forget gate often above 0.9 remembers; one "
-        "mostly below 0.1 reads single tokens."
+        "Values near 0 or 1 pass hardly any gradient. A forget gate that is often above 0.9 keeps the state; "
+        "one that is mostly below 0.1 drops it at every token."
     )
     if all(gate["gate"] == "|h|" for gate in gates):
         title = "Saturated outputs"
         caption = (
-            "Absolute outputs of layers with tanh: above 0.9 it is flat and lets hardly any gradient through."
+            "Absolute outputs of layers with tanh. Above 0.9, tanh is flat and passes hardly any gradient."
         )
     height = max(HEIGHT, 1.5 + 0.42 * len(gates))
     return Picture(draw_svg(title, draw, height=height, grid="x"), caption)
 
 
 def plot_perplexity(axes: Any, history: Sequence[HistoryRecord], along: Sequence[float]) -> None:
-    """Draw training and validation perplexity along times or amounts of text, one per record."""
+    """Draw training and validation perplexity; `along` has the time or amount of text of each record."""
     training = [math.exp(min(r.train_loss, 30.0)) for r in history]
     axes.plot(along, training, color=QUIET, linewidth=1.2, label="training (smoothed)")
     held_out = [(x, r.valid_perplexity) for x, r in zip(along, history, strict=True) if r.valid_perplexity]
@@ -161,7 +161,7 @@ def _curve(
     log: bool = False,
     floor: float | None = None,
 ) -> Picture | None:
-    """Draw curves over time, without empty series; return None if all are empty."""
+    """Draw the non-empty series over time; return None if all are empty."""
     colours = (ACCENT,) if len(series) == 1 else (QUIET, ACCENT)  # later curves are drawn on top
     known = {name: values for name, values in series.items() if values is not None}
     if not known:
@@ -202,10 +202,10 @@ _FIGURES = {
 }
 
 _STOP_REASONS = {
-    "max_minutes": "its minutes",
-    "max_steps": "its updates",
-    "epochs": "its epochs",
-    "patience": "patience",
+    "max_minutes": "time limit",
+    "max_steps": "update limit",
+    "epochs": "epoch limit",
+    "patience": "early stopping",
     "interrupted": "the user",
 }
 
@@ -217,14 +217,14 @@ def report_page(
     provenance: Mapping[str, Any],
     history: Sequence[HistoryRecord],
 ) -> bytes:
-    """Write the training report as HTML bytes.
+    """Render the training report as HTML bytes.
 
     Args:
-        name: the model's name.
-        introduction: a sentence that describes the model.
-        metrics: as in metrics.json; missing values are not shown.
-        provenance: as in provenance.json; likewise.
-        history: the trainer's records.
+        name: name of the model.
+        introduction: description of the model, one sentence.
+        metrics: contents of metrics.json; missing values are omitted.
+        provenance: contents of provenance.json; missing values are omitted.
+        history: records of the trainer.
     """
     diagnostics = metrics.get("diagnostics", {})
     inside: list[Picture] = []
@@ -254,7 +254,7 @@ def _training_summary(
         last = history[-1]
         yield "training tokens seen", f"{last.tokens / 1e6:,.2f} M"
         yield "updates", f"{last.step:,}"
-        yield "epochs begun", f"{last.epoch + 1:,}"
+        yield "epochs started", f"{last.epoch + 1:,}"
     if stopped := metrics.get("stopped"):
         yield "ended by", _STOP_REASONS.get(stopped, str(stopped))
 
@@ -287,7 +287,7 @@ _MAX_PLAIN = 1e9
 
 
 def format_number(value: float | None, digits: int = 1) -> str:
-    """Format a figure with `digits` decimals; from 10⁹, such as some perplexities, in exponent notation."""
+    """Format a number with `digits` decimals, or in exponent notation from 10⁹."""
     if value is None:
         return "infinite"
     return f"{value:,.{digits}f}" if abs(value) < _MAX_PLAIN else f"{value:.3g}"
@@ -315,14 +315,14 @@ _NAMES = {
 
 
 def autocomplete_page(result: Mapping[str, Any]) -> bytes:
-    """Write the autocomplete report as HTML bytes.
+    """Render the autocomplete report as HTML bytes.
 
     Args:
-        result: of `training.commands.run_evaluate_autocomplete`.
+        result: result of `training.commands.run_evaluate_autocomplete`.
     """
     introduction = (
-        f"A simulated typist and the completions of {result['model']}: {result['words']:,} words on "
-        f"{result['lines']:,} held-out lines; intervals hold a figure with 95 % probability."
+        f"A simulated typist with the completions of {result['model']}: {result['words']:,} words on "
+        f"{result['lines']:,} held-out lines. The intervals are 95 % confidence intervals."
     )
     sections = [
         Section("", "tiles", list(_autocomplete_summary(result))),
@@ -356,7 +356,7 @@ def _autocomplete_figures(result: Mapping[str, Any]) -> Table:
     if against:
         heads += [against["model"], "difference", "95 %"]
     lengths = {name: name.removeprefix(_PHRASES) for name in result["figures"] if name.startswith(_PHRASES)}
-    # phrases of one word are left out: they are next-word recall
+    # phrases of one word are omitted: they equal next-word recall
     phrases = {name: f"the next {words} words are right" for name, words in lengths.items() if words != "1"}
     rows = []
     for name, label in {**_NAMES, **phrases}.items():
@@ -375,8 +375,8 @@ def _span(name: str, figure: Mapping[str, Any], *, signed: bool = False) -> str:
 
 
 def _acceptance(rows_by_position: Mapping[str, Sequence[Mapping[str, float]]]) -> Table:
-    heads = ["share of places where it is shown"]
-    heads += [f"{name}, {label}" for label in _POSITIONS.values() for name in ("least probable", "right")]
+    heads = ["share of positions with a completion"]
+    heads += [f"{name}, {label}" for label in _POSITIONS.values() for name in ("threshold", "precision")]
     rows = []
     for same_coverage in zip(*(rows_by_position[key] for key in _POSITIONS), strict=True):
         row = [f"{100 * same_coverage[0]['coverage']:.0f} %"]
@@ -392,7 +392,7 @@ def _plot_pairs(
     names: Mapping[str, str],
     points: Callable[[Mapping[str, Any], str], Iterable[tuple[float, float]]],
 ) -> None:
-    """Draw two curves per model, with names by key and the points of a model's key in per cent."""
+    """Draw one curve per model and key of `names`; `points` returns its points in per cent."""
     for number, model in enumerate(models):
         for (key, name), colour in zip(names.items(), (ACCENT, SECOND), strict=True):
             label = None if number else name
@@ -403,7 +403,7 @@ def _plot_pairs(
 
 
 def _pictures(result: Mapping[str, Any]) -> list[Picture]:
-    """Draw recall, precision and phrases; the curves of a second model are dashed."""
+    """Draw recall, precision and phrase matches; the curves of a second model are dashed."""
     models = [result, *([result["against"]] if "against" in result else [])]
     dashed_note = f" Dashed: {models[1]['model']}." if len(models) > 1 else ""
 
@@ -423,8 +423,8 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
     def draw_precision(axes: Any) -> None:
         _plot_pairs(axes, models, _POSITIONS, precisions)
         axes.set_xlim(0, 100)
-        axes.set_xlabel("shown at so many per cent of the places")
-        axes.set_ylabel("per cent right")
+        axes.set_xlabel("per cent of positions with a completion")
+        axes.set_ylabel("per cent correct")
 
     def draw_phrases(axes: Any) -> None:
         for number, (model, colour) in enumerate(zip(models, (ACCENT, THIRD), strict=False)):
@@ -435,23 +435,23 @@ def _pictures(result: Mapping[str, Any]) -> list[Picture]:
         axes.set_xticks(range(1, 6))
         axes.set_ylim(bottom=0)
         axes.set_xlabel("words of the phrase")
-        axes.set_ylabel("per cent right")
+        axes.set_ylabel("per cent correct")
 
     return [
         Picture(
             draw_svg("Words found by letters typed", draw_recall),
-            "Of the words that are longer: the share that the list holds after so many letters."
+            "Share of words in the list after the given number of letters, over the words that are longer."
             + dashed_note,
         ),
         Picture(
-            draw_svg("Right where it is shown", draw_precision),
-            "A service that shows its first completion only above some probability shows it at fewer places and "
-            "is right more often; min_probability sets where." + dashed_note,
+            draw_svg("Precision of shown completions", draw_precision),
+            "A service that shows its first completion only above a probability (min_probability) shows fewer "
+            "completions and is correct more often." + dashed_note,
         ),
         Picture(
-            draw_svg("Phrases written ahead", draw_phrases),
-            "The most probable word, then the most probable after it, and so on: how often all of them are what the "
-            "text says next." + dashed_note,
+            draw_svg("Matching phrases", draw_phrases),
+            "Share of phrases, built from the most probable word, the most probable word after it, and so on, that "
+            "match the next words of the text." + dashed_note,
         ),
     ]
 

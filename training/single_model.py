@@ -1,7 +1,7 @@
 """Train a model of one family from a recipe, and resume an interrupted run.
 
-The state of an unfinished run is in `<folder>/.runs/<model>/<recipe>/` of the registry's work
-folder, which one process locks at a time; the system releases the lock when the process dies.
+The registry's work folder holds the state of an unfinished run in `.runs/<model>/<recipe>/`. One
+process at a time locks `.runs/<model>`; the system releases the lock when the process dies.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ def locked_folder(folder: Path, *, busy: InvalidInputError) -> Iterator[None]:
     """Create a folder if needed, and hold its lock, which the system releases when the process dies.
 
     Args:
-        folder: may be removed by the holder of the lock.
-        busy: raised if another process holds the lock.
+        folder: folder to lock; the holder of the lock may remove it.
+        busy: error to raise if another process holds the lock.
 
     Raises:
-        InvalidInputError: `busy`.
-        RegistryError: the file system refused.
+        InvalidInputError: another process holds the lock.
+        RegistryError: a file operation failed.
     """
     with contextlib.ExitStack() as locks:
         with report_write_errors(folder):
             is_current = False
-            while not is_current:  # the folder's last holder removed it after it was opened
+            while not is_current:  # the last holder may remove the folder after it was opened
                 folder.mkdir(parents=True, exist_ok=True)
                 try:
                     descriptor = locks.enter_context(lock_folder(folder, wait=False))
@@ -64,12 +64,12 @@ class ResumableRuns:
 
     Args:
         folder: the registry's work folder.
-        name: of the model.
-        resume: whether to resume from saved states; otherwise they are removed, with a note.
+        name: name of the model.
+        resume: resume from saved states; otherwise remove them, with a note.
 
     Attributes:
-        notes: for the user.
-        seconds_before: training time before the runs were resumed.
+        notes: messages for the user.
+        seconds_before: training time in seconds before the runs were resumed.
     """
 
     def __init__(self, folder: Path, name: str, *, resume: bool) -> None:
@@ -81,7 +81,7 @@ class ResumableRuns:
         self._interrupted = False
 
     def state_file(self, title: str) -> Path:
-        """Return the path of the state of the run with this title."""
+        """Return the path of the state file of the run with this title."""
         return self._folder / title / _STATE_FILE
 
     @contextlib.contextmanager
@@ -89,11 +89,11 @@ class ResumableRuns:
         """Prevent other processes from training a model of this name.
 
         Raises:
-            InvalidInputError: another process is training it.
-            RegistryError: the file system refused.
+            InvalidInputError: another process is training such a model.
+            RegistryError: a file operation failed.
         """
         busy = InvalidInputError(
-            f"another process is training {self._name!r} in {self._folder.parent.parent}; wait for it, or give "
+            f"another process is training {self._name!r} in {self._folder.parent.parent}; wait until it ends, or give "
             "another --name",
             parameter="name",
         )
@@ -102,7 +102,7 @@ class ResumableRuns:
             if unwanted:
                 titles = ", ".join(path.parent.name for path in unwanted)
                 self.notes.append(
-                    f"an unfinished training ({titles}) was removed; with --resume it would have gone on"
+                    f"an unfinished training ({titles}) was removed; --resume would have continued it"
                 )
             for path in unwanted:
                 shutil.rmtree(path.parent, ignore_errors=True)
@@ -113,7 +113,7 @@ class ResumableRuns:
                     shutil.rmtree(self._folder, ignore_errors=True)
 
     def record_end(self, stopped: str, *, notes: Sequence[str], seconds_before: float) -> None:
-        """Record the end of a training."""
+        """Record the end of a network's training."""
         self._interrupted |= stopped == "interrupted"
         self.notes += notes
         self.seconds_before += seconds_before
@@ -121,15 +121,15 @@ class ResumableRuns:
     def close(self) -> None:
         """Remove the saved states after publication, unless a training was interrupted."""
         if self._interrupted:
-            self.notes.append("the training was interrupted; the same command with --resume goes on with it")
+            self.notes.append("the training was interrupted; the same command with --resume continues it")
         else:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def resume_hint(self) -> str:
-        """Describe how to resume after the command was terminated."""
+        """Return instructions for resuming a terminated command."""
         if not self._states():
-            return "nothing was saved yet, so the same command begins anew"
-        return f"the training is saved in {self._folder}; the same command with --resume goes on with it"
+            return "nothing was saved yet; the same command starts from the beginning"
+        return f"the training is saved in {self._folder}; the same command with --resume continues it"
 
     def _states(self) -> list[Path]:
         return sorted(self._folder.glob(f"*/{_STATE_FILE}"))
@@ -139,8 +139,8 @@ class TrainingInputs(NamedTuple):
     """Inputs common to every training of a run.
 
     Attributes:
-        tokenizer: of the texts.
-        texts: for training, validation and test.
+        tokenizer: tokenizer of the texts.
+        texts: texts for training, validation and test.
         device: `cpu` or `cuda`; n-gram models are estimated on the CPU.
         progress: reports every stage.
         runs: saved states of networks, for resuming.
@@ -213,9 +213,9 @@ def _train_neural(title: str, recipe: Recipe, inputs: TrainingInputs) -> Trained
 def fit_network(
     title: str, recipe: Recipe, inputs: TrainingInputs, *, embeddings: "Embeddings | None" = None
 ) -> "TrainingResult":
-    """Train a recipe's network without evaluating it; the texts are in reading order.
+    """Train the network of a recipe without evaluating it; the texts are in reading order.
 
-    In distributed training only rank 0 needs embeddings: all processes start from its weights.
+    In distributed training, only rank 0 needs embeddings: all processes start from its weights.
     """
     from training.neural.trainer import train_network
 

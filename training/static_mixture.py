@@ -1,10 +1,10 @@
 """Static linear interpolation: several back-off models as one n-gram model.
 
-The mixture lists the union of its parts' n-grams. Each has the probability Σ_i λ_i p_i(w|h), where
-a part that does not list it backs off; back-off weights are set such that rows have the same sums
-as the parts' rows. So a static mixture gives the probabilities of the dynamic mixture (all parts
-evaluated at every step) wherever it lists the word, and nearly the same elsewhere. Parts with
-different words are first mapped to one vocabulary.
+The mixture lists the union of its parts' n-grams. Each n-gram has the probability Σ_i λ_i p_i(w|h); a
+part that does not list it backs off. Back-off weights preserve the sums of the parts' rows. So a static
+mixture has the probabilities of the dynamic mixture, which evaluates all parts at every step, for every
+listed word, and nearly the same probabilities elsewhere. Parts with different words are first mapped
+to one vocabulary.
 
 Source: Stolcke (2002), "SRILM: an extensible language modeling toolkit", the static interpolation of
 `ngram -mix-lm`.
@@ -47,16 +47,16 @@ def interpolate_models(
 ) -> list[tuple[NGrams, NGramWeights]]:
     """Mix back-off models over one vocabulary into one.
 
-    For a word that no part lists after h, Σ_i λ_i p_i(w|h) is Σ_i λ_i α_i(h) p_i(w|h'). One back-off
-    weight serves all such words: α(h) = Σ_i λ_i α_i(h) R_i(h) / Σ_i λ_i R_i(h), where R_i(h) is
-    their total probability under part i after h'.
+    For a word that no part lists after h, Σ_i λ_i p_i(w|h) is Σ_i λ_i α_i(h) p_i(w|h'). All such words
+    share one back-off weight: α(h) = Σ_i λ_i α_i(h) R_i(h) / Σ_i λ_i R_i(h), where R_i(h) is their
+    total probability under part i after h'.
 
     Args:
-        parts: n-grams and weights of the orders 1, 2, … of each model; the models' orders may differ.
+        parts: n-grams and weights of each model for the orders 1, 2, …; the models' orders may differ.
         weights: λ of each part; positive, summing to 1.
 
     Returns:
-        The mixture's n-grams and weights; suffixes are −1 if not listed.
+        The mixture's n-grams and weights; the suffix of an unlisted n-gram is −1.
     """
     same_ids = parts[0][0][0].words
     ngrams_by_order, indices = _unite(parts, [same_ids for _ in parts], len(same_ids))
@@ -79,7 +79,7 @@ def interpolate_models(
             backoffs = np.ones(1)
             if length > 1:
                 own_lower = lower_probs(trie, length, mixture.probs, mixture.backoffs)
-                # lower differs from own_lower where the mixture itself backs off for a suffix that no part lists
+                # lower differs from own_lower if the mixture itself backs off for a suffix that no part lists
                 unlisted_mass = lower_unlisted + np.bincount(
                     ngrams.prefixes, lower - own_lower, minlength=len(lower_unlisted)
                 )
@@ -97,12 +97,12 @@ def _unite(
     """Merge the parts' n-grams order by order, keyed by the prefix's index in the union and the word.
 
     Args:
-        parts: n-grams of the orders 1, 2, … of each model.
+        parts: n-grams of each model for the orders 1, 2, ….
         ids: the union's id of each word, by part.
-        vocab_size: of the union.
+        vocab_size: vocabulary size of the union.
 
     Returns:
-        The union by order, and the index in it of each part's n-grams, by part and order.
+        The union by order, and the indices of each part's n-grams in the union, by part and order.
     """
     nowhere = np.zeros(vocab_size, dtype=np.int32)
     ngrams = [NGrams(np.arange(vocab_size, dtype=np.int32), nowhere, nowhere)]
@@ -139,7 +139,7 @@ def _score_part(
     """Score the union's n-grams of one length with a part, and add them to the part's rows.
 
     Returns:
-        Their probabilities [n], and their contexts' masses, see `ContextMasses`.
+        Probabilities of the n-grams [n], and masses of their contexts; see `ContextMasses`.
     """
     nothing = np.zeros(0)
     context = ContextMasses(nothing, nothing, nothing)
@@ -157,16 +157,16 @@ def _score_part(
 
 
 def union_tokenizer(tokenizers: Sequence[tuple[str, Tokenizer]]) -> Tokenizer:
-    """Build the tokenizer of a static mixture: the parts' common tokenizer, or one with all their words.
+    """Build the tokenizer of a static mixture: the parts' common tokenizer, or one with all words.
 
     Args:
-        tokenizers: at least one, as pairs of part name, for messages, and tokenizer.
+        tokenizers: at least one pair of part name, for messages, and tokenizer.
 
     Returns:
-        A tokenizer with the first part's words, then the further words of the other parts, in their order.
+        A tokenizer with the words of the first part, then the new words of the other parts, in order.
 
     Raises:
-        InvalidInputError: two parts, named in the message, differ in more than their words.
+        InvalidInputError: two parts differ in more than their words; the message names them.
     """
     (first_name, first), *further = tokenizers
     for name, tokenizer in further:
@@ -198,7 +198,7 @@ def _splitting_rules(tokenizer: WordTokenizer) -> dict[str, Any]:
 
 
 def id_translation(source: Vocabulary, target: Vocabulary) -> IntArray:
-    """Map each id of the source to the target's id [V of the source], int32; `<unk>` for missing words."""
+    """Map each source id to its target id [source V], int32; `<unk>` for missing words."""
     ordinary = (target.id_of(token) for token in source.tokens[len(CONTROL_TOKENS) :])
     control = range(len(CONTROL_TOKENS))
     return np.fromiter((*control, *ordinary), np.int32, len(source))
@@ -207,12 +207,12 @@ def id_translation(source: Vocabulary, target: Vocabulary) -> IntArray:
 def remap(orders: Orders, ids: IntArray, vocab_size: int) -> list[tuple[NGrams, NGramWeights]]:
     """Move a back-off model to a larger vocabulary; added words have the probability 0 and no n-grams.
 
-    After an added word the context is empty.
+    The context after an added word is empty.
 
     Args:
         orders: the model's n-grams and weights, by order from 1.
         ids: the new id of each word, all different [V].
-        vocab_size: of the larger vocabulary.
+        vocab_size: size of the larger vocabulary.
     """
     ngrams_by_order, (indices,) = _unite([orders], [ids], vocab_size)
     remapped = []
@@ -240,14 +240,14 @@ def mix_statically(
 
     Args:
         parts: the models; their vocabularies are subsets of `vocabulary`.
-        vocabulary: of the mixture. A word missing from a part has the probability 0 in it.
+        vocabulary: vocabulary of the mixture. A part gives words that it lacks the probability 0.
         held_out: sentences in the mixture's vocabulary.
-        prune_entropy: of the merged model, as `compress` prunes.
-        quantise: whether the merged model is quantised.
+        prune_entropy: threshold of entropy pruning of the merged model; see `compress`.
+        quantise: quantise the merged model.
         progress: reports each stage.
 
     Returns:
-        The merged model, and facts: `weights` of the parts, numbers of n-grams by order from 1, and those
+        The merged model, and facts: `weights` of the parts, and numbers of n-grams by order from 1, also
         before pruning.
 
     Raises:

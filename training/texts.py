@@ -4,7 +4,7 @@ The default corpus is the documentation inside CPython: the language reference's
 (`pydoc_data.topics`) and the docstrings of the standard library, some 300,000 words, read from the
 running interpreter, without a download. A document is one topic or one module; a
 hash of its name assigns it to train, valid or test, so the split is the same on every machine.
-Longer sentences that a held-out document shares with an earlier part are removed from it.
+Longer sentences of a held-out document that also occur in an earlier part are removed.
 """
 
 import ast
@@ -40,7 +40,7 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
     """Read CPython's documentation for training, validation and test; each document is in one part only.
 
     Raises:
-        FormatError: the interpreter was installed without the sources of its library.
+        FormatError: the interpreter was installed without its library sources.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     sources = sorted(p for p in library.rglob("*.py") if not _SKIPPED & set(p.relative_to(library).parts))
@@ -59,7 +59,7 @@ def read_default_corpus(progress: Progress) -> tuple[Corpus, Corpus, Corpus]:
         seen.update(parts[held_out])
     if not all(parts.values()):
         raise FormatError(
-            library, "holds too little documentation", hint="train on a corpus of your own: --corpus"
+            library, "contains too little documentation", hint="give a training text with --corpus"
         )
     train, valid, test = (
         Corpus(s, hashlib.sha256("\n".join(s).encode()).hexdigest(), [f"python-documentation/{part}"])
@@ -78,9 +78,9 @@ def _topics() -> Iterator[tuple[str, str]]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     try:
-        with warnings.catch_warnings(action="ignore"):  # for invalid escapes in the library
+        with warnings.catch_warnings(action="ignore"):  # the library has invalid escapes
             tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # a template, or for another Python version
+    except (SyntaxError, ValueError, OSError):  # a template, or code for another Python version
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -103,7 +103,7 @@ _EMPTY_CORPUS = Corpus([], "", [])
 
 
 class Texts(NamedTuple):
-    """Sentences by split, meant to be disjoint; `train` is empty where nothing is trained."""
+    """Sentences by split, which should be disjoint; `train` is empty if nothing is trained."""
 
     train: Corpus
     valid: Corpus
@@ -118,7 +118,7 @@ class EncodedTexts(NamedTuple):
     test: EncodedCorpus | None
 
     def map(self, change: Callable[[EncodedCorpus], EncodedCorpus]) -> "EncodedTexts":
-        """Return the texts with a change made to each that there is."""
+        """Apply a function to each text; a missing test text stays None."""
         return EncodedTexts(
             change(self.train), change(self.valid), None if self.test is None else change(self.test)
         )
@@ -133,10 +133,10 @@ def read_texts(
     read: Callable[..., Corpus] = read_corpus,
     progress: Progress,
 ) -> Texts:
-    """Read a run's files, training files by `read`; without any, the default corpus.
+    """Read the files of a run, training files with `read`; without files, read the default corpus.
 
-    Without validation files the end of the training text is held out: a twentieth of its
-    sentences, at most 5,000, all consecutive, so that adjacent sentences do not leak.
+    Without validation files, the last twentieth of the training sentences is held out, at most 5,000. The
+    sentences are consecutive, so adjacent sentences do not leak.
 
     Raises:
         FormatError: a file cannot be read as text.
@@ -153,7 +153,7 @@ def read_texts(
         size = len(corpus.sentences)
         if size < 2:
             raise InvalidInputError(
-                f"the corpus has {size} sentence, at least 2 are needed to hold one out; or give --valid",
+                f"the corpus has {size} sentence; at least 2 are needed to hold one out, or give --valid",
                 parameter="corpus",
             )
         cut = size - min(max(size // _HELD_OUT_DIVISOR, 1), _MAX_HELD_OUT)
@@ -166,17 +166,17 @@ def read_texts(
 def read_fitting_text(
     corpus: Sequence[Path], valid: Sequence[Path], test: Sequence[Path], *, unit: str, progress: Progress
 ) -> Texts:
-    """Read the files of a run that only fits weights, using all of one text.
+    """Read the files of a run that trains no model, only fits weights on one entire text.
 
-    Without files, that text is the validation part of the default corpus.
+    Without files, the text is the validation part of the default corpus.
 
     Raises:
         FormatError: a file cannot be read as text.
-        InvalidInputError: two texts to fit on are given, or a test text alone.
+        InvalidInputError: both texts for fitting are given, or only a test text.
     """
     if corpus and valid:
         raise InvalidInputError(
-            "nothing is trained, and weights are fitted on one text: give --corpus or --valid, not both",
+            "no model is trained, and weights are fitted on one text; give --corpus or --valid, not both",
             parameter="valid",
         )
     if not corpus and not valid:

@@ -29,24 +29,24 @@ _DEFAULT_PIECES = 8000
 _SAMPLE_SENTENCES = 1_000_000
 _SAMPLE_SEED = 1
 _MAX_SEGMENT_CHARACTERS = 10_000
-"""Maximum segment given to SentencePiece, whose time is quadratic in repetitive segments."""
+"""Maximum length of a segment: SentencePiece takes quadratic time on repetitive segments."""
 
 
 class TokenizerSettings(BaseModel):
     """The recipe's `[tokenizer]` table.
 
     Attributes:
-        kind: `word`, `char`, or SentencePiece's `bpe` or `unigram`.
-        vocab_size: number of tokens, control tokens included. Words and characters: the maximum,
-            filled with the most frequent; None keeps all. Pieces: the exact number, an error if the
-            text is too small for it; None requests 8000 and accepts fewer from a small text.
-        min_count: words or characters with a lower count become `<unk>`.
-        lowercase: lower-case the text first (word).
-        pattern: regular expression whose matches are the words; None: split at white space (word).
-        marked_unknown: the meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the
-            unknown word itself, for corpora with rare words replaced by it (word).
-        normalization: SentencePiece's normalisation rule; `identity` keeps every text as it is.
-        byte_fallback: encode characters outside the vocabulary as bytes, so that none is lost.
+        kind: `word`, `char`, or the SentencePiece types `bpe` and `unigram`.
+        vocab_size: vocabulary size, including control tokens. Words and characters: the maximum; the most
+            frequent are kept, all if None. Pieces: the exact size, an error if the text is too small;
+            None requests 8000 and accepts fewer.
+        min_count: minimum count of a word or character; rarer ones become `<unk>`.
+        lowercase: lower-case the text first (words only).
+        pattern: regular expression that matches a word; None splits at white space (words only).
+        marked_unknown: meaning of "<unk>" in a text: `word`, an ordinary word; `unknown`, the unknown word,
+            for corpora that replace rare words by it (words only).
+        normalization: SentencePiece normalisation rule; `identity` leaves the text unchanged.
+        byte_fallback: encode characters outside the vocabulary as bytes, so no text is lost (pieces only).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,10 +73,10 @@ class TokenizerSettings(BaseModel):
 def learn_tokenizer(
     settings: TokenizerSettings, sentences: Sentences, *, progress: Progress = SILENT
 ) -> Tokenizer:
-    """Learn a tokenizer from training text, with only word counts and a sample in memory.
+    """Learn a tokenizer from training text; only word counts and a sample are held in memory.
 
     Raises:
-        InvalidInputError: the text does not yield such a vocabulary; the message names the limit.
+        InvalidInputError: the text is too small for the settings; the message names the limit.
     """
     if settings.kind == "word":
         words = _count_tokens(settings, sentences, progress)
@@ -97,7 +97,7 @@ def learn_tokenizer(
 def encode_corpus(
     tokenizer: Tokenizer, sentences: Sentences, *, progress: Progress = SILENT
 ) -> EncodedCorpus:
-    """Encode every sentence; words and bytes are those of the original text."""
+    """Encode every sentence, and count the words and bytes of the original text."""
     progress.start("tokenising", len(sentences))
     blocks: list[EncodedCorpus] = []
     for batch in batches(sentences):
@@ -114,21 +114,21 @@ def encode_corpus(
 
 
 def encode_block(tokenizer: Tokenizer, block: list[str]) -> EncodedCorpus:
-    """Encode some sentences in one call."""
+    """Encode a batch of sentences in one call."""
     ids, offsets = tokenizer.encode_ragged(block)
     size = measure_text(block)
     return EncodedCorpus(ids.copy(), offsets, size.num_words, size.num_bytes)  # ids may be a view
 
 
 def batches(sentences: Iterable[str]) -> Iterator[list[str]]:
-    """Yield sentences in batches of thousands, enough to amortise a call."""
+    """Yield sentences in batches large enough to amortise a call."""
     rest = iter(sentences)
     while batch := list(islice(rest, _BATCH)):
         yield batch
 
 
 def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: Progress) -> Mapping[str, int]:
-    """Count characters, or words: in one compiled pass unless the tokenizer has a pattern."""
+    """Count characters or words; words without a pattern take one compiled pass."""
     split: Callable[[str], Iterable[str]] | None = None
     if settings.kind == "char":
         split = str
@@ -148,11 +148,11 @@ def _count_tokens(settings: TokenizerSettings, sentences: Sentences, progress: P
 
 
 def _most_frequent(counts: Mapping[str, int], settings: TokenizerSettings) -> list[str]:
-    """Sort by descending count, then by spelling, so that equal texts give equal ids."""
+    """Sort by descending count, then by spelling, so equal texts give equal ids."""
     tokens = sorted((t for t, n in counts.items() if n >= settings.min_count), key=lambda t: (-counts[t], t))
     if not tokens:
         raise InvalidInputError(
-            f"no {settings.kind} occurs {settings.min_count} times (tokenizer.min_count) in the training text",
+            f"tokenizer.min_count is {settings.min_count}; no {settings.kind} of the training text occurs as often",
             parameter="tokenizer.min_count",
         )
     max_tokens = None if settings.vocab_size is None else settings.vocab_size - len(CONTROL_TOKENS)
@@ -163,7 +163,7 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
     size = settings.vocab_size or _DEFAULT_PIECES
     model = io.BytesIO()
     progress.start(f"learning {size} {settings.kind} pieces", None)
-    # SentencePiece's own maximum of 4,192 bytes would silently leave longer lines out
+    # SentencePiece's default maximum of 4,192 bytes would silently drop longer lines
     num_segments = longest = 0
     for segment in chain.from_iterable(map(_segments, sentences)):
         num_segments += 1
@@ -186,14 +186,14 @@ def _learn_pieces(settings: TokenizerSettings, sentences: Sentences, progress: P
             pad_id=-1,
             input_sentence_size=_SAMPLE_SENTENCES,
             shuffle_input_sentence=num_segments > _SAMPLE_SENTENCES,
-            max_sentence_length=max(longest, 10),  # the minimum accepted
+            max_sentence_length=max(longest, 10),  # SentencePiece accepts no less
             num_threads=1,  # the result must not depend on the number of cores
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
         reason = str(error).rsplit("] ", maxsplit=1)[-1].strip() or str(error)
         raise InvalidInputError(
-            f"tokenizer.vocab_size {size} does not fit the training text: {reason}",
+            f"tokenizer.vocab_size is {size}, which does not fit the training text: {reason}",
             parameter="tokenizer.vocab_size",
         ) from None
     progress.finish()

@@ -1,4 +1,4 @@
-"""Trained models with their metrics, and whether the rows of an n-gram model sum to 1."""
+"""Trained models with their metrics, and a check that the rows of an n-gram model sum to 1."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -19,7 +19,7 @@ from training.recipe import Recipe
 from training.texts import EncodedTexts
 
 SUM_TOLERANCE = 1e-5
-"""Deviations from 1 up to this are rounding."""
+"""Maximum deviation from 1 that is attributed to rounding."""
 
 _CONTEXTS_BY_LENGTH = 100
 _BATCH = 8
@@ -29,7 +29,7 @@ def row_sum_facts(model: NGramModel) -> dict[str, Any]:
     """Sum next-token probabilities after the empty context, `<s>`, and a hundred contexts of each length.
 
     Returns:
-        For metrics.json: the number of `contexts`, the `largest_deviation` |Σp − 1|, and `normalised`, whether
+        For metrics.json: the number of `contexts`, the `largest_deviation` |Σp − 1|, and `normalised`, True if
         all sums are 1 up to rounding.
     """
     states = np.concatenate([[0, model.automaton.initial], *_sample_states(model)]).astype(np.int32)
@@ -41,10 +41,10 @@ def row_sum_facts(model: NGramModel) -> dict[str, Any]:
 
 
 def _sample_states(model: NGramModel) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield evenly spread states of each length, except those after `</s>`, which nothing follows."""
+    """Yield evenly spread states of each length, except the states after `</s>`, which no token follows."""
     automaton = model.automaton
     for begin, end in pairwise(automaton.order_starts[:-1].tolist()):
-        # [n, 1]; quantised: bytes from the low one [n, 3]; n may be 0
+        # [n, 1]; quantised: bytes, the lowest first [n, 3]; n may be 0
         words = automaton.words[begin:end].reshape(end - begin, *automaton.words.shape[1:] or (1,))
         is_end = (words == np.array([EOS, 0, 0])[: words.shape[1]]).all(axis=1)
         arcs = np.flatnonzero(~is_end) + begin
@@ -59,15 +59,15 @@ class Trained(NamedTuple):
     """A newly trained model.
 
     Attributes:
-        title: of the recipe or model.
-        recipe: the recipe, resolved.
+        title: title of the recipe or model.
+        recipe: the resolved recipe.
         model: the model.
-        history: the neural trainer's records; empty for other families.
-        facts: by family: discounts, n-grams by order, weights.
-        figures: held-out figures by split, `Evaluation.facts`.
-        seconds: wall time of training, without texts, tokenizer and figures.
-        parts: of a mixture: models trained for it, or published models.
-        part_figures: of a mixture: each part's figures on the same texts.
+        history: records of the neural trainer; empty for other families.
+        facts: results by family, such as discounts, n-grams by order, weights.
+        figures: held-out figures by split, from `Evaluation.facts`.
+        seconds: wall time of training in seconds, without texts, tokenizer and figures.
+        parts: parts of a mixture: newly trained or published models.
+        part_figures: figures of each part of a mixture on the same texts.
     """
 
     title: str
@@ -82,7 +82,7 @@ class Trained(NamedTuple):
 
     @property
     def context(self) -> Context:
-        """The context of the figures."""
+        """Context of the figures."""
         return self.recipe.mixture.fitted_context if self.recipe.family == "mixture" else "sentence"
 
 

@@ -20,13 +20,13 @@ _DONE = b"[DONE]"
 
 
 class EventSplitter:
-    """Parser of a body's chunks into payloads of server-sent events."""
+    """Incremental parser of server-sent events."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def push(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the payloads completed by a chunk; comments have none."""
+        """Yield the payloads that a chunk completes; comments have no payload."""
         rest = self._rest + piece
         if b"\r" in rest:
             rest = rest.replace(b"\r\n", b"\n")
@@ -42,9 +42,9 @@ class Event(NamedTuple):
     """Content of an event.
 
     Attributes:
-        num_tokens: number of tokens in it.
-        usage_tokens: number generated in the reply, if the server counts them.
-        error: reported by the server in the middle of a stream.
+        num_tokens: number of tokens in the event.
+        usage_tokens: number of generated tokens in the reply, if the server reports it.
+        error: error message that the server sent within the stream.
     """
 
     num_tokens: int = 0
@@ -53,12 +53,12 @@ class Event(NamedTuple):
 
 
 def parse_event(payload: bytes) -> Event:
-    """Parse an event of this API, of OpenAI's completions or chats; any other counts as one token."""
+    """Parse an event of this API or of OpenAI's completions or chats; any other event counts as one token."""
     if payload == _DONE:
         return Event()
     try:
         value = json.loads(payload)
-    except (ValueError, RecursionError):  # such as plain text
+    except (ValueError, RecursionError):  # for example, plain text
         return Event(num_tokens=1)
     if not isinstance(value, dict):
         return Event(num_tokens=1)
@@ -87,7 +87,7 @@ def _usage_tokens(reply: dict[str, Any]) -> int | None:
 
 
 def error_message(body: bytes) -> str:
-    """Extract an error's message in one line: from OpenAI's or FastAPI's format, else the body's beginning."""
+    """Return an error message as one line, from OpenAI's or FastAPI's format, or else the start of the body."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -104,15 +104,15 @@ _USAGE = re.compile(rb'"completion_tokens": *(\d+)')
 
 @dataclass(slots=True)
 class Reply:
-    """A reply as it arrives.
+    """A reply while it arrives.
 
     Attributes:
-        status: of HTTP.
-        streamed: whether it is a stream of server-sent events; such a body is not stored.
-        num_tokens: number generated; without streaming, of the reply's usage.
+        status: HTTP status.
+        streamed: true for a stream of server-sent events, whose body is not stored.
+        num_tokens: number of generated tokens; without streaming, from the reply's usage.
         token_times_s: arrival times of events with tokens, by `time.perf_counter`.
-        ended_s: time of its completion.
-        error: reported in the middle of a stream.
+        ended_s: time of completion.
+        error: error message within a stream.
     """
 
     status: int
@@ -151,7 +151,7 @@ class Reply:
 
 
 class Connection(ClientConnection):
-    """A connection to a target; made by `open`."""
+    """Connection to a target, created by `open`."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Connection(ClientConnection):
 
     @classmethod
     async def open(cls, target: Target) -> Self:
-        """Connect.
+        """Open a connection.
 
         Raises:
             OSError: no server accepts the connection, or its certificate is not trusted.
@@ -176,15 +176,15 @@ class Connection(ClientConnection):
         """Send a request and return its complete reply.
 
         Raises:
-            ExchangeError: there was no complete reply.
+            ExchangeError: the reply is missing or incomplete.
         """
         return await self.exchange(self._target.encode(request))
 
     async def exchange(self, data: bytes) -> Reply:
-        """Send the bytes of a request, encoded by the target, and return its complete reply.
+        """Send a request that the target has encoded, and return its complete reply.
 
         Raises:
-            ExchangeError: there was no complete reply.
+            ExchangeError: the reply is missing or incomplete.
         """
         self._done = asyncio.get_running_loop().create_future()
         self.start(data)
@@ -192,7 +192,7 @@ class Connection(ClientConnection):
 
     @override
     def data_received(self, data: bytes) -> None:
-        self._now_s = time.perf_counter()  # of all parts of a reply in these bytes
+        self._now_s = time.perf_counter()  # arrival time of all parts in this data
         super().data_received(data)
 
     @override

@@ -1,8 +1,7 @@
-"""Running a load: probe the target, send requests at their times, record the replies.
+"""Execution of a load: probe the target, send requests on schedule, record the replies.
 
-The clock wakes to some ten microseconds by an alarm of the system; an event loop's own timers count whole
-milliseconds. Garbage collection is switched off during a load, because a full collection delays
-every reply.
+The clock uses a system alarm, which is accurate to about ten microseconds; an event loop's timers count
+milliseconds. Garbage collection is disabled during a load, because a full collection delays every reply.
 """
 
 import asyncio
@@ -23,14 +22,14 @@ from service.bench.plan import ClosedLoop, Load, LoadSettings, OpenLoop, Request
 from service.bench.results import TIMEOUT, Observation, Recording
 from service.http_client import ConnectionPool, ExchangeError
 
-_LEAST_WAIT_S = 1e-6  # of the alarm, which 0 would switch off
+_LEAST_WAIT_S = 1e-6  # 0 would disable the alarm
 
 
 class PreciseClock:
-    """Clock for one sleeping task, woken by the system's alarm signal; for the main thread only.
+    """Clock for one sleeping task, woken by the system's alarm signal; works on the main thread only.
 
-    A thread that sleeps and wakes the loop was tried: it is late by 0.1 ms instead of 0.03, and on a busy machine
-    it waits twice for a core.
+    A sleeping thread that wakes the loop is worse: it is late by 0.1 ms instead of 0.03 ms, and waits twice for a
+    core on a busy machine.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class PreciseClock:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGALRM)
 
     async def sleep_until(self, time_s: float) -> None:
-        """Sleep until a time of `time.perf_counter`; if it has passed, only yield to other tasks."""
+        """Sleep until a time of `time.perf_counter`; if it has passed, yield to other tasks once."""
         left_s = time_s - time.perf_counter()
         if left_s <= 0:
             await asyncio.sleep(0)
@@ -58,22 +57,22 @@ class PreciseClock:
 RecordingCallback = Callable[[Recording], None]
 _PROGRESS_INTERVAL_S = 0.5
 _PAUSE_AFTER_FAILURE_S = 0.01
-"""Pause of a closed loop's client after a failed request, so as not to flood an unreachable server."""
+"""Pause of a closed-loop client after a failed request, to avoid flooding an unreachable server."""
 
 
 class LoadRun:
-    """Run of a load against a target, which fills a recording.
+    """Run of a load against a target; fills a recording.
 
     Args:
         target: the server.
-        requests: sent cyclically.
-        recording: collects the observations; its load and terms are those of the run.
+        requests: requests to send, cyclically.
+        recording: collects the observations; defines the load and terms of the run.
     """
 
     def __init__(self, target: Target, requests: Sequence[Request], recording: Recording) -> None:
         load, terms = recording.load, recording.terms
         self._recording, self._terms = recording, terms
-        self._num_measured = 0  # of a closed loop
+        self._num_measured = 0  # for closed loops
         self._encoded = itertools.cycle([(target.encode(request), request.num_items) for request in requests])
         self._pool = ConnectionPool(
             partial(Connection.open, target),
@@ -81,7 +80,7 @@ class LoadRun:
         )
 
     async def run(self, watch: RecordingCallback | None) -> None:
-        """Send the requests, and call a function with the recording so far now and then."""
+        """Send the requests; call `watch` periodically with the recording so far."""
 
         async def report() -> None:
             while watch is not None:
@@ -114,13 +113,13 @@ class LoadRun:
                 tasks.create_task(self._send(intended_s))
 
     async def _send_in_turn(self) -> None:
-        """Send requests as one of the clients of a closed loop."""
+        """Send requests as one client of a closed loop."""
         while self._continues(now_s := time.perf_counter()):
             if not await self._send(now_s):
                 await asyncio.sleep(_PAUSE_AFTER_FAILURE_S)
 
     def _continues(self, now_s: float) -> bool:
-        """Return whether a closed loop sends another request, which is counted."""
+        """Return true if a closed loop sends another request, and count the request."""
         terms, window_start_s = self._terms, self._recording.window_start_s
         if now_s < window_start_s:
             return True
@@ -130,7 +129,7 @@ class LoadRun:
         return terms.num_requests is None or self._num_measured <= terms.num_requests
 
     async def _send(self, intended_s: float) -> bool:
-        """Send the next request, due at `intended_s`; return whether there was a reply of any status."""
+        """Send the next request, due at `intended_s`; return true if a reply of any status arrived."""
         data, num_items = next(self._encoded)
         observation = Observation(intended_s, time.perf_counter(), num_items)
         error: tuple[str, str] | None = None
@@ -144,14 +143,14 @@ class LoadRun:
                 error = f"http_{reply.status}", error_message(reply.body)
             elif reply.error is not None:
                 error = "stream", reply.error
-        except TimeoutError:  # an OSError too, so it comes first
+        except TimeoutError:  # a subclass of OSError, so it comes first
             error = TIMEOUT, f"no answer within {self._terms.timeout_s:g} s"
         except ExchangeError as failure:
             error = failure.kind, str(failure)
         except OSError as failure:
             error = "refused" if isinstance(failure, ConnectionRefusedError) else "connect", str(failure)
-        except asyncio.CancelledError:  # if left out, slow requests would be under-represented
-            error = "unfinished", "under way when the load was ended early"
+        except asyncio.CancelledError:  # recorded, because slow requests would be under-represented otherwise
+            error = "unfinished", "in flight when the load was ended early"
             raise
         finally:
             if error is not None:
@@ -163,7 +162,7 @@ class LoadRun:
 
 
 def schedule_arrivals(load: OpenLoop, terms: LoadSettings) -> Iterator[float]:
-    """Yield the arrivals of the warm-up and the measurement, in seconds after the start."""
+    """Yield the arrival times of warm-up and measurement, in seconds after the start."""
     measured = 0
     for offset_s in load.arrival_times():
         if terms.duration_s is not None and offset_s >= terms.warmup_s + terms.duration_s:
@@ -186,10 +185,10 @@ def run_load(
 
     Args:
         target: the server.
-        requests: sent cyclically.
+        requests: requests to send, cyclically.
         load: open or closed loop.
         terms: durations and bounds.
-        watch: called with the recording so far, twice a second.
+        watch: called with the recording so far, twice per second.
     """
     recording = Recording(load, terms)
     gc.collect()
@@ -208,7 +207,7 @@ def probe(target: Target, request: Request, timeout_s: float) -> None:
     """Send one request as a check.
 
     Raises:
-        EngineError: there is no complete reply, or its status is neither 2xx nor 429.
+        EngineError: the reply is incomplete, or its status is neither 2xx nor 429.
     """
     target_name = f"POST {target.path_of(request)} at {target.host}:{target.port}"
 

@@ -1,9 +1,9 @@
 """Plan of a load: target and requests, open or closed loop, arrival times, durations.
 
-An open loop sends at a rate that does not depend on the replies, as independent users do; a closed
-loop has a number of clients who each send the next request after the reply to the last one. The
-same seed gives the same arrival times. Durations are written `50ms`, `2s` or `1.5min`. The command
-line imports this module when it starts, so it needs no slow package.
+An open loop sends at a rate that does not depend on the replies, like independent users; in a closed
+loop, each of several clients sends its next request after the reply to the previous one. Equal seeds
+give equal arrival times. Durations are written `50ms`, `2s` or `1.5min`. The command line imports
+this module at startup, so it must not import slow packages.
 """
 
 import itertools
@@ -23,7 +23,7 @@ _MAX_RATE_PER_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests at a rate independent of the replies: it measures the latency that users see.
+    """Requests at a rate independent of the replies; measures the latency that users see.
 
     Raises:
         InvalidInputError: the rate is out of range.
@@ -36,12 +36,12 @@ class OpenLoop:
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= _MAX_RATE_PER_S:
             raise InvalidInputError(
-                f"rate is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} a second",
+                f"rate is {self.rate_per_s:g}; it must be above 0 and at most {_MAX_RATE_PER_S:g} per second",
                 parameter="rate",
             )
 
     def arrival_times(self) -> Iterator[float]:
-        """Yield times in seconds: exponential gaps, as of independent clients, or equal ones, the first at 0."""
+        """Yield times in seconds, with exponential gaps (independent clients), or equal gaps from 0 on."""
         if self.arrivals == "constant":
             yield from (number / self.rate_per_s for number in itertools.count())
         generator = random.Random(self.seed)
@@ -50,7 +50,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Clients that each send the next request after a reply: it measures the throughput of a service.
+    """Clients that each send the next request after a reply; measures the throughput of a service.
 
     Raises:
         InvalidInputError: the number of clients is below 1.
@@ -71,11 +71,11 @@ class LoadSettings:
     """Durations and bounds of a load.
 
     Attributes:
-        duration_s: of the measurement; or
+        duration_s: length of the measurement; or
         num_requests: number of measured requests.
-        warmup_s: before the measurement, under the same load.
-        max_connections: of an open loop; a closed loop has one per client.
-        timeout_s: after it a request counts as failed.
+        warmup_s: length of the warm-up under the same load.
+        max_connections: maximum connections of an open loop; a closed loop has one per client.
+        timeout_s: time after which a request counts as failed.
 
     Raises:
         InvalidInputError: neither or both of the first two are given, or a value is out of range.
@@ -101,12 +101,12 @@ _API_ROOT = "/v1"
 
 
 class Request(NamedTuple):
-    """One request, sent by POST.
+    """POST request.
 
     Attributes:
-        path: below the target's; empty for the target's own.
+        path: path below the target's path; empty for the target's path.
         body: JSON, or empty.
-        num_items: number of texts, candidates or contexts in it.
+        num_items: number of texts, candidates or contexts in the request.
     """
 
     path: str
@@ -119,10 +119,10 @@ class Target:
     """A server, and the base path of its API.
 
     Attributes:
-        tls: whether the connection is encrypted; certificates are verified.
-        path: of the URL, without a slash at its end.
-        query: of the URL, with its question mark.
-        api_key: sent with every request as a bearer token.
+        tls: true for encrypted connections; certificates are verified.
+        path: path of the URL, without a trailing slash.
+        query: query string of the URL, with the question mark.
+        api_key: bearer token sent with every request.
     """
 
     host: str
@@ -137,7 +137,7 @@ class Target:
         """Parse a URL.
 
         Raises:
-            InvalidInputError: it is no http or https URL, or the key is not allowed in a header.
+            InvalidInputError: the URL is not http or https, or the key has characters not allowed in headers.
         """
         try:
             parts = urlsplit(url)
@@ -147,11 +147,11 @@ class Target:
             raise InvalidInputError(f"URL is {url!r}: {error}", parameter="url") from None
         if parts.scheme not in _PORTS or not host or parts.username is not None:
             raise InvalidInputError(
-                f"URL is {url!r}; it must be http://HOST[:PORT][/PATH], or https, and name no user",
+                f"URL is {url!r}; it must be http://HOST[:PORT][/PATH], or https, without a user",
                 parameter="url",
             )
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-            raise InvalidInputError("the API key has characters that no header may hold", parameter="key")
+            raise InvalidInputError("the API key has characters that headers do not allow", parameter="key")
         return cls(
             host=host,
             port=_PORTS[parts.scheme] if port is None else port,
@@ -162,7 +162,7 @@ class Target:
         )
 
     def path_of(self, request: Request) -> str:
-        """Return the full path of a request; parts already in the target's path are not repeated."""
+        """Return the full path of a request, without repeating parts of the target's path."""
         base = self.path
         for part in (request.path, _API_ROOT):
             if part and base.endswith(part) and request.path.startswith(part):
@@ -195,18 +195,18 @@ def parse_duration_s(text: str, parameter: str) -> float:
     """Parse a time with its unit into seconds; `0` needs no unit.
 
     Args:
-        text: a number and `us`, `ms`, `s` or `min`.
-        parameter: name of the option in the message.
+        text: a number with `us`, `ms`, `s` or `min`.
+        parameter: option name for the error message.
 
     Raises:
-        InvalidInputError: the text is no time.
+        InvalidInputError: the text is not a time.
     """
     if text == "0":
         return 0.0
     found = _TIME.fullmatch(text)
     if found is None or math.isinf(float(found[1])):
         raise InvalidInputError(
-            f"{parameter} is {text!r}; it must be a number with us, ms, s or min after it, such as 200ms",
+            f"{parameter} is {text!r}; it must be a number followed by us, ms, s or min, such as 200ms",
             parameter=parameter,
         )
     return float(found[1]) * _SECONDS[found[2]]

@@ -1,9 +1,9 @@
 """Results of a load: observations, percentiles, validity.
 
-All times are those of `time.perf_counter`. Latency is counted from the time at which a request was
-due, not from its sending, so that queueing in the client is not hidden (coordinated omission).
-Results are marked invalid if requests were sent late, if they waited for connections, or if the
-generator's core was saturated: they then describe the generator and not the service.
+All times are from `time.perf_counter`. Latency counts from the time when a request was due, not from
+its sending; otherwise queueing in the client would be hidden (coordinated omission). Results are
+marked invalid if requests were sent late, if they waited for connections, or if the generator's core
+was saturated: they then describe the generator, not the service.
 """
 
 from collections import Counter
@@ -22,18 +22,18 @@ TIMEOUT = "timeout"
 
 @dataclass(slots=True)
 class Observation:
-    """One request.
+    """Measurement of one request.
 
     Attributes:
-        intended_s: due time; in a closed loop, the time at which its client was free.
-        started_s: time at which the generator started it.
-        sent_s: time at which it was written to a connection; 0 if it never was.
-        ended_s: time at which its reply was complete, or the request failed.
-        status: of HTTP; 0 without a reply.
+        intended_s: due time; in a closed loop, the time when its client was free.
+        started_s: time when the generator started the request.
+        sent_s: time when the request was written to a connection; 0 if it was not.
+        ended_s: time when the reply was complete or the request failed.
+        status: HTTP status; 0 without a reply.
         error: kind of error: `http_429`, `refused`, `connect`, `cut`, `protocol`, `stream`, `timeout`,
             `unfinished`; None without an error.
-        num_items: number of texts, candidates or contexts in it.
-        num_tokens: number generated.
+        num_items: number of texts, candidates or contexts in the request.
+        num_tokens: number of generated tokens.
         token_times_s: arrival times of a stream's events with tokens.
     """
 
@@ -64,7 +64,7 @@ class Observation:
 
     @property
     def tpot_s(self) -> float | None:
-        """Time per output token after the first; None if no second one was streamed."""
+        """Time per output token after the first; None if fewer than two were streamed."""
         if not self.token_times_s or self.num_tokens < 2:
             return None
         return (self.ended_s - self.token_times_s[0]) / (self.num_tokens - 1)
@@ -80,12 +80,12 @@ class Recording:
         started_s: start of the run.
         window_start_s: start of the measurement, after the warm-up.
         ended_s: time of the last reply.
-        observations: of all ended requests, including the warm-up.
+        observations: observations of all ended requests, including the warm-up.
         examples: first message of each kind of error.
         num_due: number of observations due after the warm-up.
-        num_waited: number of requests that had to wait for a connection.
+        num_waited: number of requests that waited for a connection.
         cpu_s: CPU time of the thread that sends and receives.
-        interrupted: whether it was ended early.
+        interrupted: true if the run was ended early.
     """
 
     load: Load
@@ -107,13 +107,13 @@ class Recording:
 
     @property
     def cpu_share(self) -> float:
-        """CPU use as a share of one core, the most that a Python thread can use."""
+        """CPU use as a share of one core, the maximum of a Python thread."""
         elapsed_s = self.ended_s - self.started_s
         return self.cpu_s / elapsed_s if elapsed_s else 0.0
 
     @property
     def window_end_s(self) -> float:
-        """End of the measurement: after the demanded duration, else at the last reply."""
+        """End of the measurement: after the requested duration, or else at the last reply."""
         if self.terms.duration_s is None:
             return self.ended_s
         until_s = self.window_start_s + self.terms.duration_s
@@ -123,7 +123,7 @@ class Recording:
 class Percentiles(BaseModel):
     """Percentiles of times in milliseconds, interpolated linearly.
 
-    A percentile is None if less than one value is expected above it: the 99th needs 100 values, p99.9 1,000.
+    A percentile is None if fewer than one value is expected above it: p99 needs 100 values, p99.9 needs 1,000.
     """
 
     count: int
@@ -136,7 +136,7 @@ class Percentiles(BaseModel):
 
     @classmethod
     def of(cls, values_s: Iterable[float]) -> Self | None:
-        """Compute the percentiles of values in seconds; None if there are none."""
+        """Compute the percentiles of values in seconds; None without values."""
         values_ms = 1e3 * np.fromiter(values_s, dtype=np.float64)
         if not len(values_ms):
             return None
@@ -156,26 +156,26 @@ class Percentiles(BaseModel):
 
     @property
     def highest(self) -> float:
-        """The 99th percentile, or the largest value if there are too few for it."""
+        """99th percentile, or the maximum if there are too few values."""
         return self.max if self.p99 is None else self.p99
 
 
 MAX_LATE_SHARE = 0.25
-"""Largest valid lateness of the generator, as a share of the 99th percentile of latency."""
+"""Maximum valid lateness of the generator, as a share of the 99th percentile of latency."""
 MAX_WAITED_SHARE = 0.01
-"""Share of requests: if more wait for a connection, the load on the service was lower than demanded."""
+"""Maximum valid share of requests that wait for a connection; more make the actual load too low."""
 MAX_CPU_SHARE = 0.9
-"""Share of one core: above it a generator with one thread is saturated."""
+"""Maximum valid CPU use as a share of one core; above it, the single-threaded generator is saturated."""
 
 
 def validity_problems(
     recording: Recording, latency: Percentiles | None, lateness: Percentiles | None
 ) -> list[str]:
-    """Describe the reasons for which the figures do not describe the service; empty if they do.
+    """Return the reasons why the figures do not describe the service; empty if they do.
 
     Args:
-        recording: of the run.
-        latency: of its replies.
+        recording: recording of the run.
+        latency: latency of the replies.
         lateness: time from due to start of requests in the generator.
     """
     found = []
@@ -184,25 +184,25 @@ def validity_problems(
         if late_ms > MAX_LATE_SHARE * latency_ms:
             found.append(
                 f"the generator fell behind its schedule: at p99 by {late_ms:.2f} ms, which is "
-                f"{late_ms / latency_ms:.0%} of the latency (limit {MAX_LATE_SHARE:.0%}); a lower rate, or another "
-                "machine for the generator, would tell more"
+                f"{late_ms / latency_ms:.0%} of the latency (limit {MAX_LATE_SHARE:.0%}); lower the rate, or run "
+                "the generator on another machine"
             )
     due = len(recording.observations)
     if isinstance(recording.load, OpenLoop) and recording.num_waited > MAX_WAITED_SHARE * due:
         found.append(
             f"{recording.num_waited:,} of {due:,} requests waited for one of the "
-            f"{recording.terms.max_connections:,} connections: the service saw a lower load than was asked for"
+            f"{recording.terms.max_connections:,} connections: the actual load was lower than requested"
         )
     if recording.cpu_share > MAX_CPU_SHARE:
         found.append(
-            f"the generator used {recording.cpu_share:.0%} of a core (limit {MAX_CPU_SHARE:.0%}): it may be what is "
-            "measured; run several, or send larger requests"
+            f"the generator used {recording.cpu_share:.0%} of a core (limit {MAX_CPU_SHARE:.0%}) and may be the "
+            "bottleneck; run several generators, or send larger requests"
         )
     return found
 
 
 class ErrorCount(BaseModel):
-    """Number of errors of a kind, and the first message."""
+    """Number of errors of one kind, and the first message."""
 
     count: int
     example: str
@@ -214,7 +214,7 @@ class GeneratorFigures(BaseModel):
     Attributes:
         lateness_ms: time from due to start of requests.
         connecting_ms: time from start to connection.
-        waited_for_connection: number of requests that had to wait for a connection.
+        waited_for_connection: number of requests that waited for a connection.
         cpu_share: CPU use as a share of one core.
     """
 
@@ -225,30 +225,30 @@ class GeneratorFigures(BaseModel):
 
 
 class LoadSummary(BaseModel):
-    """Results of a load, as programs get them.
+    """Results of a load, as in the JSON output.
 
     Attributes:
         load: open or closed loop.
-        arrivals: of an open loop.
-        clients: of a closed loop.
-        duration_s: of the measurement.
-        offered_per_s: demanded requests per second; None in a closed loop.
-        sent_per_s: requests per second that were due, by the random arrivals.
-        achieved_per_s: replies per second that arrived in that time.
-        items_per_s: texts, candidates or contexts per second in those replies.
-        tokens_per_s: tokens per second that arrived in that time.
-        requests: number due in that time.
-        answered: number of those with a complete reply of status 2xx.
-        errors: of the rest, by kind.
-        rejected_share: share of requests with a reply of status 429.
-        latency_ms: of replies, from the due time. A request that timed out counts with its timeout.
-        ttft_ms: time to the first token, likewise; None without streams.
+        arrivals: arrivals of an open loop.
+        clients: number of clients of a closed loop.
+        duration_s: length of the measurement.
+        offered_per_s: requested rate, in requests per second; None in a closed loop.
+        sent_per_s: requests per second that were due, after random arrivals.
+        achieved_per_s: replies per second that arrived during the measurement.
+        items_per_s: texts, candidates or contexts per second in these replies.
+        tokens_per_s: tokens per second that arrived during the measurement.
+        requests: number of requests due during the measurement.
+        answered: number of these requests with a complete reply of status 2xx.
+        errors: errors of the remaining requests, by kind.
+        rejected_share: share of requests with status 429.
+        latency_ms: latency of replies, from the due time; a timed-out request counts with its timeout.
+        ttft_ms: time to first token, from the due time; None without streams.
         itl_ms: time between events with tokens; None without streams.
         tpot_ms: time per output token after the first; None without streams.
         generator: figures of the generator itself.
-        valid: whether the figures describe the service, not the generator.
-        invalid_because: reasons for which they do not; empty if they do.
-        interrupted: whether it was ended early.
+        valid: true if the figures describe the service, not the generator.
+        invalid_because: reasons why the figures are not valid.
+        interrupted: true if the run was ended early.
     """
 
     load: Literal["open", "closed"]
@@ -277,8 +277,8 @@ class LoadSummary(BaseModel):
 def summarise_load(recording: Recording) -> LoadSummary:
     """Compute the results of a recording.
 
-    Rates cover the time between the end of the warm-up and the end of the measurement; all else covers the
-    requests due in that time, however long their replies took.
+    Rates cover the time from the end of the warm-up to the end of the measurement; other figures cover the
+    requests due in that time, including those with late replies.
     """
     began_s, until_s = recording.window_start_s, recording.window_end_s
     duration_s = max(until_s - began_s, 0.0)
@@ -327,7 +327,7 @@ def summarise_load(recording: Recording) -> LoadSummary:
 
 
 def _tokens_between(observations: Iterable[Observation], began_s: float, until_s: float) -> float:
-    """Count tokens received between two times; a stream's are assumed to be spread evenly over its events."""
+    """Count tokens received between two times, assuming that a stream's tokens spread evenly over its events."""
     total = 0.0
     for observation in observations:
         if observation.num_tokens:

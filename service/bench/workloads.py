@@ -1,7 +1,7 @@
-"""Requests of a load: the built-in workloads, or bodies from a file.
+"""Requests of a load: built-in workloads, or bodies from a file.
 
 Built-in workloads are this service's endpoints and OpenAI's completions. Their texts come from the
-user's files, or else from the documentation inside Python.
+user's files, or else from Python's documentation.
 """
 
 import codecs
@@ -18,7 +18,7 @@ from models.errors import FormatError, InvalidInputError
 from service.bench.plan import Request
 
 _WORD_COUNTS = range(8, 41)
-"""Lengths in words of the documentation's paragraphs that are used as sentences."""
+"""Lengths in words of the documentation paragraphs that serve as sentences."""
 _MAX_TEXTS = 10_000
 
 
@@ -26,21 +26,21 @@ def load_texts(path: Path) -> list[str]:
     """Read the non-empty lines of a text file, at most 10,000.
 
     Raises:
-        FormatError: it cannot be read, is not UTF-8, or has no such line.
+        FormatError: the file cannot be read, is not UTF-8, or has no non-empty line.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
             texts = [text for line, _ in zip(file, range(_MAX_TEXTS), strict=False) if (text := line.strip())]
     except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(path, str(error), hint="give a text file with a sentence a line") from error
+        raise FormatError(path, str(error), hint="give a text file with one sentence per line") from error
     if not texts:
-        raise FormatError(path, "has no text in it", hint="give a text file with a sentence a line")
+        raise FormatError(path, "has no text", hint="give a text file with one sentence per line")
     return texts
 
 
 def default_texts() -> list[str]:
-    """Return over a thousand sentences of this Python's documentation, on which default models train."""
-    from pydoc_data.topics import topics  # half a megabyte
+    """Return over a thousand sentences of Python's documentation, the training text of the default models."""
+    from pydoc_data.topics import topics  # 0.5 MB
 
     paragraphs = (part.split() for topic in topics.values() for part in topic.split("\n\n"))
     return [" ".join(words) for words in paragraphs if len(words) in _WORD_COUNTS]
@@ -52,7 +52,7 @@ def shuffled(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
-    """Yield prefixes of each text as a user types it, one word longer each time."""
+    """Yield the prefixes that a user types of each text, each one word longer than the last."""
     for text in texts:
         words = text.split()
         for end in range(1, max(len(words), 2)):
@@ -60,7 +60,7 @@ def typed_prefixes(texts: Iterable[str]) -> Iterator[str]:
 
 
 def candidate_variants(text: str, words: Sequence[str], count: int, generator: random.Random) -> list[str]:
-    """Make `count` variants of a text with two random words each, similar like a decoder's candidates."""
+    """Return `count` variants of a text with two random words each, similar to a decoder's candidates."""
     variants = []
     for _ in range(count):
         variant = text.split()
@@ -74,11 +74,11 @@ _NUM_REQUESTS = range(100, 2049)
 _NUM_ITEMS = 10_000
 """Number of items in all distinct requests, within the bounds of `_NUM_REQUESTS`; requests then repeat."""
 _LIST_LENGTH = 100
-"""Largest number of candidates in a list to re-rank."""
+"""Maximum candidates per list to re-rank."""
 _DEFAULT_ITEMS = {"next-token": 1, "score": 1, "rerank": _LIST_LENGTH}
-"""Contexts, texts or candidates in a request, by workload; the others have one prompt."""
+"""Contexts, texts or candidates per request, by workload; other workloads have one prompt."""
 WORKLOADS = (*_DEFAULT_ITEMS, "generate", "completions")
-"""Names of the workloads, each that of its path; `generate` and `completions` are streamed."""
+"""Names of the workloads, equal to their paths; `generate` and `completions` are streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class WorkloadOptions:
     """Options of a workload's requests.
 
     Attributes:
-        texts: source of the requests' texts; empty for Python's documentation.
-        model: named in each request; None leaves it to the server.
-        num_items: contexts, texts or candidates in a request; None for the workload's default.
-        max_tokens: to generate.
-        fields: added to each body, replacing fields of the same name.
-        seed: of the order of the texts and of random choices.
+        texts: texts for the requests; empty for Python's documentation.
+        model: model named in each request; None for the server's default.
+        num_items: contexts, texts or candidates per request; None for the workload's default.
+        max_tokens: number of tokens to generate.
+        fields: fields to set in each body.
+        seed: seed of the order of texts and of random choices.
     """
 
     texts: Sequence[str] = ()
@@ -105,7 +105,7 @@ class WorkloadOptions:
 def _bodies(
     workload: str, texts: Sequence[str], num_items: int, options: WorkloadOptions
 ) -> Iterator[dict[str, Any]]:
-    """Yield the bodies of a workload without end."""
+    """Yield the bodies of a workload, endlessly."""
     source = cycle(texts)
     prefixes = typed_prefixes(source)
     generator = random.Random(options.seed)
@@ -127,12 +127,12 @@ def _bodies(
 
 
 def workload_requests(name: str, options: WorkloadOptions, count: int | None = None) -> list[Request]:
-    """Make the requests of a workload, distinct as far as the texts suffice.
+    """Return the requests of a workload, distinct as far as the texts suffice.
 
     Args:
-        name: of the workload.
+        name: name of the workload.
         options: options of the requests.
-        count: number of requests; by default 100 to 2,048, fewer if they are large.
+        count: number of requests; by default 100 to 2,048, fewer for large requests.
 
     Raises:
         InvalidInputError: the workload is unknown, or does not accept `num_items`.
@@ -143,7 +143,7 @@ def workload_requests(name: str, options: WorkloadOptions, count: int | None = N
         )
     if options.num_items is not None and name not in _DEFAULT_ITEMS:
         raise InvalidInputError(
-            f"items is {options.num_items}; {name} has one prompt a request", parameter="items"
+            f"items is {options.num_items}; {name} has one prompt per request", parameter="items"
         )
     num_items = options.num_items or _DEFAULT_ITEMS.get(name, 1)
     if count is None:
@@ -156,7 +156,7 @@ def workload_requests(name: str, options: WorkloadOptions, count: int | None = N
     ]
 
 
-_HINT = "give JSON, or lines of JSON"
+_HINT = "give JSON or JSON lines"
 
 
 def read_bodies(path: Path) -> list[Request]:
@@ -184,7 +184,7 @@ def read_bodies(path: Path) -> list[Request]:
 
 
 def parse_fields(assignments: Sequence[str]) -> dict[str, Any]:
-    """Parse fields of a body, each `NAME=JSON`; a value that is not JSON is text.
+    """Parse `NAME=JSON` fields of a body; a value that is not JSON is text.
 
     Raises:
         InvalidInputError: an assignment has no name or no `=`.

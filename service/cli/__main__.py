@@ -1,4 +1,4 @@
-"""Entry point of `python -m service.cli`, the same as `gramophone`."""
+"""Entry point of `python -m service.cli`, equivalent to `gramophone`."""
 
 from service.cli.main import main
 

@@ -1,7 +1,7 @@
-"""Commands that query a published model without a server.
+"""Commands that query a published model without a server, and readers of their input files.
 
-`gramophone next | score | generate | rerank | check | complete`, and the text, word and dictionary
-files that they read.
+The commands are `gramophone next | score | generate | rerank | check | complete`; the files hold
+text, words or dictionaries.
 """
 
 import sys
@@ -29,15 +29,15 @@ def next_token(
     model: ModelArgument,
     *,
     context: Annotated[str, typer.Argument(help="Text to continue; empty for the start of a sentence.")] = "",
-    top_k: Annotated[int, typer.Option(help="How many candidates.")] = 10,
+    top_k: Annotated[int, typer.Option(help="Number of candidates.")] = 10,
     unit: Annotated[
         Literal["token", "word"],
-        typer.Option(help="What to rank; words are put together from tokens, exactly."),
+        typer.Option(help="Rank tokens or complete words; word probabilities are exact."),
     ] = "token",
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """The most probable next tokens, or words, after a context."""
+    """List the most probable next tokens or words after a context."""
     from service.console.tables import show_next
     from service.local import ask
 
@@ -54,14 +54,14 @@ def score(
     texts: Annotated[
         list[str] | None, typer.Argument(help="Texts. Default: lines of standard input.")
     ] = None,
-    context: Annotated[str, typer.Option(help="What stands before each text; not scored.")] = "",
+    context: Annotated[str, typer.Option(help="Text before each text; not scored.")] = "",
     bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True,
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True,
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none",
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Detail of the report.")] = "none",
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """Log-probability and perplexity of texts."""
+    """Compute log-probability and perplexity of texts."""
     from service.console.tables import show_scores
     from service.local import ask
 
@@ -69,7 +69,7 @@ def score(
     lines = texts or [line.rstrip("\n") for line in sys.stdin or () if line.strip()]
     if not lines:
         raise InvalidInputError(
-            "there is no text: give texts as arguments, or as lines of standard input", parameter="texts"
+            "there is no text: give texts as arguments or as lines of standard input", parameter="texts"
         )
     request = {"texts": lines, "context": context, "bos": bos, "eos": eos, "detail": detail}
     reply = ask.score(published.load(model), request)
@@ -77,24 +77,24 @@ def score(
 
 
 class _GenerateOptions(NamedTuple):
-    """Options of `gramophone generate`, named as the fields of POST /v1/generate."""
+    """Options of `gramophone generate`, named like the fields of POST /v1/generate."""
 
     prompt: Annotated[str, typer.Argument(help="Text to continue.")] = ""
-    strategy: Annotated[Literal["greedy", "sample", "beam"], typer.Option(help="How to choose tokens.")] = (
+    strategy: Annotated[Literal["greedy", "sample", "beam"], typer.Option(help="Decoding strategy.")] = (
         "sample"
     )
-    max_tokens: Annotated[int, typer.Option(help="At most so many tokens.")] = 64
+    max_tokens: Annotated[int, typer.Option(help="Maximum new tokens.")] = 64
     temperature: Annotated[float, typer.Option(help="Flatter above 1, sharper below, greedy at 0.")] = 1.0
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k most probable. Default: all.")] = None
-    top_p: Annotated[float, typer.Option(help="Draw among the fewest with this probability.")] = 1.0
-    min_p: Annotated[float, typer.Option(help="Draw among those with this share of the greatest.")] = 0.0
-    repetition_penalty: Annotated[float, typer.Option(help="Above 1, words that came before come less.")] = (
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest. Default: all.")] = None
+    top_p: Annotated[float, typer.Option(help="Sample from the fewest tokens of this total mass.")] = 1.0
+    min_p: Annotated[float, typer.Option(help="Minimum probability relative to the likeliest token.")] = 0.0
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1, earlier tokens become less likely.")] = (
         1.0
     )
-    n: Annotated[int, typer.Option("-n", help="How many continuations, one after the other.")] = 1
-    num_beams: Annotated[int | None, typer.Option(help="Continuations kept by strategy beam.")] = None
+    n: Annotated[int, typer.Option("-n", help="Number of continuations, printed one after another.")] = 1
+    num_beams: Annotated[int | None, typer.Option(help="Beam size of strategy beam.")] = None
     length_penalty: Annotated[
-        float, typer.Option(help="With beam: above 0 favours longer ones, below shorter ones.")
+        float, typer.Option(help="With beam: above 0 favours long continuations, below 0 short ones.")
     ] = 1.0
     bad_words: Annotated[
         list[str] | None, typer.Option("--bad-word", help="Never generate this; may be repeated.")
@@ -119,11 +119,11 @@ def generate(
     if as_json:
         print_json(ask.generate(loaded, request))
         return
-    if options.n > 1:  # generated in parallel, so printed when complete
+    if options.n > 1:  # generated in parallel, so printed only when complete
         for choice in ask.generate(loaded, request)["choices"]:
             typer.echo(options.prompt + choice["text"])
         return
-    pieces = ask.stream_text(loaded, request)  # refuses a bad request before anything is printed
+    pieces = ask.stream_text(loaded, request)  # rejects an invalid request before any output
     typer.echo(options.prompt, nl=False)
     for text in pieces:
         typer.echo(text, nl=False)
@@ -131,36 +131,34 @@ def generate(
 
 
 class _RerankOptions(NamedTuple):
-    """Options of `gramophone rerank`, named as the settings of POST /v1/rerank."""
+    """Options of `gramophone rerank`, named like the settings of POST /v1/rerank."""
 
     weights: Annotated[
         str | None,
         typer.Option(help="Signed weights of the features, such as lm=0.7,am=1,words=0.2 [default: lm=1]."),
     ] = None
-    profile: Annotated[
-        str | None, typer.Option(help="Weights that were tuned and saved under this name.")
-    ] = None
+    profile: Annotated[str | None, typer.Option(help="Name of a saved profile of tuned weights.")] = None
     models: Annotated[
-        str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
+        str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
     ] = None
     length_exponent: Annotated[
-        float | None, typer.Option(help="Divide lm by tokens to this power [default: 0].")
+        float | None, typer.Option(help="Divide lm by the number of tokens to this power [default: 0].")
     ] = None
     posterior_scale: Annotated[
-        float | None, typer.Option(help="Multiply totals by this to make posteriors [default: 1].")
+        float | None, typer.Option(help="Factor of the totals before the softmax to posteriors [default: 1].")
     ] = None
     mbr: Annotated[
         Literal["wer", "chrf", "bleu"] | None,
-        typer.Option(help="Order by this, expected under the posteriors."),
+        typer.Option(help="Minimum Bayes risk: order by this metric, expected under the posteriors."),
     ] = None
-    confidences: Annotated[bool, typer.Option(help="Tell how sure each word of the best candidate is.")] = (
+    confidences: Annotated[bool, typer.Option(help="Report a confidence per word of the best candidate.")] = (
         False
     )
-    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="How finely to report.")] = "none"
+    detail: Annotated[Literal["none", "token", "word"], typer.Option(help="Detail of the report.")] = "none"
     bos: Annotated[bool, typer.Option(help="Begin with `<s>`.")] = True
     eos: Annotated[bool, typer.Option(help="Score `</s>` at the end.")] = True
-    drop_duplicates: Annotated[bool, typer.Option(help="Leave out candidates of equal text.")] = False
-    top: Annotated[int | None, typer.Option(help="Print so many candidates of each list.")] = None
+    drop_duplicates: Annotated[bool, typer.Option(help="Omit candidates with equal text.")] = False
+    top: Annotated[int | None, typer.Option(help="Print only this many candidates per list.")] = None
 
 
 @ask_app.command()
@@ -168,9 +166,7 @@ class _RerankOptions(NamedTuple):
 def rerank(
     model: Annotated[
         str,
-        typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; or several as a mixture: ngram=0.3,lstm=0.7."
-        ),
+        typer.Argument(help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7."),
     ],
     source: ListSource,
     settings: _RerankOptions,
@@ -178,16 +174,16 @@ def rerank(
     output_format: Annotated[
         str | None,
         typer.Option(
-            help="Write the lists in any of these formats, best candidate first. Default: as /v1/rerank replies."
+            help="Format of the written lists, best candidate first. Default: the replies of /v1/rerank."
         ),
     ] = None,
-    output: Annotated[str, typer.Option(help="File to write; a folder for SRILM's and Kaldi's.")] = "-",
+    output: Annotated[str, typer.Option(help="File to write; a folder for SRILM and Kaldi.")] = "-",
     published: PublishedModels,
 ) -> None:
-    """Put candidates in a better order; prints one list a line, as JSON.
+    """Re-rank the candidates of n-best lists; print one list per line, as JSON.
 
-    A feature of a file with the name of one that is computed, such as Moses' lm, becomes old_lm. With references, the
-    word error rates before and after are told on standard error.
+    A file's feature that has the name of a computed one, such as Moses' lm, is renamed old_lm. With references, the
+    word error rates before and after go to standard error.
     """
     from models.reranking.features import is_reserved
     from service.local import ask
@@ -202,7 +198,7 @@ def read_text(path: Path) -> str:
     """Read a file's text.
 
     Raises:
-        FormatError: it cannot be read, or is not UTF-8.
+        FormatError: the file cannot be read, or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -214,19 +210,19 @@ def read_text(path: Path) -> str:
 
 
 def read_words(path: Path) -> list[str]:
-    """Read a file's words, one per line; empty lines are skipped.
+    """Read a file's words, one per line; skip empty lines.
 
     Raises:
-        FormatError: as of `read_text`.
+        FormatError: see `read_text`.
     """
     return [word for line in read_text(path).split("\n") if (word := line.strip())]
 
 
 def read_dictionary(path: Path) -> list[dict[str, Any]]:
-    """Read the entries of a dictionary: a file's words, each with its weight after a tab, by default 1.
+    """Read a dictionary file: a word per line, optionally with a tab and its weight (default 1).
 
     Raises:
-        FormatError: as of `read_text`, or a weight is no number.
+        FormatError: see `read_text`; or a weight is not a number.
     """
     entries: list[dict[str, Any]] = []
     for number, line in enumerate(read_words(path), 1):
@@ -254,29 +250,29 @@ def check(
         str,
         typer.Argument(
             metavar="TEXT|FILE|-",
-            help="A text; a file, if there is one of that name; or - for standard input.",
+            help="Text; the name of an existing file; or - for standard input.",
         ),
     ] = "-",
     threshold: Annotated[
-        float | None, typer.Option(help="How probably wrong a word must be to be told [default: 0.5].")
+        float | None, typer.Option(help="Minimum error probability of reported words [default: 0.5].")
     ] = None,
     min_precision: Annotated[
         float | None,
-        typer.Option(help="Or else: how many of the words told are to be wrong, as `evaluate` measured it."),
+        typer.Option(
+            help="Instead of --threshold: precision to reach, by the figures that `evaluate` saved."
+        ),
     ] = None,
-    max_suggestions: Annotated[int, typer.Option(help="How many suggestions for each.")] = 5,
+    max_suggestions: Annotated[int, typer.Option(help="Maximum suggestions per word.")] = 5,
     dictionary: Annotated[
         Path | None,
-        typer.Option(help="File of words that are right, a line each; weights after a tab do not count."),
+        typer.Option(help="File of correct words, one per line; weights after a tab are ignored."),
     ] = None,
-    error_rate: Annotated[
-        float, typer.Option(help="The share of words that is believed to be wrong beforehand.")
-    ] = 0.01,
-    max_edits: Annotated[int, typer.Option(help="How many letters of a word may be wrong: 1 or 2.")] = 2,
+    error_rate: Annotated[float, typer.Option(help="Prior share of wrong words.")] = 0.01,
+    max_edits: Annotated[int, typer.Option(help="Maximum wrong letters per word: 1 or 2.")] = 2,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """Find words that are probably wrong, by the text on both sides of them; each line is a sentence."""
+    """Find probable errors from the text on both sides of each word; each line is a sentence."""
     from service.console.tables import show_check
     from service.local import ask
 
@@ -297,10 +293,10 @@ def check(
 
 
 def _read_source(source: str) -> str:
-    """Return the text to check: standard input, a file with that name, else the argument itself.
+    """Return the text to check: standard input, the named file, or else the argument.
 
     Raises:
-        FormatError: the argument names or seems to name a file that cannot be read.
+        FormatError: the argument names, or seems to name, an unreadable file.
         InvalidInputError: the text is empty.
     """
     if source == "-":
@@ -319,12 +315,12 @@ def _read_source(source: str) -> str:
 def _file_exists(source: str) -> bool:
     try:
         return Path(source).exists()
-    except (OSError, ValueError):  # a text may be no path at all
+    except (OSError, ValueError):  # the text is not a valid path
         return False
 
 
 def _looks_like_filename(source: str) -> bool:
-    """Check whether a text looks like a mistyped file name: one word with a suffix, such as `letter.txt`."""
+    """Check if a text looks like a mistyped file name: one word with a suffix, such as `letter.txt`."""
     return len(source.split()) == 1 and "\0" not in source and Path(source).suffix[1:].isalnum()
 
 
@@ -337,30 +333,28 @@ def complete(
     model: ModelArgument,
     *,
     texts: Annotated[list[str], typer.Argument(help="Texts to complete, as typed up to the caret.")],
-    limit: Annotated[int, typer.Option(help="How many completions of each.")] = 10,
-    max_words: Annotated[int, typer.Option(help="Tell phrases of up to so many words too.")] = 1,
-    min_probability: Annotated[float, typer.Option(help="Tell none that is less probable.")] = 0.0,
+    limit: Annotated[int, typer.Option(help="Maximum completions per text.")] = 10,
+    max_words: Annotated[int, typer.Option(help="Maximum words per completion.")] = 1,
+    min_probability: Annotated[float, typer.Option(help="Minimum probability.")] = 0.0,
     rank: Annotated[
         Literal["probability", "savings"],
-        typer.Option(help="Order by probability, or by that times the characters that are spared."),
+        typer.Option(help="Sort key: the probability, or the probability times the characters saved."),
     ] = "probability",
     ignore_case: Annotated[
-        bool, typer.Option("--ignore-case", help="Complete the word whatever the case that was typed.")
+        bool, typer.Option("--ignore-case", help="Ignore the case of the typed prefix.")
     ] = False,
-    fuzzy: Annotated[int, typer.Option(help="Look past so many typing mistakes: 0, 1 or 2.")] = 0,
+    fuzzy: Annotated[int, typer.Option(help="Maximum typing errors in the prefix: 0, 1 or 2.")] = 0,
     dictionary: Annotated[
         Path | None,
-        typer.Option(help="File of words to offer too, a line each; after a tab, how much each counts."),
+        typer.Option(help="File of additional words, one per line, with an optional weight after a tab."),
     ] = None,
-    blocklist: Annotated[Path | None, typer.Option(help="File of words not to tell, a line each.")] = None,
-    user_weight: Annotated[
-        float, typer.Option(help="The share of the dictionary in the probabilities.")
-    ] = 0.2,
-    max_steps: Annotated[int, typer.Option(help="Rows that the model may be asked for.")] = 128,
+    blocklist: Annotated[Path | None, typer.Option(help="File of words to exclude, one per line.")] = None,
+    user_weight: Annotated[float, typer.Option(help="Share of the dictionary in the probabilities.")] = 0.2,
+    max_steps: Annotated[int, typer.Option(help="Maximum model evaluations for the search.")] = 128,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """Complete the word that a text ends in, or tell the next one; exact over all ways to cut it into tokens."""
+    """Complete a text's last word, or predict the next one; exact over all tokenizations of a word."""
     from service.console.tables import show_completions
     from service.local import ask
 

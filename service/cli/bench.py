@@ -1,4 +1,4 @@
-"""Command `gramophone bench`: put load on any HTTP service and report the results."""
+"""Command `gramophone bench`: load-test any HTTP service and report the results."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,54 +15,54 @@ bench_app = typer.Typer()
 @bench_app.command()
 def bench(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Service, such as http://127.0.0.1:8000; https too.")
+        str, typer.Argument(metavar="URL", help="Service, such as http://127.0.0.1:8000 or an https URL.")
     ],
     workload: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What to ask: next-token (the default), score, rerank, generate, or completions, which any "
-            "OpenAI-compatible service understands. The last two are streamed.",
+            help="Kind of request: next-token (default), score, rerank, generate, or completions, for any "
+            "OpenAI-compatible service. The last two are streamed.",
         ),
     ] = None,
     body: Annotated[
         Path | None,
         typer.Option(
-            "--body", metavar="FILE", help="Or: POST these bodies to just the URL; JSON, or a line each."
+            "--body", metavar="FILE", help="Instead of --workload: bodies to POST to URL; JSON or JSON lines."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model that is asked. Default: the service's own.")
+        str | None, typer.Option(help="Model of the requests. Default: the service's default model.")
     ] = None,
     text: Annotated[
         Path | None,
         typer.Option(
-            "--text", metavar="FILE", help="Sentences to ask about. Default: Python's documentation."
+            "--text", metavar="FILE", help="Sentences of the requests. Default: Python's documentation."
         ),
     ] = None,
     items: Annotated[
         int | None,
-        typer.Option(min=1, help="Contexts, texts or candidates in a request. Default: 1; of rerank, 100."),
+        typer.Option(min=1, help="Contexts, texts or candidates per request. Default: 1; rerank: 100."),
     ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens to generate. Default: 32.")] = None,
     fields: Annotated[
         list[str] | None,
-        typer.Option("--field", metavar="NAME=JSON", help="Put this into each body; may be repeated."),
+        typer.Option("--field", metavar="NAME=JSON", help="Field to set in each body; may be repeated."),
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Open loop: requests per second.")] = None,
     clients: Annotated[
         int | None,
-        typer.Option(help="Closed loop: clients that each wait for their answer before they ask again."),
+        typer.Option(help="Closed loop: concurrent clients; each waits for a reply before its next request."),
     ] = None,
-    arrivals: Annotated[Arrivals, typer.Option(help="Open loop: random gaps, or all the same.")] = "poisson",
+    arrivals: Annotated[Arrivals, typer.Option(help="Open loop: random or constant intervals.")] = "poisson",
     duration: Annotated[
         str | None, typer.Option(metavar="TIME", help="Length of the measurement. [default: 10s]")
     ] = None,
     num_requests: Annotated[
-        int | None, typer.Option("--requests", min=1, help="Or: number of measured requests.")
+        int | None, typer.Option("--requests", min=1, help="Instead of --duration: measured requests.")
     ] = None,
     warmup: Annotated[
-        str, typer.Option(metavar="TIME", help="Length of the same load before it, not measured.")
+        str, typer.Option(metavar="TIME", help="Length of the unmeasured load before the measurement.")
     ] = "2s",
     connections: Annotated[
         int,
@@ -70,20 +70,20 @@ def bench(
             "--connections", min=1, help="Open loop: maximum open connections; further requests queue."
         ),
     ] = 512,
-    timeout: Annotated[str, typer.Option(metavar="TIME", help="After which a request is given up.")] = "60s",
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Timeout of a request.")] = "60s",
     key: Annotated[
         str | None, typer.Option(envvar="GRAMOPHONE_API_KEY", help="API key, sent as a bearer token.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of arrivals and texts: the same seed asks the same.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals and texts.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Put load on a service and report rates, latency percentiles, token times and errors.
+    """Load-test a service and report rates, latency percentiles, token times and errors.
 
-    With --rate requests leave when they are due, whatever became of those before, and times count from then, so
-    what a stall does to later requests is seen. With --clients each client waits for its answer: that shows the
-    most a service can do, not how long its users wait. Percentiles are of answers and of requests that ran out of
-    time; errors are counted by kind. Where the figures may be the generator's own, the reason is given. Ctrl-C
-    reports what was measured until then. Times are written as 50ms, 10s or 2min.
+    With --rate, requests are sent on schedule even if earlier ones are unanswered. Latency counts from the scheduled
+    time, so it includes the delay that a stall causes for later requests. With --clients, each client waits for its
+    reply: this measures the maximum throughput, not the latency that users see. Percentiles cover replies and
+    timeouts; errors are counted by kind. Figures that the generator may have distorted are marked with the reason.
+    Ctrl-C reports the figures so far. Times are written as 50ms, 10s or 2min.
     """
     from service.bench.driver import probe, run_load
     from service.bench.results import summarise_load
@@ -112,13 +112,13 @@ def bench(
         for name, value in {**unused, "max-tokens": max_tokens}.items():
             if value is not None:
                 raise InvalidInputError(
-                    f"--{name} shapes requests of ours, and --body is sent as it stands: leave one out",
+                    f"--{name} shapes requests of a workload, but --body is sent unchanged: give only one of them",
                     parameter=name,
                 )
         requests = read_bodies(body)
     if (rate is None) == (clients is None):
         raise InvalidInputError(
-            "give either --rate (requests per second, whatever the answers do) or --clients (who wait for theirs)",
+            "give either --rate (requests per second) or --clients (each waits for its replies)",
             parameter="rate",
         )
     target = Target.parse(url, key)
@@ -148,6 +148,6 @@ def bench(
     else:
         print_load(summary, load)
     if not summary.answered:
-        problem = "nothing was answered" if summary.requests else "answers to the warm-up took all the time"
+        problem = "nothing was answered" if summary.requests else "replies to the warm-up took all the time"
         typer.echo(f"gramophone: {problem}", err=True)
         raise typer.Exit(EXIT_FAILED)

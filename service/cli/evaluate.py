@@ -33,27 +33,27 @@ def evaluate(
     *,
     task: Annotated[
         Literal["perplexity", "autocomplete", "check"],
-        typer.Option(
-            help="Perplexity; what completions spare a simulated typist; or how well errors put in are found."
-        ),
+        typer.Option(help="Perplexity; keystrokes that completions save; or detection of inserted errors."),
     ] = "perplexity",
     corpus: Annotated[
         list[Path] | None,
-        typer.Option(help=f"{CORPUS_HELP} Default: the test part of Python's own documentation."),
+        typer.Option(help=f"{CORPUS_HELP} Default: the test part of Python's documentation."),
     ] = None,
     context: Annotated[
         Literal["sentence", "stream", "document"],
-        typer.Option(help="Fresh state each line; state carried across lines; or whole texts in windows."),
+        typer.Option(help="Fresh state per line; state carried across lines; or documents in windows."),
     ] = "sentence",
     unit: Annotated[
-        Literal["line", "paragraph"], typer.Option(help="What a sentence is in the files.")
+        Literal["line", "paragraph"], typer.Option(help="Unit of the files that is one sentence.")
     ] = "line",
     window: Annotated[
-        int, typer.Option(min=1, help="Tokens in a window of a document.")
+        int, typer.Option(min=1, help="Tokens per window of a document.")
     ] = DEFAULT_WINDOW_TOKENS,
     detail: Annotated[
         bool,
-        typer.Option("--detail", help="Also: entropy of the predictions; figures by frequency and position."),
+        typer.Option(
+            "--detail", help="Add the entropy of predictions, and figures by frequency and position."
+        ),
     ] = False,
     against: Annotated[
         str | None,
@@ -63,41 +63,41 @@ def evaluate(
         int | None,
         typer.Option(
             min=1,
-            help="With --detail or --against: predictions that entropy and divergence are the mean of, at most "
-            "[4096]; else words that are typed [2000], or checked for each kind of error [5000].",
+            help="Maximum predictions for the means of --detail and --against [4096]; else words to type [2000], or "
+            "words to check per kind of error [5000].",
         ),
     ] = None,
     overlap: Annotated[
         list[Path] | None,
-        typer.Option(metavar="TRAINFILE", help="Look for the text in this training text; may be repeated."),
+        typer.Option(metavar="TRAINFILE", help="Training text to search for overlap; may be repeated."),
     ] = None,
     dynamic: Annotated[
         bool,
         typer.Option(
             "--dynamic",
-            help="Let a copy of a neural model, in float32, learn from the text as it goes, as one stream.",
+            help="Dynamic evaluation: a float32 copy of a neural model trains on the text as it reads it.",
         ),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: write a page with curves, too.")
+        Path | None, typer.Option(metavar="FILE.html", help="Autocomplete: HTML page with curves.")
     ] = None,
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            help="Check: put in errors of this kind, real_word, non_word or space; may be repeated. Default: all."
+            help="Check: kind of inserted errors: real_word, non_word or space; may be repeated. Default: all."
         ),
     ] = None,
     save_calibration: Annotated[
         bool,
         typer.Option(
             "--save-calibration",
-            help="Check: keep what thresholds are worth, so that /v1/check takes a precision.",
+            help="Check: save the precision of each threshold, which /v1/check needs for `precision`.",
         ),
     ] = False,
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a model on held-out text: perplexity, what completions spare, or how errors are found."""
+    """Evaluate a model on held-out text: perplexity, saved keystrokes, or error detection."""
     from training import commands
 
     options = {

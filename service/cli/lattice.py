@@ -28,50 +28,48 @@ def lattice(
     *,
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Lattices (.gz, .xz, .zst too); - reads standard input."),
+        typer.Argument(metavar="FILE", help="Lattices, also .gz, .xz or .zst; - reads standard input."),
     ],
     form: Annotated[
         Literal["slf", "kaldi"],
-        typer.Option("--format", help="HTK's standard lattice format, or Kaldi's lattices as text."),
+        typer.Option("--format", help="HTK's standard lattice format, or Kaldi's text format."),
     ],
     words: Annotated[
-        Path | None, typer.Option(help="Kaldi's words.txt, where lattices have numbers for words.")
+        Path | None, typer.Option(help="Kaldi's words.txt, for lattices with word numbers.")
     ] = None,
     weights: Annotated[
         str,
         typer.Option(
-            help="Signed weights of am, old_lm, lm, words and unk, such as am=0.1,lm=0.7,old_lm=0.3. Those left out: "
-            "the lattice's own acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk."
+            help="Signed weights of am, old_lm, lm, words and unk, such as am=0.1,lm=0.7,old_lm=0.3. Default: the "
+            "lattice's acscale, lmscale and wdpenalty, else am=1,lm=1; 0 for old_lm and unk."
         ),
     ] = "",
-    nbest: Annotated[int, typer.Option(min=1, help="How many word strings of each lattice.")] = 1,
-    max_tokens_per_node: Annotated[
-        int, typer.Option(help="Only so many ways go on from a node, the best.")
-    ] = 64,
+    nbest: Annotated[int, typer.Option(min=1, help="Number of word strings per lattice.")] = 1,
+    max_tokens_per_node: Annotated[int, typer.Option(help="Maximum hypotheses kept per node.")] = 64,
     beam: Annotated[
         float | None,
-        typer.Option(help="Drop what is worse than the best by more than this. Default: nothing."),
+        typer.Option(help="Drop hypotheses that score lower than the best by more than this. Default: none."),
     ] = None,
     recombination_order: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Words after which a network's histories count as equal, 0: all; n-gram models can tell.",
+            help="Neural models: histories with this many equal last words are merged; 0 compares all words.",
         ),
     ] = 4,
     no_word: Annotated[
         list[str] | None,
         typer.Option(
-            help="Label that stands for no word, beside `!NULL`, `<eps>` and the like; may be repeated."
+            help="Label without a word, in addition to `!NULL`, `<eps>` and similar; may be repeated."
         ),
     ] = None,
     output: Annotated[
-        str, typer.Option(help="File to write, or a folder for formats of several files; - prints.")
+        str, typer.Option(help="File to write, or folder for multi-file formats; - prints.")
     ] = "-",
     output_format: Annotated[
         str,
         typer.Option(
-            help="jsonl or another format of n-best lists, see `lists convert`; text: the best words after each id; "
+            help="jsonl or another n-best format, see `lists convert`; text: the best words after each id; "
             "slf-lattice, kaldi-lattice: lattices with the new scores."
         ),
     ] = "jsonl",
@@ -79,12 +77,12 @@ def lattice(
     reference_layout: ReferenceLayoutOption = None,
     published: PublishedModels,
 ) -> None:
-    """Find the best word strings in lattices with a language model, which replaces that of the first pass.
+    """Rescore lattices with a language model, which replaces the one of the first pass.
 
-    A string's features are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
-    probability by the model, end of sentence included; words and unk, how many words and unknown tokens it has. The
-    best has the largest weighted sum. With references, word error rates of the best strings, and of the best paths
-    there are, go to standard error.
+    Features of a word string are am and old_lm, the lattice's acoustic and language model scores; lm, its natural-log
+    probability by the model, including the end of sentence; words and unk, its numbers of words and unknown tokens.
+    The best string has the largest weighted sum. With references, the word error rates of the best strings and of the
+    lattices' oracle paths go to standard error.
     """
     from models.lattices.files import read_lattices, read_symbol_file, write_lattices
     from models.lattices.lattice import NON_WORD_LABELS

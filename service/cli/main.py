@@ -1,7 +1,7 @@
-"""Command line: `gramophone …`, its commands, global options and exit codes.
+"""Command line `gramophone`: commands, global options and exit codes.
 
-Command modules hold options and help; the work is done elsewhere. Modules that are slow to import
-are imported by the command that needs them, so that `--help` is fast.
+Command modules contain only options and help texts. A command imports slow modules when it runs,
+which keeps `--help` fast.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from service.cli.train import train_app
 from service.cli.tune import tune_app
 
 _METAVARS = {"bool": "", "Path": "FILE", "str": "TEXT", "int": "NUMBER", "float": "NUMBER"}
-"""Names of value types in help; a flag has no value."""
+"""Value type names in help texts; empty for flags."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -73,7 +73,7 @@ def common(
         typer.Option(
             envvar="GRAMOPHONE_REGISTRY_CACHE",
             metavar="FOLDER",
-            help="Folder where models of remote registries are kept.",
+            help="Folder that caches models of remote registries.",
             show_default="~/.cache/gramophone",
         ),
     ] = None,
@@ -87,7 +87,7 @@ def common(
 
 
 def main() -> None:
-    """Run the command line; errors are one line on standard error, exit code 2 for bad input."""
+    """Run the command line; print errors as one line on standard error, with exit code 2 for invalid input."""
     _tolerate_encodings()
     try:
         _build_command()()
@@ -95,17 +95,17 @@ def main() -> None:
         _fail(error, EXIT_BAD_INPUT)
     except LanguageModelError as error:
         _fail(error, EXIT_FAILED)
-    except BrokenPipeError:  # the reader of the output has exited, such as `head`
+    except BrokenPipeError:  # the reader of the output, such as `head`, has exited
         sys.stderr.close()
         sys.exit(EXIT_FAILED)
-    except OSError as error:  # such as output to a full disk
+    except OSError as error:  # for example, output to a full disk
         with contextlib.suppress(OSError):
-            sys.stdout.close()  # else Python would flush again at exit, and print a traceback
+            sys.stdout.close()  # otherwise Python flushes again at exit and prints a traceback
         _fail(error, EXIT_FAILED)
 
 
 def _build_command() -> Any:
-    """Build the root command, with help that names values instead of Python types."""
+    """Build the root command; its help shows value names instead of Python types."""
     command = typer.main.get_command(app)
     for node in _walk_commands(command):
         for param in (*node.params, node.get_help_option(typer.Context(node))):
@@ -128,13 +128,13 @@ def _fail(error: Exception, code: int) -> None:
 
 
 def _tolerate_encodings() -> None:
-    """Escape unprintable output; accept input that is not UTF-8, for a later error message."""
+    """Escape unprintable output; accept input that is not UTF-8, which is reported later."""
     for stream, errors in (
         (sys.stdin, "surrogateescape"),
         (sys.stdout, "backslashreplace"),
         (sys.stderr, "backslashreplace"),
     ):
-        if isinstance(stream, io.TextIOWrapper):  # None if it is closed
+        if isinstance(stream, io.TextIOWrapper):  # a closed stream is None
             # skip a byte-order mark
             marked = stream is sys.stdin and stream.encoding.lower() == "utf-8"
             stream.reconfigure(errors=errors, encoding="utf-8-sig" if marked else None)

@@ -1,4 +1,4 @@
-"""Commands `gramophone models …`: inspect and change a registry, import and export ARPA files."""
+"""Commands `gramophone models …`: inspect and change a registry; import and export ARPA files."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,12 +23,12 @@ models_app = typer.Typer(
 )
 
 
-_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "was here already"}
+_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "already present"}
 
 
 @models_app.command("list")
 def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False) -> None:
-    """Names, versions, aliases and held-out perplexities."""
+    """List models with their versions, aliases and held-out perplexities."""
     from service.console.tables import show_models
     from service.local import inventory
 
@@ -40,7 +40,7 @@ def models_list(registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption
 def models_show(
     model: ModelArgument, registry: RegistryOption = DEFAULT_REGISTRY, as_json: JsonOption = False
 ) -> None:
-    """One version's model card, or with --json its manifest, metrics and provenance."""
+    """Show a version's model card, or with --json its manifest, metrics and provenance."""
     from service.console.tables import show_card
     from service.local import inventory
 
@@ -52,11 +52,11 @@ def models_show(
 
 @models_app.command("verify")
 def models_verify(
-    model: Annotated[str | None, typer.Argument(help="A model, or every version of every model.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Model. Default: all versions of all models.")] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     device: DeviceOption = "cpu",
 ) -> None:
-    """Check every hash and replay the golden test; exit 1 if anything is wrong."""
+    """Check every hash and replay the golden test; exit with 1 if a check fails."""
     from service.local import inventory
 
     failed = False
@@ -70,9 +70,9 @@ def models_verify(
 @models_app.command("promote")
 def models_promote(
     model: Annotated[
-        str, typer.Argument(help="Version: NAME@7, NAME@champion, or NAME for the one that is served.")
+        str, typer.Argument(help="Version: NAME@7, NAME@champion, or NAME for the served version.")
     ],
-    alias: Annotated[str, typer.Option(help="The alias to move.")] = "champion",
+    alias: Annotated[str, typer.Option(help="Alias to move.")] = "champion",
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
     """Point an alias at a version, atomically."""
@@ -87,13 +87,13 @@ def models_promote(
 @models_app.command("default")
 def models_default(
     name: Annotated[
-        str | None, typer.Argument(help="The new default; without it, the present one is shown.")
+        str | None, typer.Argument(help="New default; without it, the current default is shown.")
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Show or set the model that answers requests that name none.
+    """Show or set the default model, which answers requests that name no model.
 
-    Running services follow, except those with GRAMOPHONE_DEFAULT_MODEL.
+    Running services follow the change, except those with GRAMOPHONE_DEFAULT_MODEL.
     """
     from models.checkpoint.manifest import check_name, choose_default
     from models.checkpoint.registry import open_registry
@@ -112,21 +112,21 @@ def models_default(
 @models_app.command("restore")
 def models_restore(
     backup: Annotated[
-        str, typer.Argument(metavar="BACKUP", help="Folder or URL of the backup, a copy of a registry.")
+        str, typer.Argument(metavar="BACKUP", help="Folder or URL of the backup (a copy of a registry).")
     ],
     differing: Annotated[
         Literal["refuse", "keep", "replace"],
         typer.Option(
-            help="What becomes of what differs here from the backup: refuse restores nothing then, keep leaves it, "
-            "replace takes the backup's."
+            help="Policy for entries that differ from the backup: refuse restores nothing, keep leaves them "
+            "unchanged, replace overwrites them."
         ),
     ] = "refuse",
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Put a backup's versions, aliases, default, profiles and calibrations back; services can keep running.
+    """Restore versions, aliases, the default, profiles and calibrations from a backup; services can keep running.
 
-    What is here already stays, what is missing or damaged comes from the backup, verified and by one rename each.
-    A service that has loaded a version that was replaced goes on with the old one until it is restarted.
+    Existing entries stay; missing or damaged ones are copied from the backup, verified, and renamed into place. A
+    service that has loaded a replaced version continues with the old one until it is restarted.
     """
     from models.checkpoint.registry import local_registry_folder, open_registry
     from models.checkpoint.restore import restore_backup
@@ -146,11 +146,11 @@ def models_restore(
 @models_app.command("sweep")
 def models_sweep(
     older_than_days: Annotated[
-        float, typer.Option(min=0.0, help="What is younger may belong to a publisher at work: it stays.")
+        float, typer.Option(min=0.0, help="Minimum age of removed files; newer ones may still be in use.")
     ] = 7.0,
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Remove what interrupted publishers and deleted versions left in the registry."""
+    """Remove leftover files of interrupted publishers and deleted versions."""
     from models.checkpoint.registry import open_registry
 
     removed = open_registry(registry).sweep(older_than_s=older_than_days * 86_400)
@@ -159,10 +159,10 @@ def models_sweep(
 
 @models_app.command("delete")
 def models_delete(
-    model: Annotated[str, typer.Argument(help="Version: NAME@7.")],
+    model: Annotated[str, typer.Argument(help="Version, such as NAME@7.")],
     registry: RegistryOption = DEFAULT_REGISTRY,
 ) -> None:
-    """Remove one version, named with its number; refused while an alias points to it."""
+    """Delete one version by its number; refused while an alias points to it."""
     from models.checkpoint.registry import open_registry
 
     if not model.partition("@")[2].isdecimal():
@@ -178,25 +178,25 @@ arpa_app = typer.Typer()
 
 @arpa_app.command("import-arpa")
 def import_arpa(
-    file: Annotated[Path, typer.Argument(help="ARPA file of KenLM, SRILM, IRSTLM, …; .gz, .xz, .zst too.")],
+    file: Annotated[Path, typer.Argument(help="ARPA file of any toolkit, also .gz, .xz or .zst.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
     corpus: Annotated[
         list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Held-out text to report figures on.")
     ] = None,
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Lower-case texts first, for a model of lower-cased text.")
+        bool, typer.Option("--lowercase", help="Lower-case input, for a model of lower-cased text.")
     ] = False,
     prune_entropy: Annotated[
         float,
-        typer.Option(help="Drop n-grams whose loss raises the perplexity by a smaller share, such as 1e-8."),
+        typer.Option(help="Drop n-grams whose removal raises perplexity by a smaller share, such as 1e-8."),
     ] = 0.0,
     quantize_bits: Annotated[
-        int | None, typer.Option(metavar="8", help="Store probabilities and back-offs in so many bits.")
+        int | None, typer.Option(metavar="8", help="Bits per stored probability and back-off.")
     ] = None,
     registry: RegistryOption = DEFAULT_REGISTRY,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish the n-gram model of an ARPA file; its words are what stands between white space."""
+    """Publish the n-gram model of an ARPA file; white space separates its words."""
     from service.console.evaluation import show_import
     from training.arpa import run_import_arpa
 
@@ -215,11 +215,11 @@ def import_arpa(
 @arpa_app.command("export-arpa")
 def export_arpa(
     model: ModelArgument,
-    file: Annotated[Path, typer.Argument(help="File to write; packed if it ends in .gz, .xz or .zst.")],
+    file: Annotated[Path, typer.Argument(help="File to write; compressed if it ends in .gz, .xz or .zst.")],
     registry: RegistryOption = DEFAULT_REGISTRY,
     as_json: JsonOption = False,
 ) -> None:
-    """Write an n-gram model as an ARPA file, for KenLM, SRILM and others."""
+    """Write an n-gram model as an ARPA file for KenLM, SRILM and other tools."""
     from service.console.evaluation import show_export
     from training.arpa import run_export_arpa
 

@@ -1,4 +1,4 @@
-"""Options that commands share, lists of candidates as options give them, and JSON output."""
+"""Shared options of commands, n-best lists and models by these options, and JSON output."""
 
 import inspect
 import json
@@ -33,10 +33,10 @@ RegistryOption = Annotated[
 ModelArgument = Annotated[str, typer.Argument(help="Model: NAME, NAME@7 or NAME@champion.")]
 DeviceOption = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 PrecisionOption = Annotated[
-    str, typer.Option(help="What networks compute in: float32, int8 (CPU only), or auto, as served.")
+    str, typer.Option(help="Precision of neural networks: float32, int8 (CPU only), or auto, as served.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-CORPUS_HELP = "Text file (.gz, .xz, .zst too); may be repeated."
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+CORPUS_HELP = "Text file, also .gz, .xz or .zst; may be repeated."
 DEFAULT_REGISTRY = "registry"
 
 
@@ -51,20 +51,20 @@ _FORMATS = ", ".join(FORMAT_NAMES)
 ReferencesOption = Annotated[
     list[Path] | None,
     typer.Option(
-        help="References, found by id where lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), "
-        "else a line a list in order; may be repeated."
+        help="References: by id if lines have ids (id and tab, Kaldi's text, sclite's trn, a manifest), else one line "
+        "per list in order; may be repeated."
     ),
 ]
 ReferenceLayoutOption = Annotated[
-    ReferenceLayout | None, typer.Option(help="How references stand in their file. Default: as it looks.")
+    ReferenceLayout | None, typer.Option(help="Layout of the reference files. Default: detected.")
 ]
 
 
 def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
-    """Yield lists or lattices; unreadable lines are reported on standard error, the first of them one by one.
+    """Yield lists or lattices; report unreadable lines on standard error, the first ones individually.
 
     Raises:
-        FormatError: there are such lines, but no list.
+        FormatError: some lines are unreadable and no list is readable.
     """
     line_warnings, any_good = LineWarnings(), False
     for item in items:
@@ -79,34 +79,34 @@ def valid_items(items: Iterator[T | BadLine], file: str) -> Iterator[T]:
 
 
 class ListSource(NamedTuple):
-    """Source of a command's lists, by its options; see `with_option_groups`."""
+    """Options for a command's n-best lists; see `with_option_groups`."""
 
     file: Annotated[
         str,
         typer.Argument(
             metavar="FILE",
-            help="n-best lists (.gz, .xz, .zst too); a folder for SRILM's and Kaldi's; - reads standard input.",
+            help="n-best lists, also .gz, .xz or .zst; a folder for SRILM and Kaldi; - reads standard input.",
         ),
     ]
     format_name: Annotated[
-        str | None, typer.Option("--format", help=f"{_FORMATS}. Default: as its first lines look.")
+        str | None, typer.Option("--format", help=f"{_FORMATS}. Default: detected from the first lines.")
     ] = None
     references: ReferencesOption = None
     reference_layout: ReferenceLayoutOption = None
-    beam_size: Annotated[int | None, typer.Option(help="Candidates of each list, for format nemo.")] = None
+    beam_size: Annotated[int | None, typer.Option(help="Candidates per list, for format nemo.")] = None
     scores: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=FILE", help="Archive of costs, for format kaldi: am=acwt; may be repeated."
+            metavar="NAME=FILE", help="Archive of costs, for format kaldi, such as am=acwt; may be repeated."
         ),
     ] = None
 
     def lists(self, *, reserved: Callable[[str], bool] | None = None) -> Iterator[CandidateList]:
-        """Yield the readable lists; report unreadable ones, see `valid_items`, and suspicious scores.
+        """Yield the readable lists; report unreadable ones (see `valid_items`) and suspicious scores.
 
         Raises:
-            FormatError: a file is missing or damaged, of no known format, without lists, or references do not fit.
-            InvalidInputError: an option is wrong, or does not belong to the format.
+            FormatError: a file is missing or damaged, its format is unknown, it has no lists, or references differ.
+            InvalidInputError: an option is invalid, or does not apply to the format.
         """
         items = read_lists(
             binary_stream(sys.stdin, "input") if self.file == "-" else Path(self.file),
@@ -125,7 +125,7 @@ class ListSource(NamedTuple):
 
 
 class PublishedModels(NamedTuple):
-    """Source of a command's models, by its options; see `with_option_groups`."""
+    """Options for a command's models; see `with_option_groups`."""
 
     registry: RegistryOption = DEFAULT_REGISTRY
     device: DeviceOption = "cpu"
@@ -135,7 +135,7 @@ class PublishedModels(NamedTuple):
         """Load a published model.
 
         Raises:
-            LanguageModelError: there is no such registry or model, or it is damaged.
+            LanguageModelError: the registry or model does not exist, or is damaged.
         """
         from service.local.ask import load_published
 
@@ -143,7 +143,7 @@ class PublishedModels(NamedTuple):
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's parameters that are named tuples of options by these options, from which they are made."""
+    """Replace parameters that are named tuples of options by these options; build the tuples from their values."""
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for own in inspect.signature(command, eval_str=True).parameters.values():
@@ -180,9 +180,7 @@ def _score_file(option: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-lists_app = typer.Typer(
-    help="Look at n-best lists, and convert them from one format to another.", no_args_is_help=True
-)
+lists_app = typer.Typer(help="Inspect n-best lists, and convert them between formats.", no_args_is_help=True)
 
 
 @lists_app.command()
@@ -192,15 +190,15 @@ def convert(
     target: Annotated[
         str,
         typer.Argument(
-            help="File to write (packed if it ends in .gz, .xz, .zst); a folder for SRILM's and Kaldi's; - prints."
+            help="File to write (compressed if it ends in .gz, .xz, .zst); a folder for SRILM and Kaldi; - prints."
         ),
     ],
-    output_format: Annotated[str, typer.Option(help="Any of the formats of --format.")] = "jsonl",
+    output_format: Annotated[str, typer.Option(help="Format to write, as for --format.")] = "jsonl",
 ) -> None:
-    """Write lists in another format; what that has no place for is left out and told.
+    """Write lists in another format; omit and report fields that the format cannot represent.
 
-    Scores become natural logarithms, larger is better, whatever they were; am, old_lm and score are an acoustic
-    model's, an old language model's and the first pass's own total.
+    Scores become natural logarithms, larger is better. am is the acoustic score, old_lm the old language model's
+    score, and score the total of the first pass.
     """
     from models.reranking.formats.reader import format_by_name
     from models.reranking.formats.writer import write_lists
@@ -225,7 +223,7 @@ def show(
     source: ListSource,
     as_json: JsonOption = False,
 ) -> None:
-    """Count lists, candidates, copies and features; with references, word error rates of the first and the best."""
+    """Count lists, candidates, duplicates and features; with references, show first and oracle word error rates."""
     from models.reranking.metrics import summarise_lists
 
     figures = summarise_lists(source.lists())

@@ -1,4 +1,4 @@
-"""Commands `gramophone serve` and `gramophone keys create`: run the service, create API keys."""
+"""Commands `gramophone serve` and `gramophone keys create`: run the service and create API keys."""
 
 from typing import Annotated
 
@@ -29,13 +29,11 @@ def serve(
         str | None, typer.Option(help="float32, int8 or auto. [GRAMOPHONE_PRECISION]")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that serve behind the port. [GRAMOPHONE_WORKERS]")
+        int | None, typer.Option(help="Worker processes that share the port. [GRAMOPHONE_WORKERS]")
     ] = None,
     settings: Annotated[  # noqa: ARG001 - its callback does the work
         bool,
-        typer.Option(
-            "--settings", callback=_print_settings, is_eager=True, help="Print all settings there are."
-        ),
+        typer.Option("--settings", callback=_print_settings, is_eager=True, help="Print all settings."),
     ] = False,
 ) -> None:
     """Serve the registry's models over HTTP. Settings are read from the environment; --settings lists them."""
@@ -49,33 +47,33 @@ def serve(
     )
 
 
-keys_app = typer.Typer(help="Make API keys.", no_args_is_help=True)
+keys_app = typer.Typer(help="Create API keys.", no_args_is_help=True)
 
 
 @keys_app.callback()
 def _group() -> None:
-    """Make API keys."""  # a callback keeps `create` a command of its own, though it is the only one
+    """Create API keys."""  # without a callback, typer would merge the only command into its group
 
 
 @keys_app.command("create")
 def create(
-    name: Annotated[str, typer.Option(help="Whose key it is; stands in the log.")],
+    name: Annotated[str, typer.Option(help="Owner of the key, shown in the log.")],
     scopes: Annotated[
         str,
         typer.Option(
-            help="What it may ask for, with commas between: infer, every path below /v1; metrics; admin, all below "
-            "/admin. None includes another."
+            help="Comma-separated scopes: infer, every path below /v1; metrics; admin, every path below /admin. No "
+            "scope includes another."
         ),
     ] = "infer",
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key. It is shown once, on standard error; the line to keep goes to standard output.
+    """Create a key. Print it once, on standard error; print the line for the key file on standard output.
 
-    Example, `keys` being the file that GRAMOPHONE_API_KEYS_FILE names:
+    Example, if GRAMOPHONE_API_KEYS_FILE names the file `keys`:
 
         gramophone keys create --name app --scopes infer >> keys
 
-    A running service reads the file again within a second; a line that is taken out withdraws its key.
+    A running service reloads the file within a second; removing a line revokes its key.
     """
     from service.api_keys import create_key
 
@@ -83,5 +81,5 @@ def create(
     if as_json:
         print_json({"key": created.secret, "line": created.key.line})
         return
-    typer.echo(f"The key, which is not kept anywhere: {created.secret}", err=True)
+    typer.echo(f"The key, which is not stored anywhere: {created.secret}", err=True)
     typer.echo(created.key.line)

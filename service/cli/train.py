@@ -21,11 +21,11 @@ train_app = typer.Typer()
 def quickstart(
     registry: RegistryOption = DEFAULT_REGISTRY,
     if_empty: Annotated[
-        bool, typer.Option("--if-empty", help="Do nothing if the registry holds a model already.")
+        bool, typer.Option("--if-empty", help="Do nothing if the registry already has a model.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the default models on Python's own documentation, in minutes: an n-gram, an LSTM, their mixture."""
+    """Train an n-gram model, an LSTM and their mixture on Python's documentation, in minutes."""
     from models.checkpoint.registry import open_registry
 
     if if_empty and open_registry(registry, create=True).models():
@@ -40,19 +40,19 @@ def quickstart(
 
 @train_app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name, or the path of a .toml file.")],
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe, or path of a .toml file.")],
     name: Annotated[str, typer.Option(help="Name to publish the model under.")],
     corpus: Annotated[
-        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Default: Python's own documentation.")
+        list[Path] | None, typer.Option(help=f"{CORPUS_HELP} Default: Python's documentation.")
     ] = None,
     valid: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Validation text: early stopping, discounts and weights of mixtures are chosen by it. "
-            "Default: the end of the corpus is held out."
+            help="Validation text for early stopping, discounts and mixture weights. Default: the end of the corpus, "
+            "which is then held out."
         ),
     ] = None,
-    test: Annotated[list[Path] | None, typer.Option(help="Text to report figures of, too.")] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Test text to report figures of.")] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,35 +65,31 @@ def train(
     device: DeviceOption = "cpu",
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on with an interrupted neural training of this name, if there is one."
-        ),
+        typer.Option("--resume", help="Resume an interrupted neural training of this name, if one exists."),
     ] = False,
     engine: Annotated[
         str,
         typer.Option(
-            help="What estimates n-grams: memory; duckdb, past memory on this machine; spark, on a cluster."
+            help="Engine of n-gram estimation: memory; duckdb, out of core on one machine; spark, on a cluster."
         ),
     ] = "memory",
     memory_limit: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE", help="With duckdb or spark: memory to stay below, such as 1GB. Default: 2GiB."
-        ),
+        typer.Option(metavar="SIZE", help="With duckdb or spark: memory limit, such as 1GB. Default: 2GiB."),
     ] = None,
     work_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="With duckdb or spark: folder of what is kept until the model is published, so that a killed run "
-            "goes on where it was. Default: in the registry.",
+            help="With duckdb or spark: folder for intermediate files, from which a killed run resumes; kept until the "
+            "model is published. Default: in the registry.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a model by a recipe and publish it as a new version.
+    """Train a model from a recipe and publish it as a new version.
 
-    Recipes that come with the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
+    Recipes in the package: ngram, feed-forward, elman, lstm, gru, mingru (one family each), awd-lstm,
     mixture, ngram-mixture, quickstart, cpu-30min, gpu-20min.
     """
     from service.console.evaluation import show_training

@@ -1,7 +1,7 @@
 """Commands `gramophone tune` and `gramophone fold-texts`: weights for re-ranking.
 
-The weights are tuned on n-best lists with references; `fold-texts` writes the references of all
-other folds, to train a model for each fold on text that it is not evaluated on.
+`tune` fits weights to n-best lists with references. For each fold, `fold-texts` writes the
+references of all other folds, as training text for a model that has not seen the fold.
 """
 
 from dataclasses import asdict
@@ -21,40 +21,39 @@ from service.cli.options import (
 
 tune_app = typer.Typer()
 
-FoldsOption = Annotated[int, typer.Option(help="Parts of the lists, each of which is held out once.")]
-SeedOption = Annotated[int, typer.Option(help="Of folds and random starts.")]
+FoldsOption = Annotated[int, typer.Option(help="Number of folds; each is held out once.")]
+SeedOption = Annotated[int, typer.Option(help="Seed of folds and random starts.")]
 
 
 class _TuneOptions(NamedTuple):
-    """Options of `gramophone tune`, named as the settings of POST /v1/rerank/tune."""
+    """Options of `gramophone tune`, named like the settings of POST /v1/rerank/tune."""
 
-    metric: Annotated[Literal["wer", "cer", "bleu", "chrf"], typer.Option(help="What to tune for.")] = "wer"
+    metric: Annotated[Literal["wer", "cer", "bleu", "chrf"], typer.Option(help="Metric to optimise.")] = "wer"
     normaliser: Annotated[
-        Literal["none", "lower", "lower-unpunctuated"], typer.Option(help="Before words are compared.")
+        Literal["none", "lower", "lower-unpunctuated"],
+        typer.Option(help="Normalisation before words are compared."),
     ] = "none"
     features: Annotated[
         str | None,
         typer.Option(
-            help="What may have a weight, such as rank,am,lm,words. Default: rank, all that is given, lm, unk, words."
+            help="Features to weight, such as rank,am,lm,words. Default: rank, all given features, lm, unk, words."
         ),
     ] = None
     length_exponents: Annotated[
         str,
-        typer.Option(
-            help="Powers of the length by which lm may be divided, to choose from; of equals the first."
-        ),
+        typer.Option(help="Powers of the length to try as divisors of lm; on a tie, the first wins."),
     ] = "0,1"
     folds: FoldsOption = 2
     seed: SeedOption = 0
-    restarts: Annotated[int, typer.Option(help="Random starts of a search.")] = 8
-    resamples: Annotated[int, typer.Option(help="Resamples whose best weights are averaged.")] = 12
+    restarts: Annotated[int, typer.Option(help="Random starts per search.")] = 8
+    resamples: Annotated[int, typer.Option(help="Resamples; their best weights are averaged.")] = 12
     max_p_value: Annotated[
         float,
         typer.Option(
-            help="Keep the first pass unless the p-value of the gain is at most this; 1 takes any gain."
+            help="Maximum p-value of the gain, otherwise the first pass is kept; 1 accepts any gain."
         ),
     ] = 0.2
-    bootstrap_samples: Annotated[int, typer.Option(help="Resamples that the p-value is found from.")] = 1000
+    bootstrap_samples: Annotated[int, typer.Option(help="Bootstrap resamples for the p-value.")] = 1000
 
 
 @tune_app.command()
@@ -63,24 +62,24 @@ def tune(
     model: Annotated[
         str,
         typer.Argument(
-            help="Model: NAME, NAME@7 or NAME@champion; several as a mixture: ngram=0.3,lstm=0.7; - for none."
+            help="Model: NAME, NAME@7 or NAME@champion; or a mixture: ngram=0.3,lstm=0.7; - for no model."
         ),
     ],
     source: ListSource,
     *,
     models: Annotated[
-        str | None, typer.Option(help="Further models with features of their own: old=small@3 adds lm:old.")
+        str | None, typer.Option(help="Further models that add features: old=small@3 adds lm:old.")
     ] = None,
     fold_models: Annotated[
         str | None,
         typer.Option(
-            help="A model for each fold that has not seen its references, with commas between: these score the "
-            "lists, and the weights are for MODEL. See `gramophone fold-texts`."
+            help="Comma-separated models, one per fold, trained without the fold's references: they score the lists, "
+            "and the weights apply to MODEL. See `gramophone fold-texts`."
         ),
     ] = None,
     settings: _TuneOptions,
     save: Annotated[
-        str | None, typer.Option(help="Save the weights as a profile of this name, for rerank --profile.")
+        str | None, typer.Option(help="Name to save the weights under, for rerank --profile.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder for report.html and tuning.json.")
@@ -88,10 +87,10 @@ def tune(
     published: PublishedModels,
     as_json: JsonOption = False,
 ) -> None:
-    """Find weights for re-ranking, and tell by cross-fitting what they are worth.
+    """Tune weights for re-ranking, and estimate their gain by cross-fitting.
 
-    Where they are not better than the first pass by more than chance, the answer is to keep the first pass, and a
-    saved profile does that.
+    If the gain over the first pass is not significant, the command recommends the first pass, and a saved profile
+    keeps its order.
     """
     from models.checkpoint.documents import ProfileStore
     from models.checkpoint.manifest import check_name
@@ -130,7 +129,7 @@ def fold_texts(
     folds: FoldsOption = 2,
     seed: SeedOption = 0,
 ) -> None:
-    """Write for each fold of `gramophone tune` the references of all other folds, to train its model on."""
+    """Write the training text of each fold's model for `gramophone tune`: the references of all other folds."""
     from service.local.tune import write_fold_texts
 
     for path in write_fold_texts(list(source.lists()), folder, folds=folds, seed=seed):

@@ -1,7 +1,7 @@
 """Typed client of the service, synchronous and asynchronous.
 
-The two differ only in waiting: requests and the parsing of replies are written once, in
-`service.client.client`.
+`Client` and `AsyncClient` share requests and reply parsing, in `service.client.client`; they
+differ only in waiting.
 
     with Client("http://localhost:8000") as client:
         client.next_token("the cat", top_k=3).results[0].candidates

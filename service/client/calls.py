@@ -1,18 +1,18 @@
-"""Requests and replies of the client, without input or output, its options and its errors.
+"""Requests, replies, options and errors of the client, without I/O.
 
 Errors raised by the client:
 
 GramophoneError
-├ BadRequestError      400, 408, 413: the request is wrong; `param` names the field
-├ AccessError          401, 403: the key is missing, unknown, or not allowed to do this
+├ BadRequestError      400, 408, 413: the request is invalid; `param` names the field
+├ AccessError          401, 403: the key is missing, unknown, or lacks the scope
 ├ NotFoundError        404: no such model, state or user
 ├ StateElsewhereError  409: another process has the state; the message names it
 ├ SupersededError      409: a newer request of the same session replaced this one
 ├ OverloadedError      429, after all retries
 ├ UnavailableError     503, after all retries: not ready, or shutting down
-├ DeadlineError        504: out of time
+├ DeadlineError        504: time limit exceeded
 ├ ServerError          every other status
-└ UnreachableError     no answer at all
+└ UnreachableError     no response
 """
 
 import json
@@ -30,13 +30,13 @@ from service.schemas.replies import ErrorBody, ErrorReply, GenerateReply
 
 
 class GramophoneError(Exception):
-    """Base of the errors of a client.
+    """Base class of the client's errors.
 
     Attributes:
-        status: HTTP status; 0 if there was no answer.
+        status: HTTP status; 0 without a response.
         type: kind of error, such as `invalid_request_error`.
-        param: name of the wrong field; None if the error concerns none.
-        code: stable, machine-readable name of the error; None if it has none.
+        param: name of the invalid field; None if the error concerns no field.
+        code: stable, machine-readable name of the error; None without one.
         request_id: identifier of the request in the service's log; None if unknown.
     """
 
@@ -54,7 +54,7 @@ class BadRequestError(GramophoneError):
 
 
 class AccessError(GramophoneError):
-    """API key missing, unknown, or not allowed to do this."""
+    """API key is missing, unknown, or lacks the required scope."""
 
 
 class NotFoundError(GramophoneError):
@@ -62,11 +62,11 @@ class NotFoundError(GramophoneError):
 
 
 class StateElsewhereError(GramophoneError):
-    """State kept by another process; its handle begins with the name of that process."""
+    """State stored by another process; the handle begins with that process's name."""
 
 
 class SupersededError(GramophoneError):
-    """Request replaced by a newer one of the same session."""
+    """Request replaced by a newer request of the same session."""
 
 
 class OverloadedError(GramophoneError):
@@ -74,7 +74,7 @@ class OverloadedError(GramophoneError):
 
 
 class UnavailableError(GramophoneError):
-    """Model not ready, or service shutting down."""
+    """Model not ready, or service shutting down, after all retries."""
 
 
 class DeadlineError(GramophoneError):
@@ -86,7 +86,7 @@ class ServerError(GramophoneError):
 
 
 class UnreachableError(GramophoneError):
-    """No answer from the service."""
+    """No response from the service."""
 
 
 _ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
@@ -102,7 +102,7 @@ _ERRORS_BY_STATUS: dict[int, type[GramophoneError]] = {
     504: DeadlineError,
 }
 
-# errors that share a status, or come in a stream, whose status is sent before
+# errors that share a status, or occur in a stream after its status was sent
 _ERRORS_BY_CODE: dict[str | None, type[GramophoneError]] = {
     "deadline_exceeded": DeadlineError,
     "draining": UnavailableError,
@@ -117,7 +117,7 @@ def response_error(response: httpx.Response) -> GramophoneError:
     """Return the error of an unsuccessful response that has been read."""
     try:
         error = _adapter(ErrorReply).validate_json(response.content).error
-    except ValidationError:  # the answer is that of a proxy, not of the service
+    except ValidationError:  # the response of a proxy, not of the service
         error = ErrorBody(response.text[:200], "http_error", None, None)
     return _error(error, response.status_code, response.headers.get("x-request-id"))
 
@@ -146,9 +146,9 @@ class Call(Generic[R]):
     Attributes:
         method: HTTP method.
         path: path below the base URL.
-        read: parser of the reply, or, into any number of results, of each line of it.
-        body: body, written as JSON unless it is bytes.
-        headers: headers beside those of the client.
+        read: parser of the reply, or of each of its lines, into any number of results.
+        body: body, sent as JSON unless it is bytes.
+        headers: additional headers.
         query: query string of the URL.
     """
 
@@ -178,7 +178,7 @@ def json_reply(kind: type[R]) -> Callable[[httpx.Response], R]:
 
 
 def line_reply(kind: type[R]) -> Callable[[str], list[R | ErrorBody]]:
-    """Return a parser of lines, each a result of a kind or an error in its place."""
+    """Return a parser of lines, each a result of a kind or an error."""
 
     def read(line: str) -> list[R | ErrorBody]:
         parsed = _adapter(kind | ErrorReply).validate_json(line)
@@ -191,7 +191,7 @@ def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> f
     """Return the delay before the next attempt; None if the response is successful.
 
     Raises:
-        GramophoneError: the response, which has been read, is not successful, and this attempt is final.
+        GramophoneError: the response (already read) is unsuccessful, and this attempt is the last.
     """
     if response.is_success:
         return None
@@ -202,22 +202,22 @@ def retry_delay_s(response: httpx.Response, attempt: int, max_retries: int) -> f
 
 
 class LineReader:
-    """Splitter of a streamed body into lines; only line feeds end lines, as JSON may hold other line breaks."""
+    """Splitter of a streamed body into lines, at line feeds only: JSON may contain other line breaks."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def push(self, chunk: bytes) -> list[str]:
-        """Return the lines completed by this chunk."""
+        """Return the lines that this chunk completes."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         return [line.decode() for line in lines]
 
 
 def read_stream_event(line: str) -> list[GenerateReply]:
-    """Parse a line of an event stream; nothing for empty lines, comments and `[DONE]`.
+    """Parse a line of an event stream; return nothing for empty lines, comments and `[DONE]`.
 
     Raises:
-        GramophoneError: the service failed in the middle of the stream.
+        GramophoneError: the service failed during the stream.
     """
     payload = line.removeprefix("data: ")
     if payload in {"", _DONE} or payload.startswith(":"):  # a comment keeps the connection alive
@@ -280,7 +280,7 @@ class GenerateOptions(TypedDict, total=False):
 
 
 NamedText: TypeAlias = str | Mapping[str, Any]
-"""A text, or a mapping with `text` and `id`."""
+"""A string, or a mapping with `text` and `id`."""
 
 
 class _Span(TypedDict):
@@ -311,7 +311,7 @@ class QualityOptions(TypedDict, total=False):
 
 
 class MixturePart(TypedDict):
-    """Model of a mixture, and its weight at every token."""
+    """Model of a mixture, and its weight."""
 
     model: str
     weight: float
@@ -323,7 +323,7 @@ class _Named(TypedDict):
 
 
 class FurtherModel(_Named, total=False):
-    """Additional model, with features of its own such as `lm:NAME`."""
+    """Additional model, with its own features, such as `lm:NAME`."""
 
     weight: float
 
@@ -371,7 +371,7 @@ class TuneOptions(TypedDict, total=False):
 
 
 class ContinuationOptions(TypedDict):
-    """Continuation of a state by POST /v1/states/advance; without text and ids, a copy of the state."""
+    """Continuation of a state by POST /v1/states/advance; a copy of the state if it has neither text nor ids."""
 
     state: str
     text: NotRequired[str]
@@ -381,7 +381,7 @@ class ContinuationOptions(TypedDict):
 
 
 DictionaryEntry: TypeAlias = str | Mapping[str, Any]
-"""A text, or a mapping with `text` and `weight`."""
+"""A string, or a mapping with `text` and `weight`."""
 
 
 class AutocompleteOptions(TypedDict, total=False):

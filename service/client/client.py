@@ -1,7 +1,7 @@
-"""Clients of the service, synchronous and asynchronous: the same methods, each written once.
+"""Synchronous and asynchronous client of the service, with common method definitions.
 
-A method is written as the function that makes its request; `Method` makes of it one that returns the parsed reply, at
-once or to be awaited.
+A method is a function that builds its request; the descriptor `Method` turns it into a method, plain or awaitable,
+that returns the parsed reply.
 """
 
 import asyncio
@@ -72,10 +72,10 @@ _BINARY = {"accept": "application/octet-stream"}
 
 
 class MethodGroup(Generic[C_co]):
-    """Methods of a client about one subject.
+    """Methods of a client on one topic.
 
     Args:
-        client: sends the requests.
+        client: client that sends the requests.
     """
 
     def __init__(self, client: C_co) -> None:
@@ -83,7 +83,7 @@ class MethodGroup(Generic[C_co]):
 
 
 class Method(Generic[P, R]):
-    """A client's method that returns a reply; the asynchronous client's returns it when awaited."""
+    """Client method that returns a reply; awaitable on the asynchronous client."""
 
     def __init__(self, call: Callable[Concatenate[Any, P], Call[R]]) -> None:
         self._call = call
@@ -100,7 +100,7 @@ class Method(Generic[P, R]):
 
 
 class LinesMethod(Generic[P, R]):
-    """A client's method that yields results as they come; the asynchronous client's is iterated with `async for`."""
+    """Client method that yields results as they arrive; for `async for` on the asynchronous client."""
 
     def __init__(self, call: Callable[Concatenate[Any, P], Call[list[R]]]) -> None:
         self._call = call
@@ -115,7 +115,7 @@ class LinesMethod(Generic[P, R]):
 
 
 def _bound(call: Callable[..., Any], caller: Any, fetch: str) -> Callable[..., Any]:
-    """A method with the signature and docstring of `call`; without a client, `call` itself, for documentation."""
+    """Return a method with the signature and docstring of `call`; without a client, `call` for documentation."""
     if caller is None:
         return call
     client = caller.client if isinstance(caller, MethodGroup) else caller
@@ -139,7 +139,7 @@ def _post(path: str, kind: type[R], body: Mapping[str, Any]) -> Call[R]:
 def _lines(
     path: str, read: Callable[[str], R], items: Iterable[Mapping[str, Any]], query: Mapping[str, Any]
 ) -> Call[R]:
-    """Send one line for each item, with the options in the query string."""
+    """Send one line per item, with the options in the query string."""
     body = "\n".join(map(json.dumps, items)).encode()
     return Call("POST", path, read, body, {"content-type": "application/x-ndjson"}, query)
 
@@ -150,7 +150,7 @@ def _query_options(options: RerankOptions) -> dict[str, Any]:
     models = options.get("models", ())
     weights = {f"lm:{model['name']}": model["weight"] for model in models if "weight" in model}
     if weights and "profile" in options and "weights" not in options:
-        message = "models have weights beside a profile's: lines take either, so give all of them as weights"
+        message = "lines cannot combine a profile with weights of models; give all weights in weights"
         raise BadRequestError(ErrorBody(message, "invalid_request_error", "models", None), status=0)
     if weights or "weights" in options:
         query["weights"] = _comma_pairs({**options.get("weights", {"lm": 1.0}), **weights})
@@ -166,13 +166,13 @@ def _comma_pairs(values: Mapping[str, object]) -> str:
 
 
 class States(MethodGroup[C_co]):
-    """Requests about states kept by the service, for decoders. Every method raises GramophoneError."""
+    """Requests for states stored by the service, for decoders. Every method raises GramophoneError."""
 
     @Method
     def open(
         self, context: Contexts = "", *, model: str | None = None, bos: bool = True
     ) -> Call[OpenStatesReply]:
-        """Open a state after each context."""
+        """Store the state after each context."""
         return _post("/v1/states", OpenStatesReply, {"context": context, "model": model, "bos": bos})
 
     @Method
@@ -183,33 +183,33 @@ class States(MethodGroup[C_co]):
         next_token_ids: Sequence[int] = (),
         free: Iterable[str] = (),
     ) -> Call[AdvanceReply]:
-        """Score continuations, keep the states after them, then free the states in `free`."""
+        """Score continuations, store the states after them, then free the states in `free`."""
         body = {"continuations": continuations, "next_token_ids": list(next_token_ids), "free": list(free)}
         return _post("/v1/states/advance", AdvanceReply, body)
 
     @Method
     def next(self, states: Sequence[str], *, token_ids: Sequence[int] | None = None) -> Call[NextReply]:
-        """Return the log-probabilities of the given tokens, or of all, after each state."""
+        """Return the log-probabilities of the given tokens, or of all tokens, after each state."""
         return _post("/v1/states/next", NextReply, {"states": states, "token_ids": token_ids})
 
     @Method
     def log_probs(
         self, states: Sequence[str], *, token_ids: Sequence[int] | None = None
     ) -> "Call[memoryview[float]]":
-        """Return the log-probabilities of `next` as float32 [B, K]."""
+        """Return the result of `next` as float32 [B, K]."""
         return Call(
             "POST", "/v1/states/next", read_floats, {"states": states, "token_ids": token_ids}, _BINARY
         )
 
     @Method
     def free(self, states: Iterable[str]) -> Call[int]:
-        """Free states, and return the number of states freed."""
+        """Free states; return the number of states freed."""
         read: Callable[[httpx.Response], int] = lambda reply: json_reply(FreeReply)(reply).freed  # noqa: E731
         return Call("POST", "/v1/states/free", read, {"states": list(states)})
 
 
 class Users(MethodGroup[C_co]):
-    """Requests about users of autocomplete and their accepted words. Every method raises GramophoneError."""
+    """Requests for users of autocomplete and their accepted words. Every method raises GramophoneError."""
 
     @Method
     def accept(self, user: str, text: str, *, context: str | None = None) -> Call[UserReply]:
@@ -218,7 +218,7 @@ class Users(MethodGroup[C_co]):
 
     @Method
     def export(self, user: str) -> Call[UserWords]:
-        """Return the words and pairs learnt from a user."""
+        """Return the words and pairs stored for a user."""
         return Call("GET", _user_path(user), json_reply(UserWords))
 
     @Method
@@ -231,7 +231,7 @@ class Users(MethodGroup[C_co]):
 
     @Method
     def forget(self, user: str) -> Call[bool]:
-        """Forget a user, and return whether the user was known."""
+        """Delete a user's words; return True if any were stored."""
         read: Callable[[httpx.Response], bool] = lambda reply: json_reply(ForgottenReply)(reply).forgotten  # noqa: E731
         return Call("DELETE", _user_path(user), read)
 
@@ -261,7 +261,7 @@ class _HttpClient(Generic[H, T]):
     def next_token(
         self, context: Contexts, *, top_k: int = 10, entropy: bool = True, model: str | None = None
     ) -> Call[NextTokenReply]:
-        """Return the most probable tokens after each context; faster on large vocabularies without the entropy."""
+        """Return the most probable tokens after each context; faster with large vocabularies without entropy."""
         body = {"context": context, "top_k": top_k, "entropy": entropy, "model": model}
         return _post("/v1/next-token", NextTokenReply, body)
 
@@ -269,13 +269,13 @@ class _HttpClient(Generic[H, T]):
     def next_word(
         self, context: str | Sequence[str], *, top_k: int = 10, model: str | None = None
     ) -> Call[NextWordReply]:
-        """Return the most probable words of one or more tokens after each context."""
+        """Return the most probable words, of one or several tokens, after each context."""
         body = {"context": context, "top_k": top_k, "unit": "word", "model": model}
         return _post("/v1/next-token", NextWordReply, body)
 
     @Method
     def log_probs(self, context: Contexts, *, model: str | None = None) -> "Call[memoryview[float]]":
-        """Return the log-probability of every next token, float32 [B, V]."""
+        """Return the log-probability of every next token as float32 [B, V]."""
         return Call("POST", "/v1/next-token", read_floats, {"context": context, "model": model}, _BINARY)
 
     @Method
@@ -312,7 +312,7 @@ class _HttpClient(Generic[H, T]):
         """Yield each re-ranked list, or an error, in order; for thousands of lists.
 
         Raises:
-            BadRequestError: models have weights beside a profile's, which a query string cannot express.
+            BadRequestError: models have weights in addition to a profile's, which a query string cannot express.
         """
         return _lines("/v1/rerank", line_reply(RankedListResult), lists, _query_options(options))
 
@@ -334,7 +334,7 @@ class _HttpClient(Generic[H, T]):
     def stream(
         self, prompt: str | Sequence[int] = "", **options: Unpack[GenerateOptions]
     ) -> Call[list[GenerateReply]]:
-        """Yield a continuation token by token; closing the iterator stops it."""
+        """Yield a continuation token by token; closing the iterator cancels it."""
         return Call("POST", "/v1/generate", read_stream_event, {"prompt": prompt, "stream": True, **options})
 
     @Method
@@ -371,7 +371,7 @@ class _HttpClient(Generic[H, T]):
 
     @property
     def states(self) -> States[Self]:
-        """Methods for states kept by the service, for decoders."""
+        """Methods for states stored by the service, for decoders."""
         return States(self)
 
     @property
@@ -392,9 +392,9 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
         base_url: URL of the service, such as `http://localhost:8000`.
         api_key: API key sent with every request, if the service requires one.
         headers: further headers, such as `X-Gramophone-Session`, by which a proxy routes a session to one process.
-        timeout_s: seconds to wait for an answer, or for the next part of one.
-        max_retries: retries of a request that an overloaded or unready service refused.
-        transport: transport of httpx, for tests.
+        timeout_s: seconds to wait for a response, or for its next part.
+        max_retries: maximum retries of a request rejected by an overloaded or unready service.
+        transport: httpx transport, for tests.
 
     Every method raises GramophoneError.
     """
@@ -431,7 +431,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
             time.sleep(delay_s)
 
     def fetch_lines(self, call: Call[list[R]]) -> Iterator[R]:
-        """Send a call and yield the results in its reply's lines."""
+        """Send a call and yield the results in the lines of its reply."""
         response = self._send(call, stream=True)
         try:
             reader = LineReader()
@@ -445,7 +445,7 @@ class Client(_HttpClient[httpx.Client, httpx.BaseTransport]):
 
 
 class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
-    """Client for asyncio, with the arguments and methods of `Client`. Every method raises GramophoneError."""
+    """Asynchronous client, with the arguments and methods of `Client`. Every method raises GramophoneError."""
 
     _connect = httpx.AsyncClient
 
@@ -479,7 +479,7 @@ class AsyncClient(_HttpClient[httpx.AsyncClient, httpx.AsyncBaseTransport]):
             await asyncio.sleep(delay_s)
 
     async def fetch_lines(self, call: Call[list[R]]) -> AsyncIterator[R]:
-        """Send a call and yield the results in its reply's lines."""
+        """Send a call and yield the results in the lines of its reply."""
         response = await self._send(call, stream=True)
         try:
             reader = LineReader()

@@ -1,1 +1,1 @@
-"""Output of the command line for people; programs use `--json`."""
+"""Human-readable output of the command line; programs use `--json`."""

@@ -18,7 +18,7 @@ def load_name(load: Load) -> str:
 
 
 class LoadProgress(ProgressLine):
-    """Progress of a load, with a bar and the time left; no reply is read while it is drawn."""
+    """Progress of a load, with a bar and the time left; drawing it blocks the reading of replies."""
 
     def __call__(self, recording: Recording) -> None:
         """Show the progress of a run."""
@@ -38,7 +38,7 @@ class LoadProgress(ProgressLine):
 
 
 def print_load(summary: LoadSummary, load: Load) -> None:
-    """Print rates and latency, for streams also the times of tokens, then errors and warnings."""
+    """Print rates, latency, token times of streams, errors and warnings."""
     console, name = Console(), load_name(load)
     failed = summary.requests - summary.answered
     latency = {"answers/s": _rate(summary.achieved_per_s), **_percentiles(summary.latency_ms)}
@@ -66,7 +66,7 @@ def print_load(summary: LoadSummary, load: Load) -> None:
 
 
 def _percentiles(spread: Percentiles | None) -> dict[str, str]:
-    """Format percentiles by column."""
+    """Return formatted percentiles by column."""
     names = {"p50 ms": "p50", "p90": "p90", "p99": "p99", "p99.9": "p999"}
     return {column: _ms(getattr(spread, name, None)) for column, name in names.items()}
 

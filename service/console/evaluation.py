@@ -25,7 +25,7 @@ _GROUPS = {
 
 
 def show_evaluation(result: Mapping[str, Any]) -> None:
-    """Print an evaluation, of one model or two side by side, with all optional parts of the result."""
+    """Print an evaluation of one model, or of two side by side, with all optional parts of the result."""
     _console.print(_figures(result))
     if hits := result.get("hit_rates"):
         _console.print()
@@ -53,7 +53,7 @@ def _print_notes(notes: Sequence[str]) -> None:
 
 
 def show_figures(result: dict[str, Any]) -> None:
-    """Print an evaluation with a row per figure, and hit rates by order for an n-gram model."""
+    """Print an evaluation with a row per figure, and an n-gram model's hit rates by order."""
     table = result_table("figure", "value", folded=True)
     for name, value in result.items():
         if name != "hit_rates":
@@ -86,7 +86,7 @@ def _by_order(hits: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _groups(head: str, groups: Sequence[Mapping[str, Any]]) -> Table:
-    table = result_table(head, "tokens", "share", "perplexity of those")
+    table = result_table(head, "tokens", "share", "perplexity")
     for group in groups:
         cell = format_number(group["perplexity"]) if group["tokens"] else ""
         table.add_row(_thousands(group["name"]), f"{group['tokens']:,}", f"{group['share']:.1%}", cell)
@@ -97,11 +97,11 @@ def _difference(model: str, against: Mapping[str, Any]) -> str:
     difference = against["difference"]
     nats, error = difference["nats_per_token"], difference["standard_error"]
     if nats is None:
-        return f"{model} and {against['model']}: a token is impossible for one of them, no difference can be told"
+        return f"{model} and {against['model']}: no difference, because one model gives a token probability 0"
     better = "better" if nats >= 0 else "worse"
     by = f"{model} is {better} than {against['model']} by {abs(nats):.4f} nats per token"
     if error is None:
-        return f"{by} (of one sentence alone: no standard error)"
+        return f"{by} (only one sentence, so no standard error)"
     return (
         f"{by} (± {error:.4f} standard error over {difference['sentences']:,} sentences; "
         f"95 %: {difference['low']:+.4f} to {difference['high']:+.4f})"
@@ -119,9 +119,7 @@ def _sampled(mean: Mapping[str, Any]) -> str:
 
 def _overlap(overlap: Mapping[str, Any]) -> str:
     found, files = overlap["sentences"], ", ".join(overlap["training_text"])
-    return (
-        f"in {files} there are {found['share'] or 0.0:.2%} of {found['total']:,} sentences of 8 words or more"
-    )
+    return f"{files} contains {found['share'] or 0.0:.2%} of {found['total']:,} sentences of 8 words or more"
 
 
 def _thousands(name: str) -> str:
@@ -139,8 +137,8 @@ def _plain(value: str | float) -> str:
 def show_check_evaluation(result: Mapping[str, Any]) -> None:
     """Print accuracies of detection and correction of inserted errors, by kind and by threshold."""
     _console.print(
-        f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind, one in "
-        f"{1 / result['error_rate']:.0f} of those that can be made wrong"
+        f"{result['model']}: {result['words']:,} words on {result['lines']:,} lines for each kind; errors in one of "
+        f"{1 / result['error_rate']:.0f} eligible words"
     )
     _console.print(_by_kind(result["kinds"]))
     if any(figures["errors"] for figures in result["kinds"].values()):
@@ -149,8 +147,8 @@ def show_check_evaluation(result: Mapping[str, Any]) -> None:
     if result["calibration_saved"]:
         _console.print("\nsaved: /v1/check takes a precision now")
     notes = (
-        "\nthreshold: the best by F0.5 on one half of the lines; its figures are of the other half"
-        "\nby surprisal: of each word, given what stands before it; gain: of F0.5 over that"
+        "\nthreshold: best F0.5 on one half of the lines; figures on the other half"
+        "\nby surprisal: baseline, a word's surprisal given the words before it; gain: relative F0.5 over it"
     )
     _console.print(Text(notes, style="dim"))
 
@@ -187,11 +185,11 @@ _POSITIONS = {"next_word": "before a word's first letter", "any_letter": "before
 
 
 def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
-    """Print keystroke savings, accuracy and latency of completions, of one model or two side by side."""
+    """Print keystroke savings, accuracy and latency of completions, for one model or two side by side."""
     models = [result, *([result["against"]] if "against" in result else [])]
     _console.print(
-        f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
-        f"vocabulary; {result['keys']:,} keys without completions; {result['context']} context"
+        f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} out of vocabulary; "
+        f"{result['keys']:,} keystrokes without completions; {result['context']} context"
     )
     _console.print(_typing_figures(result))
     for model in models:
@@ -207,7 +205,7 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
             f"one keystroke with {model['model']}, {model['precision']}: {took['p50']:.2f} ms median, "
             f"{took['p99']:.2f} ms p99 (of {took['keystrokes']:,})"
         )
-    _console.print(Text("\nintervals hold a figure with 95 % probability: bootstrap over lines", style="dim"))
+    _console.print(Text("\n95 % confidence intervals: bootstrap over lines", style="dim"))
 
 
 def _typing_figures(result: Mapping[str, Any]) -> Table:
@@ -224,7 +222,9 @@ def _typing_figures(result: Mapping[str, Any]) -> Table:
 
 
 def _by_letters(model: Mapping[str, Any]) -> Table:
-    table = result_table(f"letters typed ({model['model']})", "longer words", "first is right", "among three")
+    table = result_table(
+        f"letters typed ({model['model']})", "longer words", "first is right", "in top three"
+    )
     for row in model["recall_by_letters"]:
         cells = (f"{row['words']:,}", f"{row['top_1']:.1%}", f"{row['top_3']:.1%}")
         table.add_row(str(row["letters"]), *cells)
@@ -248,14 +248,14 @@ def _with_interval(name: str, figure: Mapping[str, Any], sign: str = "") -> str:
 
 
 def _share(name: str, value: float | None, sign: str = "") -> str:
-    """Format a share in per cent; a reciprocal rank or a length with three digits."""
+    """Format a share in per cent, a reciprocal rank or a length with three decimals."""
     if value is None:
         return "none"
     return f"{value:{sign}.3f}" if "mrr" in name or "length" in name else f"{value:{sign}.1%}"
 
 
 def show_training(result: dict[str, Any]) -> None:
-    """Print a new model's address and figures, with those of a mixture's parts."""
+    """Print a new model's address and figures, and the figures of a mixture's parts."""
     headings = ("model", "weight", "split", "perplexity per token", "per word", "bits per byte")
     table = result_table(*headings, folded=True)
     for name, weight, figures in [*_part_rows(result), (result["model"], "", result)]:
@@ -278,14 +278,14 @@ def show_training(result: dict[str, Any]) -> None:
 
 
 def _part_rows(result: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield name, weight and figures of all parts, each after its own parts."""
+    """Yield the name, weight and figures of all parts, nested parts first."""
     for part in result.get("parts", ()):
         yield from _part_rows(part)
         yield part["name"], f"{part['weight']:.3f}", part
 
 
 def show_import(result: dict[str, Any]) -> None:
-    """Print an imported model: its n-grams, its figures if there are any, and notes about its file."""
+    """Print an imported model: its n-grams, its figures if any, and notes about its file."""
     orders = range(1, len(result["ngrams"]) + 1)
     table = result_table("", *(f"order {order}" for order in orders), folded=True)
     table.add_row("n-grams", *(f"{count:,}" for count in result["ngrams"]))
@@ -294,12 +294,12 @@ def show_import(result: dict[str, Any]) -> None:
         show_figures(result["test"])
     _print_notes(result["notes"])
     _console.print(
-        f"published [bold]{result['model']}[/] in {escape(result['path'])}; it took {result['seconds']:.0f} s"
+        f"published [bold]{result['model']}[/] in {escape(result['path'])} in {result['seconds']:.0f} s"
     )
 
 
 def show_export(result: dict[str, Any]) -> None:
-    """Print an exported file's facts, with notes for its readers."""
+    """Print a summary of an exported file, with notes for its readers."""
     count = sum(result["ngrams"])
     _console.print(
         f"wrote {result['model']} to {escape(result['path'])}: {count:,} n-grams, {result['bytes']:,} bytes, "
@@ -308,20 +308,20 @@ def show_export(result: dict[str, Any]) -> None:
     if result["escaped_words"]:
         _console.print(
             f"note: {result['escaped_words']:,} words have white space in them or are spelled like control tokens; "
-            "all words are written with % escapes, as a comment in the file says"
+            "all words are written with % escapes, as a comment in the file explains"
         )
     if result["log_zero"] is not None:
         _console.print(
-            f"note: a back-off weight of {result['log_zero']:g} stands for minus infinity, as a comment says"
+            f"note: a back-off weight of {result['log_zero']:g} stands for minus infinity, as a comment explains"
         )
     if not result["splits_at_spaces"]:
         _console.print(
-            "note: the file has no place for the model's tokenizer, which does more than split at spaces"
+            "note: the file does not contain the model's tokenizer, which does more than split at spaces"
         )
 
 
 class TuningProgress(ProgressLine):
-    """Progress and time left of tuning; each kind of work has its own speed, so it is that of the current kind."""
+    """Progress of tuning and time left of the current kind of work, as each kind has its own speed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -329,7 +329,7 @@ class TuningProgress(ProgressLine):
         self._began_s = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Show the kind of work, its completed amount, and its total."""
+        """Show the kind of work, its completed amount and its total."""
         now_s = time.monotonic()
         if what != self._description:
             self._description, self._began_s = what, now_s
@@ -357,7 +357,7 @@ def show_tuning(reply: "TuneReply", saved: str | None, report: Path | None) -> N
     )
     _console.print(Text(reply.signature, style="dim"))
     if reply.ignored_features:
-        _console.print(Text(f"not with every candidate, so left out: {', '.join(reply.ignored_features)}"))
+        _console.print(Text(f"missing for some candidates, so ignored: {', '.join(reply.ignored_features)}"))
     _console.print(Text(reply.reason, style="bold"))
     if saved is not None:
         _console.print(f"saved as profile [bold]{saved}[/]: gramophone rerank … --profile {saved}")

@@ -1,4 +1,4 @@
-"""Shared tables and bars, and the output of commands that query models, the registry or settings."""
+"""Shared tables, bars and progress lines; output of commands that query models, the registry or settings."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ _WORDS = frozenset({"", "family", "aliases", "created", "split"})
 
 
 def result_table(first: str, *headings: str, folded: bool = False) -> Table:
-    """Make an empty table: names on the left, of any length where they are folded, then numbers or short words."""
+    """Make an empty table: a name column, folded if names may be long, then columns of numbers or short words."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(first, no_wrap=not folded, overflow="fold")
     for name in headings:
@@ -28,19 +28,19 @@ def result_table(first: str, *headings: str, folded: bool = False) -> Table:
 
 
 def probability_bar(probability: float) -> Text:
-    """Draw a probability as a bar; 1 is 30 characters wide."""
+    """Draw a probability as a bar, 30 characters wide for 1."""
     return Text("█" * round(probability * _BAR_WIDTH), style="blue")
 
 
 def format_number(value: float | None, digits: int = 2) -> str:
-    """Format a number with thousands separators; None is infinite."""
+    """Format a number with thousands separators; None as `infinite`."""
     return "infinite" if value is None else f"{value:,.{digits}f}"
 
 
 class ProgressLine:
-    """Progress on standard error, until the context ends: one updated line on a terminal, else one every ten seconds.
+    """Progress on standard error until the context ends: one updated line on a terminal, else a line every 10 s.
 
-    It is written directly, in microseconds.
+    Writing takes only microseconds, because it bypasses rich.
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class ProgressLine:
 
     @property
     def is_due(self) -> bool:
-        """Whether a line is to be written now."""
+        """True if a line is due."""
         return time.monotonic() - self._written_s >= self._interval_s
 
     def write(self, line: str) -> None:
-        """Write a line, on a terminal in place of the one before."""
+        """Write a line; on a terminal, replace the previous one."""
         self._written_s = time.monotonic()
         sys.stderr.write(f"\r\x1b[K{line}" if self.on_terminal else f"{line}\n")
         sys.stderr.flush()
@@ -73,7 +73,7 @@ _console = Console()
 
 
 def show_next(reply: dict[str, Any]) -> None:
-    """Print candidates with bars."""
+    """Print candidate tokens or words with bars."""
     result = reply["results"][0]
     of_words = "unexplored_mass" in result
     table = result_table("word" if of_words else "token", "probability", "", "logprob", folded=True)
@@ -83,15 +83,13 @@ def show_next(reply: dict[str, Any]) -> None:
         table.add_row(Text(_visible(candidate["text"])), *cells)
     _console.print(table)
     if of_words:
-        _console.print(
-            f"{reply['model']}: not followed to the end of a word: {result['unexplored_mass']:.1%}"
-        )
+        _console.print(f"{reply['model']}: unexplored probability: {result['unexplored_mass']:.1%}")
     elif result["entropy_bits"] is not None:
         _console.print(f"{reply['model']}: entropy {result['entropy_bits']:.2f} bits")
 
 
 def show_scores(texts: Sequence[str], reply: dict[str, Any]) -> None:
-    """Print a row per text, its tokens or words below it if the reply has them, and the totals."""
+    """Print a row per text, with its tokens or words if the reply has them, and the totals."""
     table = result_table("text", "logprob", "tokens", "OOV", "perplexity", folded=True)
     for text, result in zip(texts, reply["results"], strict=True):
         table.add_row(Text(text), *_score_cells(result))
@@ -115,19 +113,19 @@ def _score_cells(result: dict[str, Any]) -> list[str]:
 
 
 def _visible(token: str) -> str:
-    """Replace spaces and line ends in a token by visible characters."""
+    """Replace spaces and line ends of a token by visible characters."""
     return token.replace("\n", "⏎").replace(" ", "▁")
 
 
 _STYLES = {"unknown_word": "bold red underline", "real_word": "bold yellow underline"}
 _MIN_SHOWN = 0.005
-"""A less probable suggestion is shown only if it is the first."""
+"""Minimum probability of suggestions after the first."""
 
 _KINDS = {"unknown_word": "unknown word", "real_word": "wrong word"}
 
 
 def show_check(text: str, reply: Mapping[str, Any]) -> None:
-    """Print the lines with issues, their issues and suggestions, then the totals."""
+    """Print each line with issues, its issues and suggestions, then the totals."""
     console = Console(highlight=False)
     lines = text.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)][:-1]
@@ -168,9 +166,7 @@ def _totals(reply: Mapping[str, Any]) -> Text:
     if reply["bits_per_word"] is not None:
         summary += f"; {reply['bits_per_word']:.2f} bits per word"
     if reply["precision"] is not None:
-        summary += (
-            f"; issues as probable as {reply['threshold']:g} were errors in {reply['precision']:.0%} of cases"
-        )
+        summary += f"; measured precision at threshold {reply['threshold']:g}: {reply['precision']:.0%}"
     return Text(f"{reply['model']}: {summary}", style="dim")
 
 
@@ -179,7 +175,7 @@ def _counted(count: int, name: str) -> str:
 
 
 _MIN_PROBABILITY = 5e-4
-"""Smallest unexplored mass that is shown; less would be rounded to 0."""
+"""Minimum unexplored mass to show; a smaller one would be rounded to 0."""
 
 
 def show_completions(text: str, reply: dict[str, Any]) -> None:
@@ -199,7 +195,7 @@ def show_completions(text: str, reply: dict[str, Any]) -> None:
     _console.print(Text(text[-_console.width :] or "(the start of a sentence)", style="bold"))
     _console.print(table if remarks else "no completion")
     if reply["unexplored_mass"] >= _MIN_PROBABILITY:
-        note = f"not followed to the end of a word: {reply['unexplored_mass']:.1%}"
+        note = f"unexplored probability: {reply['unexplored_mass']:.1%}"
         _console.print(Text(note, style="dim"))
 
 
@@ -212,7 +208,7 @@ def _completion_text(prefix: str, completion: dict[str, Any]) -> Text:
 def _remarks(completion: dict[str, Any]) -> str:
     remarks = []
     if not completion["is_complete_word"]:
-        remarks.append("begins so")
+        remarks.append("prefix of a word")
     if completion["edits"]:
         remarks.append("1 correction" if completion["edits"] == 1 else f"{completion['edits']} corrections")
     if completion["source"] == "user":
@@ -247,7 +243,7 @@ def show_card(markdown: str) -> None:
 
 
 def show_settings() -> None:
-    """Print every setting's variable and default, with its meaning below."""
+    """Print the variable and default of every setting, with its meaning below."""
     from service.settings import described_settings  # not needed by other tables
 
     console = Console()

@@ -1,7 +1,7 @@
 """Language models for other projects' decoders: shallow fusion over HTTP.
 
-Nothing of those projects is imported: the adapters have the methods that the decoders document for
-custom language models. Like the client, the package needs httpx and pydantic alone.
+The adapters have the methods that the decoders document for custom language models; they do not
+import those projects. Like the client, the package requires only httpx and pydantic.
 """
 
 from service.fusion.adapters import PyCTCDecodeLM, TorchaudioLM

@@ -7,8 +7,8 @@ With pyctcdecode:
     decoder = BeamSearchDecoderCTC(Alphabet.build_alphabet(labels), lm)
     decoder.decode(logits)
 
-Scores follow pyctcdecode 0.5's `LanguageModel`: alpha · ln p + beta for each word, with an offset
-for unknown words.
+Scores follow pyctcdecode 0.5's `LanguageModel`: alpha · ln p + beta per word, with an offset for
+unknown words.
 
 With torchaudio:
 
@@ -21,7 +21,7 @@ With torchaudio:
     decoder = ctc_decoder(lexicon="lexicon.txt", lm_dict="words.txt", tokens=tokens, lm=lm)
 
 The class also inherits from the decoder's base class, because the decoder accepts no other model;
-flashlight's own `LM` and `LMState` work as well.
+flashlight's `LM` and `LMState` also work.
 """
 
 import math
@@ -34,7 +34,7 @@ from service.fusion.word_tree import TokenTree, WordNode, WordTree
 
 _LN_10 = math.log(10)
 _USUAL_LENGTH = 6
-"""Characters of a usual word; the offset of longer beginnings of unknown words grows with their length."""
+"""Characters of a typical word; the offset of longer beginnings of unknown words grows with their length."""
 
 _PARAMETERS = ("alpha", "beta", "unk_score_offset", "score_boundary")
 
@@ -42,21 +42,21 @@ _PARAMETERS = ("alpha", "beta", "unk_score_offset", "score_boundary")
 class PyCTCDecodeLM:
     """`AbstractLanguageModel` of pyctcdecode over a service; for one thread at a time.
 
-    Beams share scores, and states are freed as the decoder drops them. Each process of a pool, as in
-    `decode_batch`, needs a model of its own.
+    Beams share scores, and states are freed when the decoder drops them. Each process of a pool, as in
+    `decode_batch`, requires its own model.
 
     Args:
         client: client of the service.
-        unigrams: words that may be recognised; all others, and strings that begin none of them, get the
+        unigrams: words that may be recognised; other words, and strings that no such word begins with, get the
             offset. If None, only words unknown to the model get it.
         model: address of the model; None for the service's default.
         context: text spoken before each recording.
         alpha: weight of the model.
         beta: bonus added for each word.
         unk_score_offset: offset of an unknown word, in base 10, before the weight `alpha`.
-        score_boundary: whether texts begin with `<s>`, and `</s>` after them is scored.
+        score_boundary: true to begin texts with `<s>`, and to score `</s>` after them.
         order: order of the model in words; beams that differ only in earlier words may be merged.
-        companions: maximum of recently used words scored along with each new word.
+        companions: maximum recently used words scored together with each new word.
 
     Every method raises GramophoneError.
     """
@@ -98,9 +98,9 @@ class PyCTCDecodeLM:
         return self.unk_score_offset * max(len(partial_token) / _USUAL_LENGTH, 1.0)
 
     def score(self, prev_state: WordNode, word: str, is_last_word: bool = False) -> tuple[float, WordNode]:
-        """Return the weighted score of a word, that of the end included after the last word, and the next state."""
+        """Return the weighted score of a word, plus the end's after the last word, and the next state."""
         eos = is_last_word and self.score_boundary
-        if not word:  # a recording may end in a space; its last word has been scored
+        if not word:  # a recording may end with a space; its last word is already scored
             return self.alpha * (self._tree.end(prev_state) if eos else 0.0), prev_state
         text = self._tree.extend(prev_state, word, eos=eos)
         log_prob = text.said.logprob
@@ -111,27 +111,27 @@ class PyCTCDecodeLM:
         return self.alpha * log_prob + self.beta, text
 
     def reset_params(self, **params: float | bool) -> None:
-        """Set `alpha`, `beta`, `unk_score_offset` or `score_boundary`; others are ignored, as by pyctcdecode."""
+        """Set `alpha`, `beta`, `unk_score_offset` or `score_boundary`; ignore other names, like pyctcdecode."""
         for name in _PARAMETERS:
             if params.get(name) is not None:
                 setattr(self, name, params[name])
 
     def save_to_dir(self, filepath: str) -> NoReturn:
-        """Refuse to save the model, which stays with the service.
+        """Raise an error: the model stays with the service.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"nothing is saved to {filepath}: the model is with the service")
+        raise NotImplementedError(f"cannot save to {filepath}: the model is at the service")
 
     @classmethod
     def load_from_dir(cls, filepath: str) -> Self:
-        """Refuse to load a model from files.
+        """Raise an error: the model is never loaded from files.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError(f"nothing is loaded from {filepath}: the model is with the service")
+        raise NotImplementedError(f"cannot load from {filepath}: the model is at the service")
 
     def close(self) -> None:
         """Free the states that the decoder has dropped."""
@@ -149,18 +149,18 @@ _END = -1
 class TorchaudioLM:
     """`CTCDecoderLM` of torchaudio over a service; for one decoder and one thread at a time.
 
-    The indices of a decoder with a lexicon are words, those of one without are tokens of the model. States
-    are freed when the decoder starts again and drops its tree.
+    With a lexicon the decoder's indices are words, without one they are tokens of the model. States are freed
+    when the decoder starts again and drops its tree.
 
     Args:
         client: client of the service.
         new_state: constructor of an empty state of the decoder, such as `CTCDecoderLMState`.
         words: words by the decoder's index, in the order of its dictionary; with a lexicon.
-        token_ids: token ids by the decoder's index, any for unscored ones like the blank; without a lexicon.
+        token_ids: token ids by the decoder's index, any value for unscored indices like the blank; without a lexicon.
         model: address of the model; None for the service's default.
         context: text spoken before each recording.
-        log10: whether scores are in base 10, like those of the decoder's own KenLM, to reuse its weights.
-        companions: maximum of recently used words scored along with each new word.
+        log10: true for scores in base 10, like those of the decoder's own KenLM, to reuse its weights.
+        companions: maximum recently used words scored together with each new word.
 
     Every method raises GramophoneError.
     """
@@ -177,7 +177,7 @@ class TorchaudioLM:
         log10: bool = False,
         companions: int = 16,
     ) -> None:
-        super().__init__()  # of the decoder's class, the other base of a subclass
+        super().__init__()  # the other base class of a subclass
         if bool(words) == bool(token_ids):
             raise ValueError("give either words or token_ids")
         self._words = words
@@ -215,7 +215,7 @@ class TorchaudioLM:
         self._texts.close()
 
     def _extend(self, text: Any, index: int) -> tuple[Any, float]:
-        """Return a text extended by the word or token of an index, and the logarithm of that one's probability."""
+        """Return a text extended by the word or token of an index, and its natural-log probability."""
         if index == _END:
             return text, self._texts.end(text)
         if isinstance(self._texts, WordTree):

@@ -1,15 +1,14 @@
 """Trees of texts extended by words or tokens of a decoder, stored as states of a service.
 
-Word by word: a decoder asks for one word after one text at a time, but competing texts are
-continued by much the same words. So each request also scores recently used words after the same
-text. If all words of a model are known, every other word is one unknown word to it and is scored
-once.
+Word by word: a decoder requests one word after one text at a time, but competing texts continue
+with similar words. So each request also scores recently used words after the same text. If all
+words of a model are known, all other words are one unknown word, which is scored once.
 
-Token by token: a decoder asks for every token after a text, so the whole row is requested at once,
-and the service keeps the state of a text only once it is extended itself.
+Token by token: a decoder requests every token after a text, so one request returns the complete
+row, and the service stores the state of a text only when the text is extended.
 
 Handles of states that the decoder has dropped are freed with the next request; any thread may add
-one, including the garbage collector's. The trees themselves are for one thread at a time.
+one, including the garbage collector's. The trees are for one thread at a time.
 """
 
 from collections import OrderedDict, deque
@@ -22,13 +21,13 @@ from service.client.calls import ContinuationOptions, StateElsewhereError
 from service.schemas.replies import AdvancedState
 
 _MAX_HANDLES = 1000
-"""Maximum of handles freed in one request; the default limit of the service."""
+"""Maximum handles freed in one request; the default limit of the service."""
 
 
 class ReleasedHandles:
-    """Queues of handles to free, by process; any thread may add one, the garbage collector's included.
+    """Queues of handles to free, by process; any thread may add one, including the garbage collector's.
 
-    A process refuses to free the states of another, and a restarted service has another name.
+    A process rejects handles of another process, and a restarted service has another name.
     """
 
     def __init__(self) -> None:
@@ -40,10 +39,10 @@ class ReleasedHandles:
 
     @contextmanager
     def batch_for(self, handle: str) -> Iterator[list[str]]:
-        """Take handles to free with a request made in the context; they are put back if it fails.
+        """Take handles to free with the request made in the context; put them back if it fails.
 
         Args:
-            handle: handle of the state in the request, whose process is asked to free handles.
+            handle: handle of the state in the request; handles of its process are taken.
         """
         handles = self._queue_of(handle)
         batch = [handles.popleft() for _ in range(min(len(handles), _MAX_HANDLES))]
@@ -56,10 +55,10 @@ class ReleasedHandles:
                 handles.extendleft(batch[::-1])
 
     def free(self, client: Client) -> None:
-        """Free all handles of the process that answers; states kept by other processes expire.
+        """Free all handles of the responding process; states of other processes expire.
 
         Raises:
-            GramophoneError: the service does not answer, or refuses the request.
+            GramophoneError: the service does not respond, or rejects the request.
         """
         for process, handles in [*self._by_process.items()]:
             try:
@@ -78,7 +77,7 @@ class StateHandle:
 
     Args:
         handle: handle of a state.
-        dropped: queues that then receive the handle.
+        dropped: queues that receive the released handle.
     """
 
     __slots__ = ("_dropped", "handle")
@@ -100,9 +99,9 @@ class WordEstimate(NamedTuple):
 
     Attributes:
         logprob: natural logarithm of its probability.
-        is_oov: whether the word, or a part of it, is unknown.
+        is_oov: true if the word, or a part of it, is unknown.
         num_tokens: number of its tokens.
-        eos_logprob: natural logarithm of the probability of `</s>` after it; None if it was not requested.
+        eos_logprob: natural logarithm of the probability of `</s>` after it; None unless requested.
     """
 
     logprob: float
@@ -117,7 +116,7 @@ class WordEstimate(NamedTuple):
 
 
 def _probes(known: Sequence[str]) -> list[str]:
-    """Return words that are known only to tokenizers that change case or cut at punctuation."""
+    """Return words that are known only to tokenizers that change case or split at punctuation."""
     changed = {change(word) for word in known[:20] for change in (str.upper, str.lower, str.title)}
     return [*changed, *(f"{known[0]}{mark}{known[-1]}" for mark in "-'._/,1")]
 
@@ -127,19 +126,19 @@ _UNKNOWN_WORD = "\0"
 
 
 class WordNode:
-    """Text reached by a decoder, with the scores of its continuations; made by `WordTree`.
+    """Text reached by a decoder, with the scores of its continuations; created by `WordTree`.
 
-    It references longer texts or the shorter one before it, never both: without cycles, nodes that a decoder
-    drops are deleted at once.
+    It references either longer texts or the shorter text before it, never both: without cycles, nodes that a
+    decoder drops are deleted immediately.
 
     Attributes:
         said: estimate of its last word.
-        eos_logprob: natural logarithm of the probability of `</s>` after it; None until it is requested.
-        held: handle of its state; None if the service keeps no state of it.
-        origin: text before the last word, and that word, of a text without a state.
-        children: longer texts by their last word, with states kept by the service.
+        eos_logprob: natural logarithm of the probability of `</s>` after it; None until requested.
+        held: handle of its state; None if the service has no state of it.
+        origin: for a text without a state, the text before the last word, and that word.
+        children: longer texts by their last word, with states in the service.
         estimates: estimates of other next words, by word.
-        first: estimates of the words of the tree, by word, at the start of a text.
+        first: estimates of the tree's words at the start of a text, by word.
     """
 
     __slots__ = ("children", "eos_logprob", "estimates", "first", "held", "origin", "said")
@@ -160,12 +159,12 @@ class WordNode:
         self.origin = origin
 
     def has_estimate(self, word: str) -> bool:
-        """Return whether a word was scored after this text."""
+        """Return True if a word was scored after this text."""
         return word in self.children or word in self.estimates or word in self.first
 
 
 class _StateTree:
-    """Texts of one model, kept as states of a service."""
+    """Texts of one model, stored as states of a service."""
 
     def __init__(self, client: Client, model: str | None, context: str) -> None:
         self._client = client
@@ -179,7 +178,7 @@ class _StateTree:
         self._dropped.free(self._client)
 
     def _open(self, *, bos: bool) -> tuple[str, StateHandle]:
-        """Return the address of the version that answers, and its state at the start of a text."""
+        """Return the address of the responding version, and its state at the start of a text."""
         reply = self._states.open(self._context, model=self._model, bos=bos)
         return reply.model, StateHandle(reply.states[0].state, self._dropped)
 
@@ -190,7 +189,7 @@ class _StateTree:
             return self._states.advance(continuations, next_token_ids=next_token_ids, free=free).results
 
     def _held(self, result: AdvancedState) -> StateHandle:
-        assert result.state is not None  # noqa: S101 - the request asked to keep it
+        assert result.state is not None  # noqa: S101 - the request has `keep`
         return StateHandle(result.state, self._dropped)
 
 
@@ -201,8 +200,8 @@ class WordTree(_StateTree):
         client: client of the service.
         model: address of the model; None for the service's default.
         context: text before every text of the tree.
-        words: words scored all at once at the start, when first needed.
-        companions: maximum of other, recently used words scored in a request for one word.
+        words: words scored together at the start of a text, when first needed.
+        companions: maximum recently used other words scored in a request for one word.
 
     Every method raises GramophoneError.
     """
@@ -220,8 +219,8 @@ class WordTree(_StateTree):
         self._words = words
         self._companions = companions
         self._recent: OrderedDict[str, str] = OrderedDict()
-        self._first: dict[bool, tuple[str, dict[str, WordEstimate]]] = {}  # with the version that answered
-        # known if the model maps all other words to one unknown token
+        self._first: dict[bool, tuple[str, dict[str, WordEstimate]]] = {}  # with the responding version
+        # known only if the model maps all other words to one unknown token
         self._vocabulary: frozenset[str] | None = None
 
     def start(self, *, bos: bool = True) -> WordNode:
@@ -233,7 +232,7 @@ class WordTree(_StateTree):
         return text
 
     def add_recent(self, word: str) -> None:
-        """Mark a word as recently used, to be scored along with others."""
+        """Mark a word as recently used, to be scored together with others."""
         name = self._name(word)
         self._recent[name] = word
         self._recent.move_to_end(name)
@@ -245,8 +244,8 @@ class WordTree(_StateTree):
 
         Args:
             text: text of this tree.
-            word: word without spaces around it.
-            eos: whether `end` will be called for the longer text next.
+            word: word without surrounding spaces.
+            eos: true if `end` will be called for the longer text next.
         """
         name = self._name(word)
         longer = text.children.get(name)
@@ -254,7 +253,7 @@ class WordTree(_StateTree):
             estimate = text.estimates.get(name) or text.first.get(name)
             if estimate is None or (eos and estimate.eos_logprob is None):
                 longer = self._query(text, word, eos=eos)
-            else:  # not put into `children`: it references this text, see `WordNode`
+            else:  # not stored in `children`: it references this text, see `WordNode`
                 longer = WordNode(estimate, origin=(text, word))
         self.add_recent(word)
         return longer
@@ -272,7 +271,7 @@ class WordTree(_StateTree):
         return {word for word, estimate in self.start(bos=bos).first.items() if not estimate.is_oov}
 
     def _query(self, text: WordNode, word: str, *, eos: bool) -> WordNode:
-        """Extend a text by an unscored word, and score recently used words after the text in the same request."""
+        """Extend a text by an unscored word; score recently used words after the text in the same request."""
         name, handle = self._name(word), self._handle(text)
         unscored = {n: w for n, w in self._recent.items() if n != name and not text.has_estimate(n)}
         continuations: list[ContinuationOptions] = [{"state": handle, "text": word, "eos": eos}]
@@ -291,7 +290,7 @@ class WordTree(_StateTree):
         return word if self._vocabulary is None or word in self._vocabulary else _UNKNOWN_WORD
 
     def _first_words(self, model: str, handle: str, *, bos: bool) -> dict[str, WordEstimate]:
-        """Return the estimates of words at a start, scored anew when another version of the model answers."""
+        """Return the estimates of words at a start, rescored if another model version responds."""
         known_model, estimates = self._first.get(bos, ("", {}))
         if known_model != model:
             estimates = self._score_initial_words(model, handle)
@@ -305,7 +304,7 @@ class WordTree(_StateTree):
             estimates |= self._estimates(handle, self._words[begin : begin + _BATCH_WORDS])
         known = [word for word, one in estimates.items() if not one.is_oov and one.num_tokens == 1]
         is_closed = len(known) + _CONTROL_TOKENS == self._client.model(model).vocab_size
-        if is_closed:  # unless the tokenizer cuts or changes words, which the probes show
+        if is_closed:  # unless the tokenizer splits or changes words, which the probes detect
             probes = [probe for probe in _probes(known) if probe not in estimates]
             unknown = self._estimates(handle, probes).values()
             is_closed = all(one.is_oov and one.num_tokens == 1 for one in unknown)
@@ -333,7 +332,7 @@ _EOS = 2
 
 
 class TokenNode:
-    """Text reached by a decoder; made by `TokenTree`.
+    """Text reached by a decoder; created by `TokenTree`.
 
     Attributes:
         logprob: natural logarithm of the probability of its last token.
@@ -385,7 +384,7 @@ class TokenTree(_StateTree):
         return self._row(text)[-1]
 
     def _row(self, text: TokenNode) -> list[float]:
-        """Return the log-probabilities after a text: of each index, and of `</s>` last."""
+        """Return the log-probabilities after a text: of each index, then of `</s>`."""
         if text.row is None:
             text.row = self._query(text)
         return text.row
@@ -404,5 +403,5 @@ class TokenTree(_StateTree):
 
 
 def _token_handle(text: TokenNode) -> str:
-    """Return the handle of a text with a state: the start, or one that was extended."""
+    """Return the handle of a text with a state: the start, or an extended text."""
     return "" if text.held is None else text.held.handle

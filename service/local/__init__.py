@@ -1,1 +1,1 @@
-"""Work of the command line in this process: published models without a server."""
+"""In-process work of the command line on published models, without a server."""

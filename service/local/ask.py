@@ -1,7 +1,7 @@
-"""Query a published model in this process, re-rank files of n-best lists.
+"""In-process queries of a published model, and re-ranking of n-best list files.
 
-The service's schemas and use cases are used without HTTP: command-line values are validated like
-a client's.
+The service's schemas and use cases are called without HTTP, so command-line values get the same
+validation as HTTP requests.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ def load_published(registry: Address, address: str, device: str, precision: str)
     """Load a published model.
 
     Raises:
-        LanguageModelError: there is no such registry or model, or it is damaged.
+        LanguageModelError: the registry or model does not exist, or is damaged.
     """
     store = open_registry(registry)
     version = store.resolve(address)
@@ -80,7 +80,7 @@ def next_token(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 
 def autocomplete(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/autocomplete, without a user."""
+    """Return the reply of POST /v1/autocomplete for a request without a user."""
     parsed = parse_json(AutocompleteRequest, _request_body(request))
     return dataclasses.asdict(run_to_completion(complete_text(loaded, parsed, UNLIMITED)))
 
@@ -103,7 +103,7 @@ def score(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
 
 
 def generate(loaded: LoadedModel, request: Mapping[str, Any]) -> Json:
-    """Return the reply of POST /v1/generate, not streamed."""
+    """Return the unstreamed reply of POST /v1/generate."""
     result = run_to_completion(_generate(loaded, {**request, "logprobs": True}))
     return dataclasses.asdict(GenerateReply(loaded.address, result.choices, result.usage))
 
@@ -117,10 +117,10 @@ def stream_text(loaded: LoadedModel, request: Mapping[str, Any]) -> Iterator[str
     """Stream the text of a continuation.
 
     Raises:
-        InvalidInputError: the request is invalid, or unsuitable for this model; raised before iteration.
+        InvalidInputError: the request is invalid, also for this model; raised before iteration.
     """
     pieces = _stream_pieces(_generate(loaded, {**request, "stream": True}))
-    first = next(pieces)  # never empty: a choice has at least its end
+    first = next(pieces)  # never empty: every choice has a final chunk
     return itertools.chain([first], pieces)
 
 
@@ -131,7 +131,7 @@ def _stream_pieces(work: Work[ChoiceChunk, GenerateResult]) -> Iterator[str]:
 
 
 def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], LoadedModel]:
-    """Return a function that loads models by address, each once, and refuses an address of None."""
+    """Return a function that loads each model once, by its address, and rejects the address None."""
 
     @cache
     def loaded(address: str | None) -> LoadedModel:
@@ -145,11 +145,11 @@ def model_loader(load: Callable[[str], LoadedModel]) -> Callable[[str | None], L
 def prepare_rerank(
     settings: Mapping[str, Any], registry: Address, load: Callable[[str], LoadedModel]
 ) -> RerankJob:
-    """Parse settings of POST /v1/rerank's query string, None for unset ones, and load the models.
+    """Parse settings of POST /v1/rerank's query string (None if unset), and load the models.
 
     Raises:
         InvalidInputError: a setting is invalid, or the profile does not exist.
-        LanguageModelError: there is no such registry or model, or it is damaged.
+        LanguageModelError: the registry or model does not exist, or is damaged.
     """
     read = read_rerank_query({name: value for name, value in settings.items() if value is not None})
     profile = None if read.profile is None else ProfileStore(registry).read(read.profile)
@@ -157,7 +157,7 @@ def prepare_rerank(
 
 
 def _request_body(request: Mapping[str, Any]) -> bytes:
-    """Encode as JSON, so that command-line values are validated exactly like a client's."""
+    """Encode as JSON, for the same validation as HTTP requests."""
     try:
         return json.dumps(request, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -170,21 +170,21 @@ _SCORE, _OLD_SCORE = "score", "old_score"
 def rerank_file(
     job: RerankJob, lists: Iterable[CandidateList], *, file: str, target: str, output_format: str | None
 ) -> None:
-    """Re-rank a stream of lists and write them; errors of single lists go to standard error.
+    """Re-rank a stream of lists and write them; report errors of single lists on standard error.
 
     Args:
         job: models and settings.
-        lists: of a file.
-        file: its name, for messages.
-        target: a file or folder to write; `-` is standard output.
-        output_format: None for the reply format of POST /v1/rerank, one list per line.
+        lists: lists of a file.
+        file: name of the file, for messages.
+        target: file or folder to write; `-` is standard output.
+        output_format: format of lists; None for the reply of POST /v1/rerank, one list per line.
 
     Raises:
         InvalidInputError: no list can be re-ranked.
         FormatError: the target cannot be written.
     """
     metric, num_referred = make_metric("wer"), 0
-    errors = np.zeros((3, 2), np.int64)  # errors and words: first candidates, chosen ones, best ones
+    errors = np.zeros((3, 2), np.int64)  # errors and words of the first, chosen and best candidates
 
     def counted() -> Iterator[RankedList]:
         nonlocal num_referred, errors
@@ -216,7 +216,7 @@ def rerank_file(
 
 
 def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
-    """Return a list in its new order, with all features; `score` is the total, `old_score` the first pass's."""
+    """Return the re-ranked list with all features; `score` is the new total, `old_score` the first pass's score."""
     candidates = []
     for index in ranked.order[:top].tolist():
         features = ranked.features(index)
@@ -228,7 +228,7 @@ def reorder_list(ranked: RankedList, top: int | None) -> CandidateList:
 
 
 def _rerank_items(job: RerankJob, lists: Iterable[CandidateList], file: str) -> Iterator[RankedList]:
-    """Yield the lists that could be re-ranked; warn about the rest."""
+    """Yield the re-ranked lists; warn about lists with errors."""
     line_warnings, any_good, numbers = LineWarnings(), False, itertools.count(1)
     items = map(RerankItem, lists)
     while batch := run_to_completion(read_batch(items, line_size)):

@@ -1,4 +1,4 @@
-"""List, describe and verify the versions of a registry; imports nothing that computes."""
+"""Listing, description and verification of a registry's versions; imports no slow numerical module."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ CARD_FILE = "MODEL_CARD.md"
 
 
 def list_versions(root: Address) -> list[dict[str, Any]]:
-    """Return a row per version: address, aliases, family, figures; or its problem."""
+    """Return a row per version: address, aliases, family and figures, or its problem."""
     registry = open_registry(root)
     rows: list[dict[str, Any]] = []
     for name, versions in itertools.groupby(registry.published(), lambda version: version.name):
@@ -31,10 +31,10 @@ def list_versions(root: Address) -> list[dict[str, Any]]:
 
 
 def version_details(root: Address, address: str) -> dict[str, Any]:
-    """Return manifest, metrics and provenance of a version.
+    """Return the manifest, metrics and provenance of a version.
 
     Raises:
-        CheckpointError: one of its files is damaged.
+        CheckpointError: a file of the version is damaged.
     """
     registry = open_registry(root)
     version = registry.resolve(address)
@@ -50,7 +50,7 @@ def version_card(root: Address, address: str) -> str:
     """Return a version's model card, in Markdown.
 
     Raises:
-        ManifestError: it has no card, or the card is not UTF-8.
+        ManifestError: the version has no card, or the card is not UTF-8.
     """
     registry = open_registry(root)
     version = registry.resolve(address)
@@ -61,14 +61,14 @@ def version_card(root: Address, address: str) -> str:
 
 
 def verify_versions(root: Address, address: str | None, *, device: str) -> Iterator[tuple[str, str | None]]:
-    """Load each version in full; yield its address, and its problem or None."""
+    """Load each version completely; yield its address, and its problem or None."""
     registry = open_registry(root)
     versions = registry.published() if address is None else [registry.resolve(address)]
     for version in versions:
         try:
             directory = registry.fetch(version)
             loaded = load_checkpoint(directory, device=device)
-            if loaded.precision != "float32":  # published answers in float32 are verified, too
+            if loaded.precision != "float32":  # verify the float32 golden values as well
                 load_checkpoint(directory, device=device, precision="float32")
         except LanguageModelError as error:
             yield version.address, str(error)
@@ -82,7 +82,7 @@ def _version_facts(registry: Registry, version: Version) -> dict[str, Any]:
         metrics = _read_json(registry, version, "metrics.json")
     except LanguageModelError as error:
         return {"problem": str(error)}
-    # an imported model may have neither
+    # an imported model may have no metrics
     split = next((split for split in ("test", "valid") if split in metrics), None)
     figures = metrics[split] if split is not None and isinstance(metrics[split], dict) else {}
     return {

@@ -1,4 +1,4 @@
-"""Rescore files of lattices with a published model in this process."""
+"""In-process rescoring of lattice files with a published model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,10 +23,10 @@ from models.reranking.metrics import make_metric
 from service.engine.loaded_model import LoadedModel
 
 _BATCH_ARCS = 1 << 15
-"""Number of arcs up to which lattices are searched together, so that they share calls of the model."""
+"""Number of arcs at which a batch of lattices is complete; a batch shares model calls."""
 
 LATTICE_FORMATS: dict[str, LatticeFormat] = {"slf-lattice": "slf", "kaldi-lattice": "kaldi"}
-"""Output formats that are lattices."""
+"""Output formats of lattices."""
 
 _TEXT = "text"
 
@@ -41,8 +41,8 @@ def rescore_lattices(
 
     Args:
         loaded: the model.
-        lattices: errors of unreadable ones keep their positions in the output.
-        weights: by feature; without a value, the lattice's own.
+        lattices: lattices, and errors of unreadable ones, which keep their positions in the output.
+        weights: weights by feature; the default of a feature is the lattice's scale.
         search: settings of the search.
 
     Raises:
@@ -51,7 +51,7 @@ def rescore_lattices(
     """
     if loaded.reads_backward:
         raise UnsupportedParameterError(
-            f"model {loaded.address} reads from right to left; lattices are walked from left to right",
+            f"model {loaded.address} reads from right to left; lattices are searched from left to right",
             parameter="model",
         )
     tokenizer = LabelTokenizer(loaded.tokenizer)
@@ -75,10 +75,10 @@ def rescore_lattices(
 
 
 class ReferenceComparison:
-    """Word errors of lattices against references, if there are any.
+    """Word errors of lattices against optional references.
 
     Args:
-        files: of references.
+        files: files of references.
         layout: see `References`.
 
     Raises:
@@ -88,7 +88,7 @@ class ReferenceComparison:
     def __init__(self, files: Sequence[Path], layout: ReferenceLayout | None) -> None:
         self._files = [References(path, layout=layout, usual="utterance", numbered=False) for path in files]
         self._metric = make_metric("wer")
-        self._errors = np.zeros(2, np.int64)  # of the best strings, as the metric counts them
+        self._errors = np.zeros(2, np.int64)  # metric statistics of the best strings
         self._num_compared = self._num_words = self._oracle_errors = 0
 
     def lists(
@@ -97,7 +97,7 @@ class ReferenceComparison:
         """Yield the n-best lists of lattices, with their references.
 
         Raises:
-            FormatError: a file's references are not those of the lattices.
+            FormatError: the references of a file do not match the lattices.
         """
         for item in items:
             if isinstance(item, BadLine):
@@ -115,7 +115,7 @@ class ReferenceComparison:
         """Return word error rates in per cent and the number of reference words; empty without references.
 
         Raises:
-            FormatError: a file of references does not belong to the lattices.
+            FormatError: the references of a file do not match the lattices.
         """
         for file in self._files:
             file.check_all_used()
@@ -136,17 +136,17 @@ class ReferenceComparison:
 
 
 def check_output_format(name: str) -> None:
-    """Refuse a name that is no key of `LATTICE_FORMATS`, no format of n-best lists, and not `text`.
+    """Check that a name is a key of `LATTICE_FORMATS`, an n-best list format, or `text`.
 
     Raises:
-        InvalidInputError: there is no such format.
+        InvalidInputError: the format does not exist.
     """
     if name not in LATTICE_FORMATS and name != _TEXT:
         format_by_name(name)
 
 
 def write_best(lists: Iterable[CandidateList], target: Path | BinaryIO, output_format: str) -> None:
-    """Write n-best lists in a format for them, or as `text`: the id and the best candidate of each."""
+    """Write n-best lists in an n-best format, or as `text`: the id and best candidate of each list."""
     if output_format != _TEXT:
         write_lists(lists, target, output_format)
         return

@@ -1,4 +1,4 @@
-"""Standard input and output as bytes, and warnings about single lines of a file."""
+"""Standard streams as bytes, and warnings about single lines of a file."""
 
 from typing import BinaryIO, TextIO
 
@@ -7,7 +7,7 @@ import typer
 from models.errors import InvalidInputError
 
 MAX_SHOWN = 20
-"""Number of warnings printed one by one; further ones are only counted."""
+"""Maximum number of printed warnings; further ones are only counted."""
 
 
 class LineWarnings:
@@ -21,19 +21,19 @@ class LineWarnings:
         self.count = 0
 
     def warn(self, message: str) -> None:
-        """Print a warning, unless there were too many."""
+        """Count a warning, and print it unless `MAX_SHOWN` were printed."""
         self.count += 1
         if self.count <= MAX_SHOWN:
             typer.echo(f"gramophone: {message}", err=True)
 
     def warn_rest(self, file: str, what: str) -> None:
-        """Print the number of unprinted warnings; `what` names them, such as `more bad lines`."""
+        """Print the number of unprinted warnings; `what` describes them, such as `more bad lines`."""
         if self.count > MAX_SHOWN:
             typer.echo(f"gramophone: {file}: {self.count - MAX_SHOWN:,} {what}", err=True)
 
 
 def binary_stream(stream: TextIO | None, name: str) -> BinaryIO:
-    """Return the bytes of a standard stream.
+    """Return a standard stream as a binary stream.
 
     Raises:
         InvalidInputError: the stream is closed.

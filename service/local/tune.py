@@ -1,4 +1,4 @@
-"""Tune re-ranking weights on files of n-best lists with references, and write the texts of folds."""
+"""Tuning of re-ranking weights on n-best lists with references, and training texts of folds."""
 
 import itertools
 import json
@@ -30,16 +30,16 @@ NO_MODEL = "-"
 _BATCH_LISTS = 128
 
 ProgressCallback: TypeAlias = Callable[[str, int, int], None]
-"""Called with the kind of work, its completed amount, and its total."""
+"""Callback with the kind of work, its completed amount and its total."""
 
 
 class TuneJob(NamedTuple):
     """Settings and models of `gramophone tune`.
 
     Attributes:
-        settings: those of POST /v1/rerank/tune.
-        models: the scoring models, to which the weights belong.
-        fold_models: models that score each fold's lists instead of `models`; empty for none.
+        settings: settings of POST /v1/rerank/tune.
+        models: scoring models that the weights apply to.
+        fold_models: scoring models of each fold's lists, instead of `models`; may be empty.
     """
 
     settings: TuneSettings
@@ -54,11 +54,11 @@ def prepare_tuning(
     fold_models: Sequence[str],
     load: Callable[[str], LoadedModel],
 ) -> TuneJob:
-    """Parse options, with comma-separated values and None for unset ones, and load the models.
+    """Parse options (comma-separated values; None if unset) and load the models.
 
     Raises:
-        InvalidInputError: an option is wrong.
-        LanguageModelError: there is no such registry or model, or it is damaged.
+        InvalidInputError: an option is invalid.
+        LanguageModelError: the registry or model does not exist, or is damaged.
     """
     settings = _settings(options, model)
     load_once = model_loader(load)
@@ -67,7 +67,7 @@ def prepare_tuning(
         return TuneJob(settings, models, ())
     if len(fold_models) != settings.folds:
         raise InvalidInputError(
-            f"--fold-models names {len(fold_models)} models; there are {settings.folds} folds, and each needs one",
+            f"--fold-models names {len(fold_models)} models; {settings.folds} folds need one each",
             parameter="fold_models",
         )
     fold_settings = settings.model_copy(update={"mixture": None})
@@ -81,10 +81,10 @@ def prepare_tuning(
 def tune_lists(
     job: TuneJob, lists: Sequence[CandidateList], watch: ProgressCallback
 ) -> tuple[TuningOutcome, TuneReply]:
-    """Tune on lists, and return the result with the reply of POST /v1/rerank/tune.
+    """Tune on lists; return the result and the reply of POST /v1/rerank/tune.
 
     Raises:
-        InvalidInputError: no list has a reference, a feature is missing, or there are too few lists.
+        InvalidInputError: no list has a reference, a feature is missing, or the lists are too few.
     """
     metric, search = job.settings.metric_of(lists), job.settings.search
     _, referenced = select_with_references(lists)
@@ -93,21 +93,21 @@ def tune_lists(
     scorers = job.fold_models or (job.models,)
     computed = _features(scorers, referenced, folds if job.fold_models else np.zeros_like(folds), watch)
     searches, total = itertools.count(1), search.num_resamples
-    watch("seeking weights", 0, total)
+    watch("optimising weights", 0, total)
     tuned = run_to_completion(
         tune_and_evaluate(
             job.settings,
             metric,
             lists,
             computed,
-            searched=lambda: watch("seeking weights", next(searches), total),
+            searched=lambda: watch("optimising weights", next(searches), total),
         )
     )
     return tuned, tune_reply(tuned, job.models)
 
 
 def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title: str) -> None:
-    """Write report.html, for people, and tuning.json, for programs.
+    """Write report.html for people and tuning.json for programs.
 
     Raises:
         FormatError: the folder cannot be written to.
@@ -117,7 +117,7 @@ def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FormatError(folder, f"cannot be made: {error.strerror}") from None
+        raise FormatError(folder, f"cannot be created: {error.strerror}") from None
     contents = {
         "report.html": tuning_page(title, tuned, reply),
         "tuning.json": json.dumps(asdict(reply), indent=1, ensure_ascii=False).encode() + b"\n",
@@ -128,12 +128,12 @@ def write_report(folder: Path, tuned: TuningOutcome, reply: TuneReply, *, title:
 
 
 def write_fold_texts(lists: Sequence[CandidateList], folder: Path, *, folds: int, seed: int) -> list[Path]:
-    """Write for each fold the first references of all lists outside it, one per line.
+    """Write a text per fold: the first references of all lists outside the fold, one per line.
 
-    A model trained on such a text has not seen its fold's references, and is suitable for `--fold-models`.
+    A model trained on this text has not seen the fold's references, as `--fold-models` requires.
 
     Raises:
-        InvalidInputError: no list has a reference, or there are too few lists.
+        InvalidInputError: no list has a reference, or the lists are too few.
     """
     _, referenced = select_with_references(lists)
     of_lists = _folds(referenced, folds=folds, seed=seed)
@@ -174,20 +174,18 @@ def _folds(lists: Sequence[CandidateList], *, folds: int, seed: int) -> Ints:
     """Assign a fold to each list [N].
 
     Raises:
-        InvalidInputError: there are too few lists.
+        InvalidInputError: the lists are too few.
     """
     of_lists = assign_folds(lists, folds=folds, seed=seed)
     if len(np.unique(of_lists)) < folds:
-        raise InvalidInputError(
-            f"folds is {folds}; {len(lists)} lists cannot fill so many", parameter="folds"
-        )
+        raise InvalidInputError(f"folds is {folds}; {len(lists)} lists are too few", parameter="folds")
     return of_lists
 
 
 def _features(
     models: Sequence[ScoringModels], lists: Sequence[CandidateList], model_of: Ints, watch: ProgressCallback
 ) -> ListFeatures:
-    """Compute features of all candidates in batches; `model_of` gives the index of each list's model [N]."""
+    """Compute features of all candidates in batches; `model_of` holds the model index of each list [N]."""
     offsets = offsets_of(lists)
     parts: list[ListFeatures] = []
     num_scored = 0

@@ -1,4 +1,4 @@
-"""HTML report of a tuning run: charts, weights by fold, and lists that the weights change."""
+"""HTML report of a tuning run: charts, weights by fold, and lists whose best candidate changes."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -26,11 +26,11 @@ _WEIGHT_RANGE = 3.0
 
 
 Selection: TypeAlias = tuple[str, str, Ints]
-"""A choice of candidates that charts compare: its name, its colour, and the candidates [N]."""
+"""Choice of one candidate per list, for charts: name, colour and candidates [N]."""
 
 
 def _draw_bars(axes: Any, levels: list[Selection], heights: Callable[[Ints], Floats | list[float]]) -> None:
-    """Draw groups of bars at 1, 2, …, in each a bar for every selection."""
+    """Draw groups of bars at 1, 2, …, with a bar per selection in each group."""
     width = 0.8 / len(levels)
     for number, (label, colour, chosen) in enumerate(levels):
         values = heights(chosen)
@@ -58,12 +58,12 @@ def _by_length(tuned: TuningOutcome, levels: list[Selection]) -> Picture | None:
     smallest = min(int((bins == slot).sum()) for slot in range(len(edges) - 1))
     return Picture(
         draw_svg(f"{name} by length", draw, height=_CHART_HEIGHT),
-        f"Every bar is a corpus score over at least {smallest:,} lists whose reference has so many words.",
+        f"Each bar is the corpus score of at least {smallest:,} lists with references of this length.",
     )
 
 
 def _edges(words: Ints) -> list[int]:
-    """Compute edges of bins with similar numbers of lists; fewer bins for fewer lists."""
+    """Compute edges of bins with similar numbers of lists; few lists get few bins."""
     count = max(1, min(_BINS, len(words) // _MIN_LISTS_PER_BIN))
     inner = np.quantile(words, np.arange(1, count) / count, method="higher").tolist()
     edges = sorted({int(words.min()), *map(int, inner)})
@@ -103,13 +103,13 @@ def _along_weight(tuned: TuningOutcome) -> Picture | None:
             linestyle=(0, (4, 3)),
             label=f"chosen: {weight:.3g}",
         )
-        axes.set_xlabel(f"weight of {name}, the others as chosen", parse_math=False)
+        axes.set_xlabel(f"weight of {name}, other weights as chosen", parse_math=False)
         axes.set_ylabel(metric)
 
     return Picture(
         draw_svg(f"{metric} along the weight of {name}", draw, height=_CHART_HEIGHT),
-        "Exact, on the lists that the weights were found with, so a little better than on new ones. A broad valley "
-        "is safe; what lies within a narrow one is chance.",
+        "Exact score on the tuning lists, so slightly better than on new lists. A broad optimum is robust; a narrow "
+        "one is probably chance.",
     )
 
 
@@ -129,13 +129,13 @@ def _by_depth(tuned: TuningOutcome) -> Picture:
         ):
             axes.axhline(level, color=colour, linewidth=1.2, label=label)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("candidates of each list that may be chosen")
+        axes.set_xlabel("candidates per list")
         axes.set_ylabel(metric)
 
     return Picture(
-        draw_svg("Room in the lists", draw, height=_CHART_HEIGHT),
-        "What a seer could make of the first candidates of each list: no re-ranking comes below the curve. Where it "
-        "is flat, longer lists would not help.",
+        draw_svg("Oracle by list length", draw, height=_CHART_HEIGHT),
+        "Best possible score with the first candidates of each list; no re-ranking can be better. If the curve is "
+        "flat, longer lists do not help.",
     )
 
 
@@ -150,19 +150,19 @@ def _by_rank(tuned: TuningOutcome, levels: list[Selection]) -> Picture:
     def draw(axes: Any) -> None:
         _draw_bars(axes, levels[1:], shares)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel("place in the first pass" + (f" ({count}: or after)" if count == _MAX_RANKS else ""))
+        axes.set_xlabel("rank in the first pass" + (f" ({count}: or later)" if count == _MAX_RANKS else ""))
         axes.set_ylabel("per cent of lists")
 
     return Picture(
-        draw_svg("Where the chosen candidates stood", draw, height=_CHART_HEIGHT),
-        "Of equally good candidates the oracle takes the first. Copies of a text are not counted.",
+        draw_svg("First-pass ranks of the chosen candidates", draw, height=_CHART_HEIGHT),
+        "The oracle chooses the first of equally good candidates. Duplicate texts are not counted.",
     )
 
 
 def mark_errors(text: str, reference: str) -> Markup:
     """Format a text as HTML: inserted and substituted words in `<mark>`, deleted words in `<s>`.
 
-    The reference's word of a substitution is not shown.
+    The reference word of a substitution is not shown.
     """
     words, right = text.split(), reference.split()
     marked: list[str] = []
@@ -181,7 +181,7 @@ _EXAMPLES = 12
 
 
 def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
-    """Make the page, HTML in UTF-8, without references to other files."""
+    """Render the report as a self-contained HTML page in UTF-8."""
     problem = tuned.data.problem
     costs = problem.costs(problem.statistics[tuned.held_out].sum(axis=0))
     gains = costs[tuned.first] - costs[tuned.held_out]  # of the corpus score, in percentage points
@@ -201,10 +201,10 @@ def tuning_page(title: str, tuned: TuningOutcome, reply: TuneReply) -> bytes:
         Section("Charts", "pictures", [chart for chart in charts if chart is not None]),
         Section("Weights", "tables", [_weights(reply)]),
         Section("Folds", "tables", [_folds(reply)]),
-        _examples("Changed for better", tuned, better, mark="good"),
-        _examples("Changed for worse", tuned, worse, mark="bad"),
+        _examples("Improved lists", tuned, better, mark="good"),
+        _examples("Worsened lists", tuned, worse, mark="bad"),
     ]
-    changed = f"{num_changed:,} lists {verb}: {len(better):,} for better, {len(worse):,} for worse, {same:,} as good."
+    changed = f"{num_changed:,} lists {verb}: {len(better):,} better, {len(worse):,} worse, {same:,} equal."
     return render_page(
         title,
         f"{title}: tuning report",
@@ -227,11 +227,11 @@ def _summary(reply: TuneReply, num_changed: int) -> list[tuple[str, str]]:
     closed = f"{round(100 * test.difference / possible)} %" if possible else "none"
     return [
         (f"{reply.metric.upper()} of the first pass", f"{reply.baseline:.2f}"),
-        ("tuned weights, on lists held out", f"{reply.tried:.2f}"),
+        ("tuned weights, held-out lists", f"{reply.tried:.2f}"),
         ("oracle: the best candidates", f"{reply.oracle:.2f}"),
         (f"difference; 95 % from {test.low:+.2f} to {test.high:+.2f}", f"{test.difference:+.2f}"),
         ("p-value, paired bootstrap", f"{test.p_value:.3f}"),
-        ("of the way to the oracle", closed),
+        ("share of the oracle's gain", closed),
         ("lists changed", f"{num_changed:,} of {reply.counts.lists:,}"),
     ]
 
@@ -258,11 +258,11 @@ def _folds(reply: TuneReply) -> Table:
         ]
         for i, fold in enumerate(reply.folds)
     ]
-    return Table(["", "lists", "first pass", "tuned", "oracle", "same weights where found"], rows)
+    return Table(["", "lists", "first pass", "tuned", "oracle", "tuned, in sample"], rows)
 
 
 def _examples(title: str, tuned: TuningOutcome, numbers: Ints, *, mark: str) -> Section:
-    """Return the section of some lists by their numbers, of which the first count most."""
+    """Return a section of example lists; `numbers` is sorted by effect on the score, largest first."""
     data = tuned.data
     before, after = data.texts(tuned.first), data.texts(tuned.held_out)
     shown = []
@@ -275,7 +275,7 @@ def _examples(title: str, tuned: TuningOutcome, numbers: Ints, *, mark: str) -> 
         )
         shown.append((data.lists[number].name or f"list {number + 1}", texts))
     note = (
-        f"The {len(shown)} of {len(numbers):,} that count most. Marked are words that the reference does not have "
-        "there; struck through, words of it that are missing."
+        f"The {len(shown)} of {len(numbers):,} with the largest effect on the score. Marked: words that differ from "
+        "the reference; struck through: missing words."
     )
     return Section(title, "examples", shown, note, mark)

@@ -1,7 +1,7 @@
-"""Authentication middleware: the API key scope that each route requires.
+"""Authentication middleware: checks the API key scope that each route requires.
 
-The access table holds every registered endpoint; a path outside it is answered 404. The key is
-checked before the body is read. Without configured keys everything is open except administration.
+The access table has every registered endpoint; other paths get 404. The key is checked before the
+body is read. Without configured keys, everything except administration is open.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class AccessRule(NamedTuple):
 
     Attributes:
         route: template of the route.
-        scope: scope required of a key; None if the route is open to all.
+        scope: required key scope; None if no key is required.
     """
 
     route: str
@@ -31,7 +31,7 @@ class AccessRule(NamedTuple):
 
 
 class AccessTable:
-    """Table of the access rules of routes.
+    """Access rules of routes, by path.
 
     Args:
         rules: rules of all routes.
@@ -40,12 +40,12 @@ class AccessTable:
     def __init__(self, rules: Iterable[AccessRule]) -> None:
         by_route = {rule.route: rule for rule in rules}
         self._fixed = {route: rule for route, rule in by_route.items() if "{" not in route}
-        # routes of any number of segments come last, and longer ones of them first
+        # routes with any number of segments come last; among these, longer ones come first
         patterns = sorted(by_route.keys() - self._fixed, key=lambda route: (":path}" in route, -len(route)))
         self._patterns = [(compile_path(route)[0], by_route[route]) for route in patterns]
 
     def rule(self, path: str) -> AccessRule | None:
-        """Return the rule of a path; None if it has no route."""
+        """Return the rule of a path; None for a path without a route."""
         fixed = self._fixed.get(path)
         if fixed is not None:
             return fixed
@@ -55,7 +55,7 @@ class AccessTable:
 _BEARER = b"bearer "
 _CHALLENGE = {"www-authenticate": 'Bearer realm="gramophone"'}
 _ADMIN_WITHOUT_KEYS = (
-    f"this needs a key with the scope {KeyScope.ADMIN}, and the service has no keys: "
+    f"this request requires a key with the scope {KeyScope.ADMIN}, but the service has no keys: "
     "see GRAMOPHONE_API_KEYS_FILE"
 )
 
@@ -63,13 +63,13 @@ _ADMIN_WITHOUT_KEYS = (
 class Authentication:
     """Middleware that requires a key with the scope of the route.
 
-    With keys configured, every route needs one unless the table leaves it open. Without keys, all routes are
-    open except administration, which always needs one. Paths outside the table are answered 404.
+    With configured keys, every route requires one unless its rule has no scope. Without keys, all routes are open
+    except administration, which always requires a key. Paths outside the table get 404.
 
     Args:
         app: application.
         keys: valid keys.
-        metrics: metrics that count refusals.
+        metrics: counters of rejected requests.
         table: access rules of the routes.
     """
 
@@ -80,7 +80,7 @@ class Authentication:
         self._table = table
 
     async def __call__(self, scope: ConnectionScope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -104,7 +104,7 @@ class Authentication:
             await self._app(scope, receive, send)
 
     def _refusal(self, scope: ConnectionScope, rule: AccessRule | None) -> tuple[str, str] | None:
-        """Return the reason for the metrics and the message; None if the request is allowed."""
+        """Return the reason (a metric label) and the error message; None if the request is allowed."""
         if rule is not None and rule.scope is None:
             return None
         if not self._keys:
@@ -115,14 +115,14 @@ class Authentication:
             return "missing", "a key is needed, as `Authorization: Bearer KEY`"
         key = self._keys.find(presented)
         if key is None:
-            return "unknown", "the key is not one of this service's"
+            return "unknown", "the key is unknown to this service"
         annotate(scope, key=key.name)
         if rule is not None and rule.scope not in key.scopes:
-            return "scope", f"the key lacks the scope {rule.scope}, which this asks for"
+            return "scope", f"the key lacks the scope {rule.scope}, which this request requires"
         return None
 
 
 def presented_key(scope: ConnectionScope) -> bytes:
-    """Return the key of a request, after `Bearer`; empty if there is none."""
+    """Return the bearer key of a request; empty without a key."""
     value = header(scope, b"authorization") or b""
     return value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""

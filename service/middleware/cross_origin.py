@@ -1,12 +1,12 @@
 """Cross-origin guard and CORS options.
 
-A web page can make a browser send any request to an address that its reader's machine can reach. If
-API keys are required, the page has none. If none are, two checks apply:
+A web page can make a browser send requests to any address that the browser's machine can reach. If
+the service requires API keys, such a page has no key. Without keys, two checks apply:
 
-- *Origin of a request that changes something*: browsers state it in `Sec-Fetch-Site` or `Origin`.
-  Reading needs no check, since without CORS no page sees the reply.
+- *Origin of a request that changes something*: browsers send it in `Sec-Fetch-Site` or `Origin`.
+  Reads need no check, because without CORS other pages cannot see the reply.
 - *Host name*, if the service listens on a loopback address: a page whose own name resolves to
-  127.0.0.1 (DNS rebinding) passes as a page of the service; only `Host` distinguishes them.
+  127.0.0.1 (DNS rebinding) counts as same-origin; only `Host` distinguishes it.
 
 Programs other than browsers send neither header and are not affected.
 """
@@ -32,15 +32,15 @@ _SHOWN_CHARACTERS = 100
 
 
 class CrossOriginGuard:
-    """Middleware that refuses requests of browsers on behalf of other sites' pages.
+    """Middleware that rejects browser requests from pages of other sites.
 
     Args:
         app: application.
-        keys: keys of the service; with any, the origin of changes is not checked.
-        metrics: metrics that count refusals.
+        keys: keys of the service; if there are any, the origin of changes is not checked.
+        metrics: counters of rejected requests.
         host: listening address.
-        allowed_hosts: allowed names in `Host`, `*` for any; if empty, the default depends on whether `host` is a
-            loopback address.
+        allowed_hosts: allowed names in `Host`, `*` for any; if empty, every name is allowed with keys or if `host` is
+            not a loopback address, otherwise only local names.
         origins: origins whose pages may send changes, `*` for any.
     """
 
@@ -62,7 +62,7 @@ class CrossOriginGuard:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -75,33 +75,33 @@ class CrossOriginGuard:
         await error_response(status, body)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, ErrorBody] | None:
-        """Return the status and the error; None if the request is allowed."""
+        """Return the HTTP status and the error; None if the request is allowed."""
         host = (header(scope, b"host") or b"").decode("latin-1")
         if not self._is_allowed_host(_host_name(host)):
             message = (
-                f"this service is not asked as {host[:_SHOWN_CHARACTERS]!r}; GRAMOPHONE_ALLOWED_HOSTS names what it is "
-                "asked as, or give it keys"
+                f"host is {host[:_SHOWN_CHARACTERS]!r}, which is not allowed: add it to GRAMOPHONE_ALLOWED_HOSTS, or "
+                "configure API keys"
             )
             return 421, ErrorBody(message, "invalid_request_error", None, "unknown_host")
         if self._keys or scope["method"] in _SAFE_METHODS or self._is_same_origin(scope, host):
             return None
         message = (
-            "a page of another site sent this, and the service asks for no key: name the site in "
-            "GRAMOPHONE_CORS_ORIGINS, or give the service keys"
+            "a page of another site sent this request, and the service requires no key: add the site to "
+            "GRAMOPHONE_CORS_ORIGINS, or configure API keys"
         )
         return 403, ErrorBody(message, "permission_error", None, "foreign_page")
 
     def _is_allowed_host(self, name: str) -> bool:
-        """Check whether the service may be addressed by a host name."""
+        """Return true if clients may use a host name for the service."""
         if self._allowed:
             return ANY in self._allowed or name in self._allowed or _is_address(name)
         if self._keys or not self._is_loopback:
             return True
-        # a name without a dot belongs to this machine or network, as it cannot be registered
+        # a name without a dot cannot be registered, so it belongs to this machine or network
         return "." not in name or name.endswith(".localhost") or _is_address(name)
 
     def _is_same_origin(self, scope: Scope, host_header: str) -> bool:
-        """Check whether a request is from the service's own page, an allowed page, or no page at all."""
+        """Return true if a request comes from the service's own page, an allowed page, or no page."""
         origin = header(scope, b"origin")
         if ANY in self._origins or (origin is not None and origin.decode("latin-1") in self._origins):
             return True
@@ -112,21 +112,21 @@ class CrossOriginGuard:
 
 
 def _host_name(host: str) -> str:
-    """Return the name in `Host`, without the port."""
+    """Return the host name of a `Host` header, without the port."""
     bracketed, end, _ = host.partition("]")
     name = bracketed[1:] if end else host.partition(":")[0]
     return name.lower().removesuffix(".")
 
 
 def _origin_host(origin: str) -> str | None:
-    """Return the name and port of an origin as in `Host`; None for an invalid one, such as `null`."""
+    """Return name and port of an origin, as in `Host`; None for an invalid origin, such as `null`."""
     try:
         return urlsplit(origin).netloc or None
-    except ValueError:  # brackets that do not close
+    except ValueError:  # unbalanced brackets
         return None
 
 
-@lru_cache(maxsize=64)  # parsing takes longer than the other checks together
+@lru_cache(maxsize=64)  # parsing takes longer than all other checks
 def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
@@ -136,15 +136,15 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Check whether an address is reachable from this machine only."""
+    """Return true if an address is reachable from this machine only."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 CORS_OPTIONS: dict[str, Any] = {
     "allow_methods": ("GET", "POST", "PUT", "DELETE"),
-    # any: clients send headers of their own, x-stainless-…, and a header alone grants nothing
+    # any: clients send custom headers, such as x-stainless-…, and a header alone grants nothing
     "allow_headers": ("*",),
     "expose_headers": ("x-request-id", "retry-after", "x-model", "x-shape"),
-    "allow_credentials": False,  # clients send keys explicitly; cookies are not used
+    "allow_credentials": False,  # clients send keys explicitly, not in cookies
 }
 """Options of Starlette's CORSMiddleware."""

@@ -1,7 +1,7 @@
 """Limits on open connections, and on the size and duration of request bodies.
 
-Compressed bodies are refused, so that no body can expand beyond the limit. Connections over the limit
-are answered 503, except for the health endpoints.
+Compressed bodies are rejected, because they could expand beyond the limit. Connections over the limit
+get 503, except for the health endpoints.
 """
 
 from starlette.exceptions import HTTPException
@@ -13,10 +13,10 @@ from service.middleware.request_context import annotate, header
 from service.schemas.replies import ErrorBody
 
 OVER_LIMIT = "crowded"
-"""Key in a request's state: whether its connection is over the limit."""
+"""Key in a request's state: true if its connection is over the limit."""
 
 RECEIVE_TIMEOUT = "late"
-"""Key in a request's state: the limit in seconds within which the request did not arrive."""
+"""Key in a request's state: the exceeded time limit for receiving the request, in seconds."""
 
 _SHOWN_BYTES = 4096
 _SHOWN_ENCODING_BYTES = 40
@@ -27,17 +27,17 @@ _CLOSE = {"connection": "close"}  # the rest of the body is not read
 def content_length(scope: Scope) -> int:
     """Return the `Content-Length` of a request; 0 without one."""
     digits = (header(scope, b"content-length") or b"").lstrip(b"0")
-    # digits beyond the parser's limit are ignored: to convert them would take long, or fail
+    # digits beyond the parser's limit are ignored: converting them takes long or fails
     return int(digits[:_MAX_DIGITS]) if digits.isdigit() else 0
 
 
 class BodyLimit:
-    """Middleware that refuses bodies over a limit, with or without `Content-Length`, compressed ones and slow ones.
+    """Middleware that rejects compressed, slow and too large bodies, with or without `Content-Length`.
 
     Args:
         app: application.
         max_bytes: maximum size of a body.
-        log_bodies: whether the beginning of the body is logged.
+        log_bodies: true to log the beginning of bodies.
     """
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, log_bodies: bool = False) -> None:
@@ -46,7 +46,7 @@ class BodyLimit:
         self._log_bodies = log_bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -60,7 +60,7 @@ class BodyLimit:
             encoding = header(scope, b"content-encoding") or b"identity"
             if encoding != b"identity":
                 shown = encoding[:_SHOWN_ENCODING_BYTES].decode("latin-1")
-                reason = f"the body's Content-Encoding is {shown!r}; bodies are taken as they are"
+                reason = f"Content-Encoding is {shown!r}; encoded bodies are not supported"
                 raise HTTPException(415, reason, _CLOSE)
             if size > self._max_bytes:
                 raise self._too_large(size)
@@ -73,10 +73,7 @@ class BodyLimit:
             if num_received > self._max_bytes:
                 raise self._too_large(num_received)
             if not is_complete and (limit_s := scope["state"].get(RECEIVE_TIMEOUT)):
-                reason = (
-                    f"{num_received} bytes of the request body came within {limit_s:g} s, which is the time for all "
-                    "of it"
-                )
+                reason = f"only {num_received} bytes of the request body arrived within the time limit of {limit_s:g} s"
                 raise HTTPException(408, reason, _CLOSE)
             if self._log_bodies and body and num_received == len(body):
                 annotate(scope, body=body[:_SHOWN_BYTES].decode(errors="replace"))
@@ -87,17 +84,17 @@ class BodyLimit:
     def _too_large(self, size: int) -> HTTPException:
         return HTTPException(
             413,
-            f"the request body has {size} bytes or more; at most {self._max_bytes} are accepted",
+            f"the request body has at least {size} bytes; the limit is {self._max_bytes}",
             _CLOSE,
         )
 
 
 class ConnectionLimit:
-    """Middleware that answers 503 on connections over the limit, except for the health endpoints.
+    """Middleware that replies 503 on connections over the limit, except for the health endpoints.
 
     Args:
         app: application.
-        metrics: metrics that count refusals.
+        metrics: counters of rejected requests.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
@@ -105,7 +102,7 @@ class ConnectionLimit:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if (
             scope["type"] != "http"
             or not scope["state"].get(OVER_LIMIT)
@@ -114,7 +111,7 @@ class ConnectionLimit:
             await self._app(scope, receive, send)
             return
         self._metrics.rejected("connections")
-        message = "there are as many connections as this service takes"
+        message = "the service has reached its limit of open connections"
         body = ErrorBody(message, "service_unavailable_error", None, "too_many_connections")
         await error_response(503, body, {"retry-after": f"{RETRY_AFTER_S:.0f}", **_CLOSE})(
             scope, receive, send

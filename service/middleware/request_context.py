@@ -3,8 +3,8 @@
 Fields: `route`, `key`, `model`, `prompt_tokens`, `scored_tokens`, `generated_tokens`, `queue_ms`,
 `trace_id`.
 
-The models are released once the request is answered or abandoned, so that an unloaded model is freed only
-afterwards.
+The models are released when the request has been answered or abandoned; an unloaded model is freed only
+after that.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ _MODELS_IN_USE = "leases"
 
 
 def begin_context(scope: Scope) -> dict[str, Any]:
-    """Create the empty context of a request."""
+    """Create an empty context for a request."""
     fields: dict[str, Any] = {}
     scope["state"][_CONTEXT] = fields
     scope["state"][_MODELS_IN_USE] = []
@@ -27,30 +27,30 @@ def begin_context(scope: Scope) -> dict[str, Any]:
 
 
 def annotate(request: Request | Scope, **fields: str | float) -> None:
-    """Add fields to the context of a request; values are names, numbers or texts not chosen by clients."""
+    """Add fields to the context of a request; values are names, numbers, or texts that clients cannot choose."""
     context_of(request.scope if isinstance(request, Request) else request).update(fields)
 
 
 def add_counts(request: Request, **numbers: float) -> None:
-    """Add to fields that are sums, such as the tokens of a stream."""
+    """Increase counter fields, such as the number of tokens of a stream."""
     fields = context_of(request.scope)
     for name, number in numbers.items():
         fields[name] = fields.get(name, 0) + number
 
 
 def context_of(scope: Scope) -> dict[str, Any]:
-    """Return the context of a request so far."""
+    """Return the context of a request."""
     fields: dict[str, Any] = scope["state"][_CONTEXT]
     return fields
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first header of a name; None without one."""
+    """Return the first header with a name; None if absent."""
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def track_use(scope: Scope, loaded: LoadedModel) -> None:
-    """Count a model as used until the request is answered."""
+    """Count a model as used until the request ends."""
     models_in_use: list[LoadedModel] | None = scope.get("state", {}).get(_MODELS_IN_USE)
     if models_in_use is not None:
         models_in_use.append(loaded)
@@ -58,7 +58,7 @@ def track_use(scope: Scope, loaded: LoadedModel) -> None:
 
 
 def end_uses(scope: Scope) -> None:
-    """Release the models of a request that is answered or abandoned, streams included."""
+    """Release the models of an answered or abandoned request, including streams."""
     models_in_use: list[LoadedModel] = scope["state"][_MODELS_IN_USE]
     while models_in_use:
         models_in_use.pop().use.end()

@@ -1,8 +1,7 @@
 """Request id, access log, request metrics, OpenTelemetry spans and the last-resort error handler.
 
-Spans are made only where the extra `otel` is installed and an endpoint is set; nothing of
-OpenTelemetry is imported otherwise. The SDK's own variables, such as OTEL_TRACES_SAMPLER, apply
-too.
+Spans require the extra `otel` and a configured endpoint; otherwise OpenTelemetry is not imported. The
+SDK's own variables, such as OTEL_TRACES_SAMPLER, also apply.
 """
 
 import importlib.metadata
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
 
 _UNTRACED = ("/health/", "/metrics")
 _SEND_TIMEOUT_S = 3
-"""Timeout of a send with all retries; a stopping service also waits this long for a dead collector."""
+"""Timeout of a send including retries, also while the service stops and the collector is unreachable."""
 
 _OWN_FIELDS = ("model", "key", "prompt_tokens", "scored_tokens", "generated_tokens", "queue_ms")
-"""Fields of the request's context that are attributes of its span, in this service's namespace."""
+"""Fields of the request context that become span attributes, in this service's namespace."""
 
 
 def make_tracer_provider(endpoint: str) -> "TracerProvider":
-    """Make a provider of spans, which its own thread sends to a collector.
+    """Create a provider of spans, whose own thread sends them to a collector.
 
     Args:
         endpoint: URL of the collector; without a path, OTLP's default `/v1/traces` is used.
@@ -50,7 +49,7 @@ def make_tracer_provider(endpoint: str) -> "TracerProvider":
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         raise InvalidInputError(
-            "GRAMOPHONE_OTLP_ENDPOINT is set, and OpenTelemetry is not installed: "
+            "GRAMOPHONE_OTLP_ENDPOINT is set, but OpenTelemetry is not installed: "
             "pip install 'gramophone-lm[otel]', or unset it",
             parameter="GRAMOPHONE_OTLP_ENDPOINT",
         ) from None
@@ -65,9 +64,9 @@ def make_tracer_provider(endpoint: str) -> "TracerProvider":
 
 
 class Tracing:
-    """Middleware that makes a span of each request, except for health checks and metrics.
+    """Middleware that creates a span per request, except for health checks and metrics.
 
-    Its parent is the caller's span, if `traceparent` names one; its trace id is logged.
+    The parent is the caller's span, if `traceparent` names one; the trace id is logged.
 
     Args:
         app: application.
@@ -85,7 +84,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http" or scope["path"].startswith(_UNTRACED):
             await self._app(scope, receive, send)
             return
@@ -128,20 +127,20 @@ _SAFE_HEADERS = (
     (b"referrer-policy", b"no-referrer"),
 )
 _INTERNAL_ERROR = ErrorBody(
-    "the service failed on this request; its log tells why", "server_error", None, "internal_error"
+    "the service failed on this request; see its log", "server_error", None, "internal_error"
 )
 _DEFAULT_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-"""Default policy: a reply shown in a browser loads nothing."""
+"""Default policy: a reply that a browser displays cannot load anything."""
 
 
 class RequestLog:
-    """Middleware that gives each request an id, a line in the log and its counts in the metrics.
+    """Middleware that assigns each request an id, logs it and records its metrics.
 
-    Unhandled exceptions are logged and answered 500, and the models of the request are released at its end.
+    Unhandled exceptions are logged and get a 500 reply; the request's models are released at its end.
 
     Args:
         app: application.
-        metrics: metrics that count and time requests.
+        metrics: counters and latency histograms of requests.
     """
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
@@ -150,7 +149,7 @@ class RequestLog:
         self._instruments: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -164,7 +163,7 @@ class RequestLog:
         async def send_with_headers(message: Message) -> None:
             nonlocal status, is_complete
             if message["type"] == "http.response.start":
-                status = int(message["status"])  # an enumeration member would be logged by name
+                status = int(message["status"])  # an enum member would be logged by name
                 headers = [*message["headers"], *_SAFE_HEADERS, (_HEADER, request_id.encode())]
                 if all(name != _DEFAULT_POLICY[0] for name, _ in headers):
                     headers.append(_DEFAULT_POLICY)
@@ -177,7 +176,7 @@ class RequestLog:
             await self._app(scope, receive, send_with_headers)
         except Exception:  # the last-resort handler
             _log.exception("request failed", request_id=request_id)
-            if status:  # the response has begun: the server must close the connection
+            if status:  # the response has started, so the server must close the connection
                 raise
             await error_response(500, _INTERNAL_ERROR)(scope, receive, send_with_headers)
         finally:
@@ -187,11 +186,11 @@ class RequestLog:
     def _record(
         self, scope: Scope, fields: dict[str, Any], status: int, elapsed_s: float, *, is_complete: bool
     ) -> None:
-        # the template of the route, set by the authentication, as paths are unbounded in number
+        # the route's template, set by the authentication, because the number of paths is unbounded
         route = fields.pop("route", "unmatched")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         key = (route, method, status)
-        if key not in self._instruments:  # cached, as a look-up by label takes longer than counting
+        if key not in self._instruments:  # cached, because a lookup by label takes longer than counting
             counter = self._metrics.http_requests.labels(route, method, str(status))
             self._instruments[key] = (counter, self._metrics.latency.labels(route))
         counter, latency = self._instruments[key]
@@ -211,7 +210,7 @@ class RequestLog:
 
 
 class HeadAsGet:
-    """Middleware that answers HEAD as GET, for gateways and link checkers; the server omits the body.
+    """Middleware that handles HEAD as GET, for gateways and link checkers; the server omits the body.
 
     Args:
         app: application.
@@ -221,7 +220,7 @@ class HeadAsGet:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         if scope.get("method") == "HEAD":
-            scope = {**scope, "method": "GET"}  # a copy, as the server needs the original method
+            scope = {**scope, "method": "GET"}  # a copy, because the server needs the original method
         await self._app(scope, receive, send)

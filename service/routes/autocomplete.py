@@ -1,4 +1,4 @@
-"""POST /v1/autocomplete, and the endpoints of the accepted words of its users."""
+"""POST /v1/autocomplete, and the endpoints of users' accepted words."""
 
 from typing import Annotated
 
@@ -45,23 +45,23 @@ router = EndpointRouter()
 _User = Annotated[
     str,
     Path(
-        description="Whose words; a user belongs to the key that made it.",
+        description="Name of a user; a user belongs to the API key that created it.",
         examples=["ann"],
         json_schema_extra={"pattern": NAME_PATTERN},
     ),
 ]
 _CACHED_BODY_BYTES = 4096
-"""Maximum of bytes of a body for which cached predictions are looked up."""
+"""Maximum body size in bytes for which cached predictions are looked up."""
 
 
 @router.endpoint(
     "POST", "/v1/autocomplete", tag="Complete", body=AutocompleteRequest, reply=AutocompleteReply
 )
 async def complete(request: Request) -> Response:
-    """Complete the word that somebody is typing, or tell the next word or phrase.
+    """Complete the word being typed, or predict the next word or phrase.
 
-    Probabilities are exact: those of all ways to cut a word into tokens are summed, as far as `max_steps` allows. Of
-    requests with one `session` the newest alone is answered.
+    Probabilities are exact: they sum over all tokenizations of a word, as far as `max_steps` allows. A newer request
+    of the same `session` cancels older ones.
     """
     services = services_of(request)
     body = await request.body()
@@ -71,16 +71,16 @@ async def complete(request: Request) -> Response:
     personal = services.users.get(owner, wire.user) if wire.user is not None else None
     steps = max_search_steps(loaded, wire)
     cached = cached_next_tokens(loaded, wire) if len(body) <= _CACHED_BODY_BYTES else None
-    # a keystroke in the middle of a word may need no step of the model
+    # a keystroke in the middle of a word may need no model step
     inline = not steps and not wire.fuzzy and (cached is not None or runs_inline(loaded, body))
 
     def work() -> Work[None, bytes]:
         return to_json((yield from autocomplete(loaded, wire, services.limits, user=personal, cached=cached)))
 
-    # never bulk, however long the text, as a user is waiting
+    # never bulk, because a user is waiting
     terms = request_options(request, wire, body, count=1, predicted_each=steps, bulk=False)
     if wire.session is not None:
-        services.sessions.supersede(owner, wire.session)  # before admission, as it frees a slot of the queue
+        services.sessions.supersede(owner, wire.session)  # before admission, to free a slot in the queue
     if inline or wire.session is None:
         return await run_request(request, work(), bytes, terms, inline=inline)
     answer = services.engine.run(work(), terms)
@@ -92,7 +92,7 @@ async def complete(request: Request) -> Response:
     "POST", "/v1/autocomplete/users/{user}/accepted", tag="Complete", body=AcceptedRequest, reply=UserReply
 )
 async def accept(request: Request, user: _User) -> Response:
-    """Learn from what a user has accepted: words, and which came after which; older ones fade."""
+    """Learn a user's accepted words and word pairs; the weight of older ones decays."""
     wire = parse_json(AcceptedRequest, await request.body())
     learnt = split_word_sequences(wire.text, wire.context)
     model = services_of(request).users.learn(owner_of(request), check_user_name(user), learnt)
@@ -101,7 +101,7 @@ async def accept(request: Request, user: _User) -> Response:
 
 @router.endpoint("GET", "/v1/autocomplete/users/{user}", tag="Complete", reply=UserWords)
 async def export(request: Request, user: _User) -> Response:
-    """All that is known of a user."""
+    """Export a user's stored words and word pairs."""
     words, pairs = services_of(request).users.find(owner_of(request), user).export()
     return json_response(
         UserWords(user, [UserWord(*word) for word in words], [UserPair(*pair) for pair in pairs])
@@ -110,7 +110,7 @@ async def export(request: Request, user: _User) -> Response:
 
 @router.endpoint("PUT", "/v1/autocomplete/users/{user}", tag="Complete", body=ImportRequest, reply=UserReply)
 async def restore(request: Request, user: _User) -> Response:
-    """Know this of a user, such as an export, instead of whatever was known."""
+    """Replace a user's stored words and word pairs, for example by an export."""
     users = services_of(request).users
     model = parse_json(ImportRequest, await request.body()).personal(users.bounds)
     model = users.put(owner_of(request), check_user_name(user), model)
@@ -119,6 +119,6 @@ async def restore(request: Request, user: _User) -> Response:
 
 @router.endpoint("DELETE", "/v1/autocomplete/users/{user}", tag="Complete", reply=ForgottenReply)
 async def forget(request: Request, user: _User) -> Response:
-    """Forget a user."""
+    """Delete a user's words."""
     forgotten = services_of(request).users.forget(owner_of(request), check_user_name(user))
     return json_response(ForgottenReply(user, forgotten))

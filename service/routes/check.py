@@ -28,20 +28,20 @@ _log = structlog.get_logger(__name__)
 
 @router.endpoint("POST", "/v1/check", tag="Check", body=CheckRequest, reply=CheckReply)
 async def check_text(request: Request) -> Response:
-    """Find words that are probably wrong, by the text on both sides of them, and what was meant.
+    """Find probable errors from the text on both sides of each word, and suggest corrections.
 
-    Words that the model does not know, and words that are the wrong ones here. Each word's alternatives are those near
-    it in spelling, spaces too many or too few, and the caller's own; models without word tokens look at strings near
-    the words that surprise them most.
+    The check finds unknown words and known words that are wrong in their context. Alternatives of a word are words of
+    similar spelling, missing or extra spaces, and the request's `candidates`; models without word tokens only consider
+    strings near the words with the highest surprisal.
     """
     services = services_of(request)
     body = await request.body()
     wire = parse_json(CheckRequest, body)
     loaded = resolve_model(request, wire.model)
     needed = wire.precision is not None
-    # on a thread, as the registry may be remote
+    # on a thread, because the registry may be remote
     calibration = await asyncio.to_thread(_calibration, services, loaded.address, needed=needed)
-    # built on another thread the first time, so that the model thread serves other requests
+    # first built on another thread, to keep the model thread free
     if not has_checker(loaded):
         await asyncio.to_thread(checker_of, loaded)
 
@@ -55,7 +55,7 @@ async def check_text(request: Request) -> Response:
 
 
 def _calibration(services: Services, address: str, *, needed: bool) -> Calibration | None:
-    """Load a model's calibration; without a requested precision a damaged file is only logged."""
+    """Load a model's calibration; a damaged file is only logged if no precision is requested."""
     try:
         return services.calibrations.read(address)
     except LanguageModelError as error:

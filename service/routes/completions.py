@@ -1,7 +1,7 @@
-"""POST /v1/generate, and the contract of OpenAI and vLLM: POST /v1/completions and the tokenizer's endpoints.
+"""POST /v1/generate, and the APIs of OpenAI and vLLM: POST /v1/completions and the tokenizer endpoints.
 
-Continuations come as one reply or as server-sent events. POST /tokenize, POST /detokenize and GET /tokenizer_info
-stand at the root, for lm-evaluation-harness.
+Continuations are one reply or server-sent events. POST /tokenize, POST /detokenize and GET /tokenizer_info are at the
+root, as lm-evaluation-harness requires.
 """
 
 import time
@@ -64,10 +64,9 @@ router = EndpointRouter()
 async def generate_text(request: Request) -> Response:
     """Continue a text.
 
-    With `stream` the answer is an event for each token of each choice, one with `finish_reason` where a
-    choice ends, `usage` in the last, then `[DONE]`; comments keep the connection alive while there are none.
-    With beams, which are certain only at the end, all events come then. An error after the first event is
-    an event with `error`.
+    With `stream`, the reply has an event per token of each choice, an event with `finish_reason` at the end of each
+    choice, `usage` in the last event, then `[DONE]`; comments keep an idle connection alive. Beam search sends all
+    events at its end. An error after the first event is an event with `error`.
     """
     services = services_of(request)
     body = await request.body()
@@ -91,16 +90,16 @@ async def _answer_generation(
     stream: bool,
     ends_with_result: bool = True,
 ) -> Response:
-    """Answer with all choices, or with server-sent events.
+    """Reply with all choices, or with server-sent events.
 
     Args:
         request: request, watched for a disconnect.
         loaded: the model.
         work: work whose events are parts of choices.
         terms: options of the work.
-        reply: makes the reply, or an event, of choices and the usage, which is None until the last event.
-        stream: whether to send events.
-        ends_with_result: whether the result is the last event.
+        reply: builds the reply or an event from choices and the usage (None before the last event).
+        stream: true to send events.
+        ends_with_result: true if the result is the last event.
     """
     metrics = services_of(request).metrics
 
@@ -144,10 +143,10 @@ _FINGERPRINT_CHARACTERS = 12
     media_types=(EVENTS_TYPE,),
 )
 async def create_completion(request: Request) -> Response:
-    """Continue texts, or score them, as OpenAI's clients ask.
+    """Continue texts or score them, with OpenAI's completions API.
 
-    With `stream` the answer is an event for each token of each choice, then `[DONE]`; comments keep the
-    connection alive while there are none. An error after the first event is an event with `error`.
+    With `stream`, the reply has an event per token of each choice, then `[DONE]`; comments keep an idle connection
+    alive. An error after the first event is an event with `error`.
     """
     services = services_of(request)
     body = await request.body()
@@ -155,7 +154,7 @@ async def create_completion(request: Request) -> Response:
     _log_ignored(request, wire)
     parameters = wire.parameters(services.limits)
     loaded = resolve_model(request, wire.model)
-    # with the request it determines the reply: the model's version and its tokenizer
+    # model version and tokenizer: together with the request, they determine the reply
     fingerprint = f"{loaded.address}-{loaded.tokenizer.fingerprint[:_FINGERPRINT_CHARACTERS]}"
     reply = partial(
         CompletionReply,
@@ -188,7 +187,7 @@ def _log_ignored(request: Request, wire: CompletionRequest) -> None:
 def _completion_options(
     request: Request, wire: CompletionRequest, parameters: DecodingParameters | None, body: bytes
 ) -> RequestOptions:
-    """Return the options of the work; echoed prompts with alternatives need a prediction at each token."""
+    """Return the options of the work; echoed prompts with log-probabilities need a prediction per token."""
     count = len(wire.prompts)
     num_tokens = 0
     if wire.echo and wire.logprobs:
@@ -210,7 +209,7 @@ W = TypeVar("W", TokenizeRequest, DetokenizeRequest)
 _OptionalAddress = Annotated[
     str | None,
     Query(
-        description="`name`, `name@7` or `name@champion`; the default if it is left out.",
+        description="`name`, `name@7` or `name@champion`; the default model if omitted.",
         examples=["mixture"],
     ),
 ]
@@ -218,13 +217,13 @@ _OptionalAddress = Annotated[
 
 @router.endpoint("POST", "/tokenize", tag="Tokenise", body=TokenizeRequest, reply=TokenizeReply)
 async def tokenize_text(request: Request) -> Response:
-    """The tokens of a text."""
+    """Tokenise a text."""
     return await _answer(request, TokenizeRequest, tokenize)
 
 
 @router.endpoint("POST", "/detokenize", tag="Tokenise", body=DetokenizeRequest, reply=DetokenizeReply)
 async def detokenize_ids(request: Request) -> Response:
-    """The text that tokens spell."""
+    """Join tokens into text."""
     return await _answer(request, DetokenizeRequest, detokenize)
 
 
@@ -239,6 +238,6 @@ async def _answer(
 
 @router.endpoint("GET", "/tokenizer_info", tag="Tokenise", reply=TokenizerInfo)
 async def get_tokenizer_info(request: Request, model: _OptionalAddress = None) -> Response:
-    """The kind of a model's tokenizer, its control tokens and its size."""
+    """Describe a model's tokenizer: its type, control tokens and vocabulary size."""
     work = tokenizer_info(resolve_model(request, model), services_of(request).limits)
     return await run_request(request, work, to_json, request_options(request, None, b""))

@@ -1,8 +1,8 @@
-"""Registration of endpoints, and the OpenAPI document made of it.
+"""Registration of endpoints, and the OpenAPI document built from it.
 
-An endpoint is registered once, by `EndpointRouter.endpoint`: its path, the scope of its key, its body,
-replies and media types. The router, the access table of `service.middleware.authentication` and the
-document follow from it. Example requests are part of the schemas.
+`EndpointRouter.endpoint` registers an endpoint once: its path, key scope, body, replies and media
+types. The router, the access table of `service.middleware.authentication` and the OpenAPI document
+are derived from the registration. Example requests are part of the schemas.
 """
 
 import asyncio
@@ -40,23 +40,23 @@ JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
 EVENTS_TYPE, BINARY_TYPE = "text/event-stream", "application/octet-stream"
 
 TAGS: Mapping[str, str] = {
-    "Predict": "What comes next: the most probable tokens, or the whole distribution.",
-    "Score": "How probable texts are.",
-    "Re-rank": "Which of some candidates is best, and weights that tell.",
-    "Generate": "Texts that go on.",
-    "Complete": "The word that somebody is typing, and what they are used to.",
-    "Check": "Words that are probably wrong, and texts that are probably bad.",
-    "States": "States of texts, kept for decoders that search.",
-    "OpenAI": "OpenAI's contract, for its clients.",
-    "Tokenise": "What tokens a text is made of.",
-    "Models": "What is served, and what is known of it.",
-    "Admin": "Models, aliases and profiles; asks for a key of the scope `admin`.",
-    "Health": "Whether the service lives and is ready.",
+    "Predict": "Next tokens: the most probable ones, or the complete distribution.",
+    "Score": "Probabilities of texts.",
+    "Re-rank": "The order of candidates, and tuning of feature weights.",
+    "Generate": "Continuations of texts.",
+    "Complete": "Autocomplete, and the words of its users.",
+    "Check": "Probable errors in texts, and quality of texts.",
+    "States": "Stored model states, for decoders with their own search.",
+    "OpenAI": "OpenAI's completions API, for its clients.",
+    "Tokenise": "Conversion between text and tokens.",
+    "Models": "The served models and their files.",
+    "Admin": "Models, aliases and profiles; requires a key with the scope `admin`.",
+    "Health": "Liveness and readiness.",
 }
 """Groups of operations, in order, with their descriptions."""
 
 AddressInPath = Annotated[
-    str, Path(description="A model: `name`, `name@7` or `name@champion`.", examples=["mixture"])
+    str, Path(description="Model: `name`, `name@7` or `name@champion`.", examples=["mixture"])
 ]
 """A model named in the path."""
 
@@ -64,14 +64,14 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
 
 class Lines(NamedTuple):
-    """Bodies of lines that an endpoint takes beside JSON, answered line by line; options stand in the query string.
+    """JSON-lines variant of an endpoint: a reply line per body line, with options in the query string.
 
     Attributes:
         request: model of each line of the body.
-        reply: model of each line of the reply that is no error.
+        reply: model of each line of the reply that is not an error.
         options: model of the query string, whose fields are documented in the JSON body's model.
-        pairs: examples in a query string of options that are objects in JSON.
-        list_types: media types of list formats of other programs, answered as lines too.
+        pairs: query-string examples of options that are objects in JSON.
+        list_types: media types of other programs' list formats, also accepted as bodies.
     """
 
     request: type[BaseModel]
@@ -88,9 +88,9 @@ class Endpoint:
     Attributes:
         method: HTTP method.
         path: template of its path.
-        scope: scope required of a key; None if it is open to all.
+        scope: required key scope; None if no key is required.
         body: model of its JSON body; None without one.
-        lines: bodies of lines; None if it takes none.
+        lines: JSON-lines variant; None without one.
     """
 
     method: str
@@ -104,7 +104,7 @@ class EndpointRouter(APIRouter):
     """Router of endpoints.
 
     Attributes:
-        endpoints: the endpoints registered so far.
+        endpoints: registered endpoints.
     """
 
     def __init__(self) -> None:
@@ -128,14 +128,14 @@ class EndpointRouter(APIRouter):
 
         Args:
             method: HTTP method.
-            path: template of the path, as the router takes it.
-            tag: group of the operation, one of `TAGS`; None to leave it out of the OpenAPI document.
-            scope: scope required of a key; None if the endpoint is open to all.
-            body: model of the JSON body, which the handler itself parses.
-            lines: bodies of lines.
+            path: template of the path, in the router's syntax.
+            tag: group of the operation, one of `TAGS`; None to omit it from the OpenAPI document.
+            scope: required key scope; None if no key is required.
+            body: model of the JSON body, which the handler parses.
+            lines: JSON-lines variant.
             reply: type of the JSON reply; None if the reply is a file.
-            media_types: media types of the reply other than JSON and lines.
-            statuses: descriptions of statuses other than 200 and errors; they have the same reply.
+            media_types: media types of the reply other than JSON and JSON lines.
+            statuses: descriptions of statuses other than 200 and errors; their reply has the same type.
         """
         self.endpoints.append(Endpoint(method, path, scope, body, lines))
         replies = _replies(reply, media_types, lines)
@@ -166,17 +166,17 @@ _ERROR_CODES = {
     "5XX": ("not_ready", "deadline_exceeded"),
 }
 _ERROR_DESCRIPTIONS = {
-    "4XX": "the request cannot be answered",
-    "5XX": "the service cannot answer now",
+    "4XX": "invalid or rejected request",
+    "5XX": "the service cannot process the request now",
 }
 _BINARY_HEADERS = {
-    "x-shape": {"description": "Rows and columns, such as `2,4000`.", "schema": {"type": "string"}},
-    "x-model": {"description": "Which version it was.", "schema": {"type": "string"}},
+    "x-shape": {"description": "Number of rows and columns, such as `2,4000`.", "schema": {"type": "string"}},
+    "x-model": {"description": "Address of the model version.", "schema": {"type": "string"}},
 }
 _BINARY_SCHEMA = {
     "type": "string",
     "format": "binary",
-    "description": "Little-endian float32, row after row.",
+    "description": "Little-endian float32, row by row.",
 }
 _EXAMPLE_LISTS = (
     CandidateList(
@@ -196,7 +196,7 @@ def _summary(handler: Handler) -> str:
 
 
 def _request(scope: KeyScope | None, body: type[BaseModel] | None, lines: Lines | None) -> Json:
-    """Return the OpenAPI description of an endpoint's requests: alternatives of keys, and bodies with examples."""
+    """Return the OpenAPI description of an endpoint's requests: security, and bodies with examples."""
     keys = [] if scope is None else [{"key": [str(scope)]}]
     request: Json = {"security": keys if scope is KeyScope.ADMIN or not keys else [{}, *keys]}
     content: Json = {}
@@ -234,7 +234,7 @@ def _examples_of(kind: type[BaseModel]) -> list[Any]:
 def _replies(
     reply: type | UnionType | None, media_types: Iterable[str], lines: Lines | None
 ) -> dict[int | str, Json]:
-    """Return the OpenAPI description of an endpoint's replies and errors, by status."""
+    """Return the OpenAPI descriptions of an endpoint's replies and errors, by status."""
     content: Json = {media_type: {"schema": _schema_of(media_type, reply)} for media_type in media_types}
     if lines is not None:
         content[LINES_TYPE] = {"schema": _one_of(lines.reply, "Each line.")}
@@ -256,9 +256,9 @@ def _replies(
 
 
 def _schema_of(media_type: str, reply: Any) -> Json:
-    """Return the schema of a reply that is not JSON: events, raw numbers, or a file."""
+    """Return the schema of a reply that is not JSON: events, raw numbers or a file."""
     if media_type == EVENTS_TYPE:
-        return _one_of(reply, "The data of each event but the last, which is `[DONE]`.")
+        return _one_of(reply, "Data of each event except the last, which is `[DONE]`.")
     if media_type == BINARY_TYPE:
         return _BINARY_SCHEMA
     return {"type": "string"} if media_type.startswith("text/") else {"type": "string", "format": "binary"}
@@ -270,20 +270,20 @@ def _one_of(reply: type, description: str) -> Json:
 
 
 INTRODUCTION = """\
-Small language models over HTTP: what comes next, how probable a text is, which candidate is best.
+Small language models over HTTP: next tokens, probabilities of texts, the best of several candidates.
 
-- **Models** are named `name`, `name@7` or `name@champion`; every reply says which version answered, as
-  `name@version`. A request that names none is answered by the default.
+- **Models** are named `name`, `name@7` or `name@champion`; every reply reports the version as `name@version`. A
+  request without a model uses the default model.
 - **Log-probabilities** are natural logarithms; a probability of zero is `-9999` and makes a perplexity `null`.
 - **Errors** have one shape, `{"error": {"message", "type", "param", "code"}}`; `code` is stable, `param` names the
   field.
-- **Keys**: where the service has them, send `Authorization: Bearer KEY`. `/admin/…` always asks for one.
-- **Limits**: what is past them is answered 400, 408, 413, 415, 429, 431 or 503, with `Retry-After` where coming back
-  helps.
-- **Lines**: where a body may be `application/x-ndjson`, options stand in the query string, and each line is answered
-  by a line, in order; one that is wrong fails alone, as a line with `error`.
+- **Keys**: if the service has keys, send `Authorization: Bearer KEY`. `/admin/…` always requires a key.
+- **Limits**: requests over a limit get status 400, 408, 413, 415, 429, 431 or 503, with `Retry-After` if a retry can
+  succeed.
+- **JSON lines**: if an endpoint accepts `application/x-ndjson`, options are in the query string, and the reply has a
+  line per line of the body, in order; an invalid line fails alone, with `error` in its reply line.
 """
-"""Description of the document, in Markdown."""
+"""Description of the API, in Markdown."""
 
 _NO_KEY = ErrorBody(
     "a key is needed, as `Authorization: Bearer KEY`", "authentication_error", None, "invalid_api_key"
@@ -295,7 +295,7 @@ _EXAMPLE_ERRORS = (
         (
             InvalidInputError("top_k is 0: input should be greater than or equal to 1", parameter="top_k"),
             UnsupportedParameterError(
-                "model backward@1 reads from right to left; it scores and re-ranks, but cannot tell what comes next",
+                "model backward@1 reads from right to left; it can score and re-rank, but not predict next tokens",
                 parameter="model",
             ),
             ModelNotFoundError("there is no model 'nobody'; this service has: lstm@1, mixture@1, ngram@1"),
@@ -306,14 +306,14 @@ _EXAMPLE_ERRORS = (
     ),
 )
 ERROR_EXAMPLES: Json = {str(body.code): {"value": json.loads(error_json(body))} for body in _EXAMPLE_ERRORS}
-"""Examples of errors of any operation, by code."""
+"""Example errors of any operation, by code."""
 
 SECURITY_SCHEMES: Json = {
     "key": {
         "type": "http",
         "scheme": "bearer",
-        "description": "From `gramophone keys create`, with the scope that an operation names. Where the service has "
-        "no keys all but administration is open.",
+        "description": "Key from `gramophone keys create`, with the scope that the operation requires. Without keys, "
+        "everything except administration is open.",
     }
 }
 """Security scheme of API keys."""
@@ -324,7 +324,7 @@ router = EndpointRouter()
 
 @router.endpoint("GET", "/openapi.json", tag=None)
 async def openapi_document(request: Request) -> Response:
-    """Serve the OpenAPI document, made on the first request; on a thread, since that takes a tenth of a second."""
+    """Serve the OpenAPI document; the first request builds it on a thread, in about 0.1 s."""
     state = request.app.state
     if getattr(state, "openapi", None) is None:
         document = await asyncio.to_thread(make_document, request.app, state.endpoints)
@@ -333,7 +333,7 @@ async def openapi_document(request: Request) -> Response:
 
 
 def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
-    """Make the OpenAPI document of an application with these endpoints."""
+    """Build the OpenAPI document of an application with these endpoints."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -358,7 +358,7 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
 
 
 def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:
-    """Return the schemas of all bodies, lines included, by name."""
+    """Return the schemas of all bodies, including JSON lines, by name."""
     kinds = {endpoint.body for endpoint in endpoints} | {e.lines.request for e in endpoints if e.lines}
     inputs = [(kind, "validation") for kind in kinds if kind is not None]
     _, schemas = models_json_schema(inputs, ref_template=_SCHEMAS + "{model}")  # type: ignore[arg-type]  # literals
@@ -367,11 +367,11 @@ def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:
 
 
 def _query_parameter(name: str, field: Json, pairs: str | None) -> Json:
-    """Convert a field of the JSON body to a query parameter of lines."""
+    """Convert a field of the JSON body to a query parameter of the JSON-lines variant."""
     schema = {key: value for key, value in field.items() if key not in {"description", "title"}}
-    description = f"Of lines. {field.get('description', '')}".strip()
+    description = f"For JSON lines. {field.get('description', '')}".strip()
     if pairs is not None:
-        schema, description = {"type": "string"}, f"{description} Written as `{pairs}`."
+        schema, description = {"type": "string"}, f"{description} Format: `{pairs}`."
     return {
         "name": name,
         "in": "query",

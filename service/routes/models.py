@@ -1,4 +1,4 @@
-"""GET /v1/models, and administration: load and unload models, aliases, profiles of re-ranking; health and metrics."""
+"""GET /v1/models; administration of models, aliases and re-ranking profiles; health and metrics."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,44 +38,42 @@ router = EndpointRouter()
 R = TypeVar("R")
 _admin = partial(router.endpoint, tag="Admin", scope=KeyScope.ADMIN)
 _ACCEPTED = 202
-_ModelName = Annotated[str, Path(description="The name of a model, without a version.", examples=["ngram"])]
-_Alias = Annotated[
-    str, Path(description="What a version is to be called: `name@alias`.", examples=["candidate"])
-]
-_ProfileName = Annotated[str, Path(description="The name of a profile.", examples=["speech"])]
+_ModelName = Annotated[str, Path(description="Name of a model, without a version.", examples=["ngram"])]
+_Alias = Annotated[str, Path(description="Alias of a version, as in `name@alias`.", examples=["candidate"])]
+_ProfileName = Annotated[str, Path(description="Name of a profile.", examples=["speech"])]
 
 
 @router.endpoint("GET", "/v1/models", tag="Models", reply=ModelList)
 async def list_models(request: Request) -> Response:
-    """All models of this service, those that could not be loaded included."""
+    """List all models of the service, including models that failed to load."""
     host = services_of(request).host
     return json_response(ModelList("list", [model_card(host, hosted) for hosted in host.models.values()]))
 
 
 @router.endpoint("GET", "/v1/models/{address:path}", tag="Models", reply=ModelCard)
 async def get_model(request: Request, address: AddressInPath) -> Response:
-    """One model: `name`, `name@7` or `name@champion`."""
+    """Describe one model: `name`, `name@7` or `name@champion`."""
     host = services_of(request).host
     return json_response(model_card(host, host.find(address)))
 
 
 @_admin("GET", "/admin/profiles", reply=ProfileList)
 async def list_profiles(request: Request) -> Response:
-    """The names of the profiles in the registry."""
+    """List the names of the profiles in the registry."""
     names = await asyncio.to_thread(services_of(request).profiles.names)
     return json_response(ProfileList(names))
 
 
 @_admin("GET", "/admin/profiles/{name}", reply=Profile)
 async def read_profile(request: Request, name: _ProfileName) -> Response:
-    """A profile: weights, what they were tuned for, and what they were worth."""
+    """Return a profile: weights, the settings of their tuning, and their held-out figures."""
     profile = await asyncio.to_thread(services_of(request).profiles.read, name)
     return json_response(profile)
 
 
 @_admin("PUT", "/admin/profiles/{name}", body=ProfileBody, reply=NamedProfile)
 async def write_profile(request: Request, name: _ProfileName) -> Response:
-    """Store what /v1/rerank/tune answered as `profile`; /v1/rerank takes it by its name from then on."""
+    """Store the `profile` of a /v1/rerank/tune reply under a name that /v1/rerank accepts."""
     profile = parse_json(ProfileBody, await request.body()).profile(name)
     await asyncio.to_thread(services_of(request).profiles.write, profile)
     return json_response(NamedProfile(name))
@@ -83,14 +81,14 @@ async def write_profile(request: Request, name: _ProfileName) -> Response:
 
 @_admin("DELETE", "/admin/profiles/{name}", reply=NamedProfile)
 async def delete_profile(request: Request, name: _ProfileName) -> Response:
-    """Remove a profile; requests that name it are refused from then on."""
+    """Delete a profile; later requests that name it are rejected."""
     await asyncio.to_thread(services_of(request).profiles.delete, name)
     return json_response(NamedProfile(name))
 
 
 @_admin("GET", "/admin/models", reply=AdminModels)
 async def list_all_models(request: Request) -> Response:
-    """Every version of the registry and how far it has come here; memory, requests in flight, last use."""
+    """List every version of the registry with its state, memory, requests in flight and last use."""
     services = services_of(request)
     host = services.host
     published = await _from_registry(host, Registry.published)
@@ -102,12 +100,12 @@ async def list_all_models(request: Request) -> Response:
     "/admin/models/load",
     body=LoadRequest,
     reply=AdminModel,
-    statuses={202: "the model is being loaded"},
+    statuses={202: "the model is loading"},
 )
 async def load_model(request: Request) -> Response:
-    """Serve a model from now on: 202 while it is loaded, 200 if it is; with `wait` the answer comes when it is.
+    """Load a model: status 202 while it is loading, 200 once it is loaded; with `wait`, reply after loading.
 
-    Models are loaded one after the other. One that is served already stays as it is.
+    Models load one at a time. A loaded model is not reloaded.
     """
     services = services_of(request)
     wire = parse_json(LoadRequest, await request.body())
@@ -126,9 +124,9 @@ async def load_model(request: Request) -> Response:
 
 @_admin("POST", "/admin/models/unload", body=UnloadRequest, reply=AdminModel)
 async def unload_model(request: Request) -> Response:
-    """Serve a model no longer. Requests that have it are answered by it; then its memory is given back.
+    """Unload a model. Requests in flight complete first; then its memory is freed.
 
-    States that clients keep of it are forgotten.
+    Stored states of the model are freed at once.
     """
     services = services_of(request)
     wire = parse_json(UnloadRequest, await request.body())
@@ -142,11 +140,11 @@ async def unload_model(request: Request) -> Response:
 
 @_admin("PUT", "/admin/models/{name}/aliases/{alias}", body=AliasRequest, reply=AliasReply)
 async def set_alias(request: Request, name: _ModelName, alias: _Alias) -> Response:
-    """Point an alias at a version in the registry, and serve that version by it if the alias is served."""
+    """Point an alias at a version in the registry; if the service serves the alias, switch to that version."""
     wire = parse_json(AliasRequest, await request.body())
 
     def change(registry: Registry) -> int | None:
-        registry.resolve(f"{name}@{wire.version}")  # first, as it checks the name
+        registry.resolve(f"{name}@{wire.version}")  # first, because it checks the name
         previous = registry.aliases(name).get(alias)
         registry.set_alias(name, alias, wire.version)
         return previous
@@ -157,7 +155,7 @@ async def set_alias(request: Request, name: _ModelName, alias: _Alias) -> Respon
 
 @_admin("DELETE", "/admin/models/{name}/aliases/{alias}", reply=AliasReply)
 async def delete_alias(request: Request, name: _ModelName, alias: _Alias) -> Response:
-    """Take an alias away from the registry; an address that is served by it goes on being answered."""
+    """Delete an alias from the registry; a service that serves it continues with the same version."""
     host = services_of(request).host
     previous = await _from_registry(host, lambda registry: registry.delete_alias(name, alias))
     return await _alias_reply(request, name, alias, None, previous, wait=False)
@@ -166,7 +164,7 @@ async def delete_alias(request: Request, name: _ModelName, alias: _Alias) -> Res
 async def _alias_reply(
     request: Request, name: str, alias: str, version: int | None, previous: int | None, *, wait: bool
 ) -> Response:
-    """Refresh the host after a change of an alias, and return the reply."""
+    """Refresh the model host after an alias change, and return the reply."""
     services = services_of(request)
     refreshed = services.reloader.refresh()
     if wait:
@@ -178,10 +176,10 @@ async def _alias_reply(
 
 
 async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
-    """Query the registry on a thread, as it may be slow.
+    """Query the registry on a thread, because it may be slow.
 
     Raises:
-        ModelNotFoundError: the registry has no such model; the message leaves out its location.
+        ModelNotFoundError: the registry does not have the model; the message omits the registry's location.
         LanguageModelError: any other error of the registry.
     """
     try:
@@ -196,10 +194,10 @@ async def _from_registry(host: ModelHost, query: Callable[[Registry], R]) -> R:
     tag="Health",
     scope=None,
     reply=Health,
-    statuses={503: "no more: a model computes without end, and the process should be replaced"},
+    statuses={503: "a model computation hangs; replace the process"},
 )
 async def live(request: Request) -> Response:
-    """Whether the process is alive: 503 once a model has computed without end, which only another process ends."""
+    """Report liveness: status 503 once a model computation hangs, which only a restart resolves."""
     if services_of(request).engine.is_hung:
         return json_response(Health("hung"), 503)
     return json_response(Health("ok"))
@@ -211,13 +209,13 @@ async def live(request: Request) -> Response:
     tag="Health",
     scope=None,
     reply=Health,
-    statuses={503: "not now: the status says why"},
+    statuses={503: "not ready; `status` has the reason"},
 )
 async def ready(request: Request) -> Response:
-    """Whether requests should be sent here.
+    """Report readiness for requests.
 
-    200 once every model named at start is loaded or has failed, and the default is loaded, until shutting down.
-    Later versions that are loaded, or fail to, change nothing: the old ones answer.
+    The status is 200 from the time when every model named at start has loaded or failed, and the default model has
+    loaded, until shutdown. Loading of later versions does not change it, because the old versions still serve.
     """
     services = services_of(request)
     status = readiness(services.host, services.reloader, services.engine.scheduler)
@@ -228,5 +226,5 @@ async def ready(request: Request) -> Response:
 
 @router.endpoint("GET", "/metrics", tag=None, scope=KeyScope.METRICS)
 async def metrics(request: Request) -> Response:
-    """Return all metrics in Prometheus' text format."""
+    """Return all metrics in the Prometheus text format."""
     return Response(services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""Playground, API page and their static files; model cards, pictures and reports of published models."""
+"""Playground, API page and their static files; model cards, images and reports of published models."""
 
 import asyncio
 import hashlib
@@ -35,7 +35,7 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 _PUBLIC_SUFFIXES = frozenset({".html", ".md", ".png"})
-"""Suffixes of published files open to clients; weights and vocabularies are not."""
+"""Suffixes of published files that clients may read; weights and vocabularies are excluded."""
 
 _PUBLIC_MEDIA_TYPES = ("image/png", "text/html", "text/markdown")
 
@@ -43,24 +43,24 @@ _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' blob:; base-uri 'none'; object-src 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-"""Policy without other origins and inline code; pictures behind a key are fetched and shown as blobs."""
+"""Policy without other origins or inline code; images that require a key are fetched and shown as blobs."""
 
 _API_PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Policy of Swagger UI, which has icons in its style sheet; it takes no trusted types."""
+"""Policy of Swagger UI, which has icons in its style sheet and does not support trusted types."""
 
 _REPORT_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'; sandbox"
 )
-"""Policy of reports, which have inline styles; scripts would not run."""
+"""Policy of reports: inline styles, no scripts."""
 
 
 _FileName = Annotated[
-    str, PathParameter(description="One of the names in the list of files.", examples=["perplexities.png"])
+    str, PathParameter(description="Name from the list of files.", examples=["perplexities.png"])
 ]
-_NOT_MODIFIED = {304: "what `If-None-Match` names is still the file"}
+_NOT_MODIFIED = {304: "the file matches `If-None-Match`"}
 
 
 @router.endpoint("GET", "/", tag=None, scope=None)
@@ -72,7 +72,7 @@ async def playground(request: Request) -> Response:
 
 @router.endpoint("GET", "/docs", tag=None, scope=None)
 async def api_page(request: Request) -> Response:
-    """Serve Swagger UI, which shows and tries the OpenAPI document."""
+    """Serve Swagger UI for the OpenAPI document."""
     headers = {"content-security-policy": _API_PAGE_POLICY, "cross-origin-opener-policy": "same-origin"}
     return _cached_response(request, *_static_files()["docs.html"], headers)
 
@@ -90,13 +90,13 @@ async def static_file(request: Request, name: str) -> Response:
     "GET", "/v1/models/{address}/card", tag="Models", media_types=("text/markdown",), statuses=_NOT_MODIFIED
 )
 async def get_model_card(request: Request, address: AddressInPath) -> Response:
-    """The card of a model in Markdown: figures, what it was trained on, its limits."""
+    """Return a model card in Markdown: figures, training data and limits."""
     return await _file_response(request, resolve_model(request, address), _CARD)
 
 
 @router.endpoint("GET", "/v1/models/{address}/files", tag="Models", reply=ModelFileList)
 async def list_model_files(request: Request, address: AddressInPath) -> Response:
-    """The files published with a model for people: its card, pictures and reports, those of its parts too."""
+    """List a model's readable files: its card, images and reports, including those of its parts."""
     loaded = resolve_model(request, address)
     listed = sorted(_public_files(loaded).items())
     files = [ModelFile(name, entry.bytes, entry.sha256) for name, entry in listed]
@@ -111,13 +111,13 @@ async def list_model_files(request: Request, address: AddressInPath) -> Response
     statuses=_NOT_MODIFIED,
 )
 async def get_model_file(request: Request, address: AddressInPath, name: _FileName) -> Response:
-    """One of these files, as it was published."""
+    """Return a file of a model, unchanged."""
     return await _file_response(request, resolve_model(request, address), name)
 
 
 @cache
 def _static_files() -> Mapping[str, tuple[str, bytes, str]]:
-    """Read all files of the pages, by name: entity tag, content and media type. No others are served."""
+    """Read all files of the pages: entity tag, content and media type by name. Other files are not served."""
     files = {}
     for path in (*_STATIC.iterdir(), *(_SWAGGER / name for name in _SWAGGER_FILES)):
         suffix = PurePosixPath(path.name).suffix
@@ -129,7 +129,7 @@ def _static_files() -> Mapping[str, tuple[str, bytes, str]]:
 
 
 def _public_files(loaded: LoadedModel) -> dict[str, FileEntry]:
-    """Return the files of the manifest that are for people, by name."""
+    """Return the public files of the manifest, by name."""
     files = loaded.checkpoint.manifest.files
     return {name: entry for name, entry in files.items() if PurePosixPath(name).suffix in _PUBLIC_SUFFIXES}
 
@@ -138,7 +138,7 @@ async def _file_response(request: Request, loaded: LoadedModel, name: str) -> Re
     """Return a file of a version, whose content never changes.
 
     Raises:
-        HTTPException: the manifest lists no such file for people, or the file was deleted since the model was loaded.
+        HTTPException: the file is not public or not in the manifest, or was deleted since the model was loaded.
         RegistryError: the registry cannot be reached.
     """
     entry = _public_files(loaded).get(name)
@@ -166,7 +166,7 @@ def _read_file(registry: Registry, loaded: LoadedModel, name: str) -> bytes:
 def _cached_response(
     request: Request, etag: str, content: bytes, media_type: str, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the content, or 304 if the browser has it; it revalidates each time, to see new versions at once."""
+    """Return the content, or 304 if the browser has it; browsers revalidate every time, to see new versions."""
     quoted = f'"{etag}"'
     reply_headers = {"etag": quoted, "cache-control": "no-cache", **(headers or {})}
     cached_tags = request.headers.get("if-none-match", "")

@@ -1,8 +1,8 @@
 """Common steps of all endpoints: resolve the model, run the work on the engine, write the reply.
 
 Work is cancelled when the client disconnects. Short requests to an n-gram model run inline, since
-handing them to the model thread takes longer. Requests with much work are bulk and give way to
-others. Of the autocomplete requests of one session only the newest is answered.
+handing them to the model thread takes longer. Requests with much work are bulk and yield to other
+requests. A newer autocomplete request of a session cancels older ones.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from service.use_cases.inputs import Limits
 
 
 class AutocompleteSessions:
-    """Running requests that are the newest of their sessions; for the event loop only."""
+    """Running requests that are the newest of their sessions; used on the event loop only."""
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], asyncio.Future[Any]] = {}
@@ -51,15 +51,15 @@ class AutocompleteSessions:
 
     @contextmanager
     def newest(self, owner: str, session: str, answer: "asyncio.Future[Any]") -> Iterator[None]:
-        """Register an answer as that of the newest request of its session while the context waits for it.
+        """Register the newest request of a session while the context waits for its result.
 
         Args:
             owner: owner of the session.
             session: name of the session.
-            answer: future answer; a newer request cancels it, and with it its work.
+            answer: future result; a newer request cancels it and its work.
 
         Raises:
-            SupersededError: a newer request came before the answer.
+            SupersededError: a newer request came before the result.
         """
         self.supersede(owner, session)
         self._newest[owner, session] = answer
@@ -68,7 +68,7 @@ class AutocompleteSessions:
         except asyncio.CancelledError:
             if self._newest.get((owner, session)) is answer:  # not cancelled by a newer request
                 raise
-            raise SupersededError(f"a newer request of the session {session!r} has come") from None
+            raise SupersededError(f"a newer request of session {session!r} has arrived") from None
         finally:
             if self._newest.get((owner, session)) is answer:
                 del self._newest[owner, session]
@@ -79,14 +79,14 @@ S = TypeVar("S", bound=BaseModel)
 R = TypeVar("R")
 T = TypeVar("T")
 _WATCH_DELAY_S = 0.02
-"""Delay before a client is watched for a disconnect: most requests are done by then, and watching costs."""
+"""Delay before a request is watched for a disconnect; most requests end earlier, which saves the watcher task."""
 
-# bench_heavy_company, bench_rerank, bench_states: work above which a request is bulk, and small work done inline
+# bench_heavy_company, bench_rerank, bench_states: limits of work for bulk requests and for inline requests
 BULK_TOKENS = 1 << 12
-"""Work in tokens read above which a request is bulk and gives way to others."""
+"""Work in tokens read above which a request is bulk and yields to other requests."""
 
 TOKENS_PER_PREDICTION = 16
-"""Approximate cost of a distribution and of the choice by it, in tokens read."""
+"""Approximate cost of a distribution and a choice from it, in tokens read."""
 
 ENTRIES_PER_TOKEN = 8
 """Approximate number of reply entries, such as candidates, written in the time of reading one token."""
@@ -98,23 +98,23 @@ COMPARISONS_PER_TOKEN = 16
 """Approximate number of pairs of candidates compared in the time of reading one token."""
 
 INLINE_CONTINUATIONS = 64
-"""Maximum of continuations that an n-gram model scores faster inline than on the model thread."""
+"""Maximum continuations that an n-gram model scores faster inline than on the model thread."""
 
 BULK_CONTINUATIONS = 512
-"""Maximum of continuations or states of a request that is not bulk."""
+"""Maximum continuations or states of a request that is not bulk."""
 
 HANDLE_BYTES = 128
-"""Approximate bytes of a body for each state with a word after it, which are little work."""
+"""Approximate body bytes per state with a following word; such a body is little work."""
 
 INLINE_CANDIDATES = 256
-"""Maximum candidates of a reply written faster inline than on the model thread."""
+"""Maximum candidates of a reply that is written faster inline than on the model thread."""
 
 _FEW_SEQUENCES = 8
-"""Maximum of sequences that may generate long texts without being bulk, since their steps are short."""
+"""Maximum sequences that may generate long texts without being bulk, because their steps are short."""
 
 _INLINE_BYTES = 2048
 _ENTRIES_PER_PIECE = 512
-"""Entries of a reply in one chunk; other requests run between chunks."""
+"""Reply entries per chunk; other requests run between chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +134,13 @@ class Services:
 
 
 def services_of(request: Request) -> Services:
-    """Return the services of the application of a request."""
+    """Return the services of a request's application."""
     services: Services = request.app.state.services
     return services
 
 
 def resolve_model(request: Request, address: str | None) -> LoadedModel:
-    """Return the loaded model of an address, None for the default; the request's log line names it.
+    """Return the loaded model at an address (None for the default), and add it to the request's log line.
 
     Raises:
         ModelNotFoundError: the service does not serve the model.
@@ -152,19 +152,19 @@ def resolve_model(request: Request, address: str | None) -> LoadedModel:
 
 
 def use_model(request: Request, loaded: LoadedModel) -> None:
-    """Count a model as used until the request is answered; the request's log line names it."""
+    """Count a model as used until the request ends, and add it to the request's log line."""
     track_use(request.scope, loaded)
     annotate(request, model=loaded.address)
 
 
 def count_scored(request: Request, loaded: LoadedModel, tokens: int) -> None:
-    """Add scored tokens of a model to the metrics and to the request's log line."""
+    """Add scored tokens to the metrics of a model and to the request's log line."""
     services_of(request).metrics.scored_tokens.labels(loaded.address).inc(tokens)
     add_counts(request, scored_tokens=tokens)
 
 
 def owner_of(request: Request) -> str:
-    """Return the owner of a request: the name of its key, or an empty string without keys."""
+    """Return the owner of a request: the name of its API key, or an empty string without keys."""
     return str(context_of(request.scope).get("key", ""))
 
 
@@ -180,7 +180,7 @@ def to_json(reply: Any) -> bytes:
 
 
 def json_response(reply: Any, status: int = 200) -> Response:
-    """Return a successful response with a reply as JSON; bytes are JSON already."""
+    """Return a successful response with a reply as JSON; bytes are already JSON."""
     content = reply if isinstance(reply, bytes) else to_json(reply)
     return Response(content, status, media_type="application/json")
 
@@ -195,17 +195,17 @@ def request_options(
     predicted_each: int = 0,
     bulk: bool | None = None,
 ) -> RequestOptions:
-    """Return the options of a request's work, which is bulk if it takes long, however short the body.
+    """Return the options of a request's work; long work is bulk, even if the body is short.
 
     Args:
-        request: request, whose id goes to the log.
+        request: request, whose id is logged.
         wire: parsed body, if it may have a timeout.
-        body: raw body, whose length estimates the number of tokens.
-        count: samples, beams, contexts or candidates, which are work beside reading the body.
-        work_each: extra work of each in tokens read, such as those of a shared context. It decides only whether
-            the request is bulk, not its admission.
-        predicted_each: distributions predicted for each, such as one per token to generate.
-        bulk: whether the request is bulk, whatever its work; None decides by its work.
+        body: raw body; its length estimates the number of tokens.
+        count: number of samples, beams, contexts or candidates, which are work in addition to reading the body.
+        work_each: extra work per item in tokens read, such as a shared context. It affects only the choice of bulk,
+            not admission.
+        predicted_each: distributions to predict per item, such as one per generated token.
+        bulk: true or false overrides the estimate of the work; None uses it.
     """
     timeout_ms = None if wire is None else wire.timeout_ms
     body_tokens, predicted = len(body) // BYTES_PER_TOKEN, count * predicted_each
@@ -221,7 +221,7 @@ def request_options(
 
 
 def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
-    """Refuse options in the query string, which are only for bodies of lines; JSON has them in the body.
+    """Reject options in the query string of a JSON request; only JSON lines have options there.
 
     Raises:
         InvalidInputError: the query string has an option.
@@ -231,16 +231,16 @@ def refuse_query_options(request: Request, options: type[BaseModel]) -> None:
     for name in request.query_params:
         if name in options.model_fields:
             raise InvalidInputError(
-                f"{name} is given in the query string, where options of lines stand; those of JSON stand in the body",
+                f"{name} is in the query string, which is for options of JSON lines; put options of JSON into the body",
                 parameter=name,
             )
 
 
 async def read_settings(request: Request, body: type[B], options: type[S]) -> B | S:
-    """Parse the JSON body of a request, or of one with a body of lines the options in its query string.
+    """Parse the JSON body of a request, or the query-string options of a JSON-lines request.
 
     Raises:
-        InvalidInputError: the body or an option is invalid, or options of JSON stand in the query string.
+        InvalidInputError: the body or an option is invalid, or a JSON request has options in the query string.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0]
     if media_type.strip().lower() == LINES_TYPE:  # media types are case-insensitive
@@ -250,7 +250,7 @@ async def read_settings(request: Request, body: type[B], options: type[S]) -> B 
 
 
 def runs_inline(loaded: LoadedModel, body: bytes) -> bool:
-    """Return whether to compute inline rather than on the model thread: short requests to n-gram models."""
+    """Return true for short requests to n-gram models, which run inline instead of on the model thread."""
     return is_lookup(loaded.model) and len(body) <= _INLINE_BYTES
 
 
@@ -260,10 +260,10 @@ def json_pieces(
     """Yield a reply as JSON in UTF-8, in chunks that each take a bounded time.
 
     Args:
-        reply: reply with one list left empty.
+        reply: reply with one empty list.
         name: name of the list.
         items: items of the list.
-        write: function that makes an element of an item; all elements are of one type.
+        write: converts an item to a list element; all elements have the same type.
         entries: number of entries in all elements, such as the candidates of all contexts.
     """
     if not items:
@@ -292,10 +292,10 @@ async def run_request(
     Args:
         request: request, watched for a disconnect.
         work: work for the model thread.
-        write: function that makes JSON of its result on the model thread, whole or in chunks between which other
-            requests run.
+        write: converts the result to JSON on the model thread, at once or in chunks; other requests run between
+            chunks.
         terms: options of the work.
-        inline: whether to run the work at once on the event loop instead.
+        inline: true to run the work immediately on the event loop instead.
     """
 
     def written() -> Work[Any, bytes]:
@@ -348,12 +348,12 @@ async def while_connected(receive: Receive, future: "asyncio.Future[R]") -> R:
 async def start_stream(
     request: Request, stream: AsyncGenerator[R, None], timeout_s: float | None = None
 ) -> AsyncGenerator[R, None]:
-    """Return a stream once its first item is available, or after a time: an error before it has a status of its own.
+    """Return a stream once its first item is available or a time has passed; earlier errors set the HTTP status.
 
     Args:
         request: request, watched for a disconnect.
-        stream: closed with the returned generator.
-        timeout_s: time after which the client must get a response; None to wait for the first item.
+        stream: stream, which is closed with the returned generator.
+        timeout_s: maximum time until the response starts; None to wait for the first item.
     """
     first = asyncio.ensure_future(anext(stream))
     is_started = False
@@ -381,7 +381,7 @@ async def start_stream(
 
 
 class ClosingStream(StreamingResponse):
-    """Streamed response that closes its source, and so cancels its work, however it ends."""
+    """Streamed response that always closes its source at the end, which cancels the source's work."""
 
     def __init__(self, content: AsyncGenerator[bytes, None], **options: Any) -> None:
         super().__init__(content, **options)
@@ -394,5 +394,5 @@ class ClosingStream(StreamingResponse):
 
 
 def accepts(request: Request, media_type: str) -> bool:
-    """Check whether a request names a media type among those it accepts."""
+    """Return true if the request's Accept header names a media type."""
     return media_type in request.headers.get("accept", "")

@@ -1,4 +1,4 @@
-"""POST /v1/rerank, as JSON, JSON lines or list formats of other programs, and POST /v1/rerank/tune."""
+"""POST /v1/rerank with JSON, JSON lines or other programs' list formats, and POST /v1/rerank/tune."""
 
 import asyncio
 
@@ -68,14 +68,14 @@ router = EndpointRouter()
     ),
 )
 async def rerank_lists(request: Request) -> Response:
-    """Order lists of candidates by Σ weight · feature, the language model's score among the features.
+    """Order lists of candidates by Σ weight · feature; the language model's score is one of the features.
 
-    With `Content-Type: application/x-ndjson` every line of the body is one of the `lists`; all else stands in the query
-    string, `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3` as pairs. The answer has one line for
-    each list, in order: a result, or `{"error": …}`; should the service fail on the way, an error is the last line.
+    With `Content-Type: application/x-ndjson`, each line of the body is one of the `lists`; options are in the query
+    string, with pairs as in `weights=lm=0.5,am=1`, `mixture=a=0.3,b=0.7` and `models=old=small@3`. The reply has one
+    line per list, in order: a result, or `{"error": …}`. If the service fails midway, the last line is an error.
 
-    Lists as other programs write them are answered in the same way: `text/x-moses-nbest`, `text/x-srilm-nbest`,
-    `text/x-kaldi-nbest`, `application/x-mlm-scoring+json`, `application/x-hyporadise+json`.
+    Other programs' list formats get the same reply: `text/x-moses-nbest`, `text/x-srilm-nbest`, `text/x-kaldi-nbest`,
+    `application/x-mlm-scoring+json`, `application/x-hyporadise+json`.
     """
     services = services_of(request)
     format_name = format_name_of_media_type(request.headers.get("content-type", ""))
@@ -112,10 +112,10 @@ async def rerank_lists(request: Request) -> Response:
 
 
 async def _job(request: Request, services: Services, settings: RerankSettings) -> RerankJob:
-    """Find the models of settings, and their profile; load the kernels that they need."""
+    """Resolve the models and the profile of settings; load the kernels that they require."""
     profile = None
     if settings.profile is not None:
-        # on another thread, as the registry may be remote
+        # on another thread, because the registry may be remote
         profile = await asyncio.to_thread(services.profiles.read, settings.profile)
     job = settings.job(profile, lambda address: resolve_model(request, address))
     if job.is_pairwise:
@@ -147,10 +147,10 @@ async def _rerank_stream(request: Request, services: Services, format_name: str)
 
 @router.endpoint("POST", "/v1/rerank/tune", tag="Re-rank", body=TuneRequest, reply=TuneReply)
 async def tune_weights(request: Request) -> Response:
-    """Find weights for /v1/rerank from lists with references, and tell what they are worth on lists held out.
+    """Tune weights for /v1/rerank on lists with references, and estimate their gain on held-out lists.
 
-    Where that is not better than the first pass by more than chance, the answer is to keep the first pass. Such a
-    request gives way to all others; it takes seconds to minutes, so mind `timeout_ms` and the service's own limit.
+    If the gain over the first pass is not significant, the reply recommends the first pass. The request yields to all
+    other requests and takes seconds to minutes, so set `timeout_ms` and check the service's own limit.
     """
     services = services_of(request)
     body = await request.body()

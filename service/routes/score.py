@@ -1,4 +1,4 @@
-"""POST /v1/score and POST /v1/quality, as JSON or JSON lines, and POST /v1/next-token."""
+"""POST /v1/score and POST /v1/quality with JSON or JSON lines, and POST /v1/next-token."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -70,12 +70,12 @@ router = EndpointRouter()
     lines=Lines(ScoreLine, SequenceScoreResult, ScoreSettings),
 )
 async def score_texts(request: Request) -> Response:
-    """Log-probabilities and perplexities of texts.
+    """Compute log-probabilities and perplexities of texts.
 
-    With `Content-Type: application/x-ndjson` every line of the body is an object with `text`
-    or `token_ids` and, if need be, `context`; `model`, `bos`, `eos` and `detail` stand in the
-    query string. The answer has one line for each, in order: a result, or `{"error": …}`;
-    should the service fail on the way, an error is the last line.
+    With `Content-Type: application/x-ndjson`, each line of the body is an object with `text` or
+    `token_ids` and optionally `context`; `model`, `bos`, `eos` and `detail` are in the query
+    string. The reply has one line per body line, in order: a result, or `{"error": …}`. If the
+    service fails midway, the last line is an error.
     """
     limits = services_of(request).limits
     given = await read_settings(request, ScoreRequest, ScoreSettings)
@@ -109,7 +109,7 @@ async def score_texts(request: Request) -> Response:
             entries=entries,
         )
 
-    # read with each text, as both are tokenised together
+    # read with each text, because both are tokenised together
     context_tokens = len(given.context) // BYTES_PER_TOKEN
     terms = request_options(request, given, body, count=len(items), work_each=context_tokens)
     inline = runs_inline(loaded, body) and not terms.bulk
@@ -125,17 +125,17 @@ async def score_texts(request: Request) -> Response:
     lines=Lines(QualityLine, TextQualityResult, QualitySettings),
 )
 async def rate_texts(request: Request) -> Response:
-    """Score texts by bits per word and byte, and by the difference between two models; to filter corpora.
+    """Rate texts for corpus filtering: bits per word and per byte, and the difference between two models.
 
-    With `Content-Type: application/x-ndjson` every line of the body is an object with `text` and, if need be, `id`;
-    `model` and `against` stand in the query string. The answer has one line for each, in order: a result, or
-    `{"error": …}`; should the service fail on the way, an error is the last line.
+    With `Content-Type: application/x-ndjson`, each line of the body is an object with `text` and optionally `id`;
+    `model` and `against` are in the query string. The reply has one line per body line, in order: a result, or
+    `{"error": …}`. If the service fails midway, the last line is an error.
     """
     limits = services_of(request).limits
     given = await read_settings(request, QualityRequest, QualitySettings)
     items = given.items(limits) if isinstance(given, QualityRequest) else []
     against = None if given.against is None else resolve_model(request, given.against)
-    loaded = resolve_model(request, given.model)  # after the other, as the log line names the last
+    loaded = resolve_model(request, given.model)  # resolved last, because the log line names the last one
     body = await request.body()
 
     def counted(outcomes: Sequence[QualityOutcome]) -> list[TextQualityResult]:
@@ -174,11 +174,11 @@ async def rate_texts(request: Request) -> Response:
 async def next_token(request: Request) -> Response:
     """Rank the most probable next tokens, or words, after each context.
 
-    A word is put together from the tokens that spell it, in every way, and has ended where the text shows that it
-    has; for the share `unexplored_mass` of the probability no word was found.
+    A word's probability sums over all its tokenizations, up to a token that ends the word; `unexplored_mass` is the
+    probability for which no word was found.
 
-    With `Accept: application/octet-stream` the answer is every log-probability instead: little-endian float32
-    [B, V], row after row; the header `x-shape` says `B,V`, and `x-model` which model it was.
+    With `Accept: application/octet-stream`, the reply is every log-probability instead: little-endian float32
+    [B, V], row by row; the header `x-shape` is `B,V`, and `x-model` is the model's address.
     """
     services = services_of(request)
     limits = services.limits
@@ -188,7 +188,7 @@ async def next_token(request: Request) -> Response:
     limits.check_count(count, parameter="context")
     loaded = resolve_model(request, wire.model)
     if wire.unit == "word":
-        # half of the maximum of steps, as most searches end early
+        # half the maximum number of steps, because most searches end early
         steps = count * max_word_steps(loaded) // 2
         return await run_request(
             request,

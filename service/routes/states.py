@@ -1,4 +1,4 @@
-"""POST /v1/states, and the endpoints that advance, query and free states by handle."""
+"""POST /v1/states, and endpoints that advance, query and free states by handle."""
 
 from collections.abc import Sequence
 
@@ -56,10 +56,10 @@ router = EndpointRouter()
 
 @router.endpoint("POST", "/v1/states", tag="States", body=OpenStatesRequest, reply=OpenStatesReply)
 async def open_(request: Request) -> Response:
-    """Keep the state of a model after each context, and give handles to them.
+    """Store the model state after each context, and return handles to the states.
 
-    A handle is good for whoever has the same key, until it is freed, not used for a while, or its model is
-    unloaded. It stays with the version that read the context, whatever its address means by then.
+    A handle is valid for requests with the same API key until it is freed, expires without use, or its model is
+    unloaded. It stays bound to the version that read the context, even if its address changes meaning.
     """
     services = services_of(request)
     body = await request.body()
@@ -80,10 +80,10 @@ async def open_(request: Request) -> Response:
 
 @router.endpoint("POST", "/v1/states/advance", tag="States", body=AdvanceRequest, reply=AdvanceReply)
 async def advance(request: Request) -> Response:
-    """Score continuations of states and keep the states after them, all in one go.
+    """Score continuations of states, and store the states after them, in one batch.
 
-    A state is a value: continuing it changes nothing for its other handles, and a continuation of nothing is
-    a fork. `text` is whole words, tokenised as they are after a space; parts of words are given as ids.
+    A state is immutable: continuing it does not affect other handles, and an empty continuation is a fork. `text`
+    must be complete words, tokenised as after a space; parts of words require token ids.
     """
     services = services_of(request)
     body = await request.body()
@@ -111,10 +111,10 @@ async def advance(request: Request) -> Response:
     "POST", "/v1/states/next", tag="States", body=NextRequest, reply=NextReply, media_types=(BINARY_TYPE,)
 )
 async def next_(request: Request) -> Response:
-    """Log-probabilities of what may come next after each of some states.
+    """Compute the log-probabilities of next tokens after each state.
 
-    With `Accept: application/octet-stream` they come as little-endian float32 [B, K], row after row; the
-    header `x-shape` says `B,K`, and `x-model` which model it was.
+    With `Accept: application/octet-stream`, the reply is little-endian float32 [B, K], row by row; the header
+    `x-shape` is `B,K`, and `x-model` is the model's address.
     """
     services = services_of(request)
     body = await request.body()
@@ -144,7 +144,7 @@ async def next_(request: Request) -> Response:
 
 @router.endpoint("POST", "/v1/states/free", tag="States", body=FreeRequest, reply=FreeReply)
 async def free(request: Request) -> Response:
-    """Forget states; handles that lead nowhere do not matter."""
+    """Free states; unknown handles are ignored."""
     services = services_of(request)
     wire = parse_json(FreeRequest, await request.body())
     services.limits.check_count(len(wire.states), parameter="states")
@@ -160,7 +160,7 @@ def _store(request: Request) -> OwnedStateStore:
 def _find(
     request: Request, handles: Sequence[str], *, parameter: str
 ) -> tuple[LoadedModel, list[StoredState]]:
-    """Return the states of handles and their model version, which the request's log line names."""
+    """Return the states of handles and their model version, and add the version to the request's log line."""
     stored = services_of(request).states.find(owner_of(request), handles, parameter=parameter)
     loaded = common_version(stored, parameter=parameter)
     use_model(request, loaded)
@@ -168,7 +168,7 @@ def _find(
 
 
 def _states_options(request: Request, wire: TimedRequest, body: bytes, count: int) -> RequestOptions:
-    """Return the options of the work of a request with `count` states."""
+    """Return the options of a request's work on `count` states."""
     is_small = len(body) <= HANDLE_BYTES * count
     return request_options(
         request, wire, body, bulk=count > BULK_CONTINUATIONS or (False if is_small else None)

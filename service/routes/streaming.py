@@ -1,8 +1,8 @@
 """Streamed replies: server-sent events, JSON lines and binary float32 rows.
 
-A heartbeat comment is sent in event streams when no event is due for 10 s, since proxies cut silent
-connections. An error after the status has been sent is the last event or the last line. Binary rows
-are little-endian float32.
+Event streams send a heartbeat comment after 10 s without an event, because proxies close silent
+connections. An error after the status line is the last event or the last line. Binary rows are
+little-endian float32.
 """
 
 import asyncio
@@ -35,19 +35,19 @@ from service.use_cases.constants import BYTES_PER_PIECE
 from service.use_cases.inputs import read_batch
 
 HEARTBEAT_S = 10.0
-"""Interval of comments sent while no event is due, since proxies cut silent connections."""
+"""Interval of heartbeat comments, because proxies close silent connections."""
 
 _HEARTBEAT = b": \n\n"
 _NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 class EventStream(ClosingStream):
-    """JSON documents as server-sent events, then `[DONE]`, with heartbeat comments in between.
+    """JSON documents as server-sent events with heartbeat comments, then `[DONE]`.
 
-    An error is the last event, without `[DONE]`, as the status has been sent.
+    An error is the last event, without `[DONE]`, because the status has already been sent.
 
     Args:
-        payloads: documents; closed with the stream, however it ends.
+        payloads: documents; always closed with the stream.
     """
 
     def __init__(self, payloads: AsyncGenerator[bytes, None]) -> None:
@@ -70,14 +70,14 @@ async def event_response(
     stream: AsyncGenerator[R, None],
     payloads: Callable[[AsyncGenerator[R, None]], AsyncGenerator[bytes, None]],
 ) -> Response:
-    """Answer with server-sent events, once the first item of a stream is available or a heartbeat is due.
+    """Reply with server-sent events, once the first item of a stream is available or a heartbeat is due.
 
-    An early error thus has a status of its own, and no client waits for a response without heartbeats.
+    An early error thus sets the HTTP status, and a client never waits without heartbeats.
 
     Args:
         request: request, watched for a disconnect.
-        stream: the items.
-        payloads: function that makes JSON documents of them.
+        stream: stream of items.
+        payloads: converts the items to JSON documents.
     """
     return EventStream(payloads(await start_stream(request, stream, HEARTBEAT_S)))
 
@@ -93,7 +93,7 @@ async def _events(payloads: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes
 
 
 class _HeartbeatSender:
-    """Sender of messages, and of heartbeats after a time without messages; one at a time."""
+    """Sender of messages, one at a time, with heartbeats after a time without messages."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -132,16 +132,16 @@ async def lines_response(
     wire: TimedRequest | None = None,
     size: Callable[[L], int] = lambda _: 1,
 ) -> Response:
-    """Answer a body of lines with lines, batch by batch, as bulk work.
+    """Process a JSON-lines body in batches, as bulk work, and reply with lines.
 
-    An error before the first piece has a status of its own; a later one is the last line.
+    An error before the first piece sets the HTTP status; a later one is the last line.
 
     Args:
         request: request, watched for a disconnect.
         body: raw body.
-        lines: the parsed lines, or the errors of lines that cannot be parsed.
-        answer: use case of a batch of them, whose outcomes may be errors.
-        write: makes the JSON of any other outcome, whole or in pieces.
+        lines: parsed lines, or errors of unparsable lines.
+        answer: use case of a batch of lines; its outcomes may be errors.
+        write: converts an outcome to JSON, in one or more pieces.
         model: address for the header `x-model`.
         wire: parsed options, if they may have a timeout.
         size: number of candidates or texts in a line.
@@ -158,7 +158,7 @@ def write_lines(
     write: Callable[[T], Iterable[bytes]],
     size: Callable[[L], int],
 ) -> Work[bytes, None]:
-    """Answer lines batch by batch; each event is whole lines, so an error after it has a line of its own."""
+    """Process lines batch by batch; each event is complete lines, so a later error gets its own line."""
     while batch := (yield from read_batch(lines, size)):
         written = bytearray()
         for outcome in (yield from answer(batch)):
@@ -168,7 +168,7 @@ def write_lines(
                 for piece in write(outcome):
                     written += piece
                     if len(written) >= BYTES_PER_PIECE:
-                        yield None  # other requests run amid a long line, too
+                        yield None  # other requests run during a long line, too
             written += b"\n"
             if len(written) >= BYTES_PER_PIECE:
                 yield bytes(written)
@@ -195,7 +195,7 @@ async def float32_response(
         request: request, watched for a disconnect.
         loaded: model of the rows.
         rows: batches of rows [·, K].
-        shape: shape of all rows together, (B, K).
+        shape: shape of all rows, (B, K).
     """
     count, width = shape
     headers = {
@@ -214,11 +214,11 @@ async def _little_endian(rows: AsyncGenerator[FloatArray, None]) -> AsyncGenerat
 
 
 class TokenLatencies:
-    """Recorder of the latencies of each choice's tokens in the metrics, from its construction on.
+    """Recorder of each choice's token latencies in the metrics; times count from its construction.
 
     Args:
         metrics: metrics to record in.
-        model: label of the model, its address.
+        model: address of the model, the metrics' label.
     """
 
     def __init__(self, metrics: Metrics, model: str) -> None:
@@ -228,7 +228,7 @@ class TokenLatencies:
         self._previous_s: dict[int, float] = {}
 
     def record(self, choice: int) -> None:
-        """Record that a token of a choice is sent now."""
+        """Record that a token of a choice is being sent."""
         now_s = time.perf_counter()
         latency = self._next if choice in self._previous_s else self._first
         latency.observe(now_s - self._previous_s.get(choice, self._start_s))

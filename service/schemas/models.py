@@ -1,6 +1,6 @@
-"""Schemas of the models' list and files, of model administration, and of stored profiles.
+"""Schemas of the model list, model files, model administration and stored profiles.
 
-GET /v1/models is compatible with OpenAI's, with more fields.
+GET /v1/models is compatible with OpenAI's, with additional fields.
 """
 
 import sys
@@ -42,7 +42,7 @@ def model_card(host: ModelHost, hosted: HostedModel) -> ModelCard:
 
 
 def _figures(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the held-out figures of metrics.json, those of the test text, else of the validation text."""
+    """Return the held-out metrics of metrics.json, of the test text or else of the validation text."""
     figures = metrics.get("test", metrics.get("valid"))
     if not isinstance(figures, dict):
         return {}
@@ -55,7 +55,7 @@ def _figures(metrics: dict[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A published file: where it lies in its version, its size, and its SHA-256 in hex."""
+    """A published file: its path in the version, its size, and its SHA-256 in hex."""
 
     name: str
     bytes: int
@@ -64,7 +64,7 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelFileList:
-    """The files of a version that are for people, sorted by name."""
+    """Downloadable files of a version, such as its model card, sorted by name."""
 
     object: str
     model: str
@@ -73,7 +73,7 @@ class ModelFileList:
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Bytes of a model: of the process, of mapped files, of a device."""
+    """Bytes of a model: in the process, in memory-mapped files, on a device."""
 
     own_bytes: int
     mapped_bytes: int
@@ -82,11 +82,11 @@ class ModelMemory:
 
 @dataclass(frozen=True, slots=True)
 class AdminModel:
-    """A version.
+    """A version and its state.
 
-    `state` is `published` (and not hosted), `loading`, `loaded`, `failed`, or `draining` (unloaded, and still
-    used by requests). `serves` are the addresses that it was told to be served by; `last_used` is in seconds
-    since 1970; `reason` says what failed, beside a loaded model what failed of its successor.
+    `state` is `published` (not hosted), `loading`, `loaded`, `failed`, or `draining` (unloaded, but still used by
+    requests). `serves` are the configured or requested addresses that it serves; `last_used` is in seconds since
+    1970; `reason` is the error of a failed version, or of the successor of a loaded one.
     """
 
     id: str
@@ -105,7 +105,7 @@ class AdminModel:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of the host's memory that models take, and may take; null is no bound."""
+    """Bytes of host memory in use by models, and the budget; null means no limit."""
 
     in_use_bytes: int
     budget_bytes: int | None
@@ -113,7 +113,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class AdminModels:
-    """All published and hosted versions; `queued` are addresses that wait to be loaded, or are being loaded."""
+    """All published and hosted versions; `queued` are the addresses queued for loading or being loaded."""
 
     object: str
     data: list[AdminModel]
@@ -123,7 +123,7 @@ class AdminModels:
 
 @dataclass(frozen=True, slots=True)
 class AliasReply:
-    """The version of an alias in the registry, null once it is removed, and the model that serves it now."""
+    """Version of an alias in the registry, null once removed, and the model that serves the alias now."""
 
     model: str
     alias: str
@@ -136,36 +136,36 @@ _MAX_ADDRESS_LENGTH = 201
 
 
 class LoadRequest(WireModel):
-    """POST /admin/models/load."""
+    """Body of POST /admin/models/load."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1", "wait": True}]})
 
     model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
-    """What to serve from now on: `name`, `name@7` or `name@champion`."""
+    """Address to load and serve: `name`, `name@7` or `name@champion`."""
 
     wait: bool = False
-    """Whether the answer waits until the model is loaded."""
+    """True to delay the response until the model is loaded."""
 
 
 class UnloadRequest(WireModel):
-    """POST /admin/models/unload."""
+    """Body of POST /admin/models/unload."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "lstm@1"}]})
 
     model: Annotated[str, Field(min_length=1, max_length=_MAX_ADDRESS_LENGTH)]
-    """What to serve no longer."""
+    """Address to stop serving."""
 
 
 class AliasRequest(WireModel):
-    """PUT /admin/models/{name}/aliases/{alias}."""
+    """Body of PUT /admin/models/{name}/aliases/{alias}."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"version": 1, "wait": True}]})
 
     version: Annotated[int, Field(ge=1, le=999_999_999)]
-    """The version that the alias is to mean."""
+    """Version to point the alias at."""
 
     wait: bool = False
-    """Whether the answer waits until requests are answered by that version, or it could not be loaded."""
+    """True to delay the response until that version serves requests or has failed to load."""
 
 
 def admin_models(host: ModelHost, published: Sequence[Version], queued: Sequence[str]) -> AdminModels:
@@ -208,7 +208,7 @@ def admin_model(host: ModelHost, model: HostedModel | None, address: str) -> Adm
 
 
 class ProfileBody(WireModel):
-    """A profile as /v1/rerank/tune answers it: it has no name yet."""
+    """A profile without a name, as returned by /v1/rerank/tune."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -224,23 +224,23 @@ class ProfileBody(WireModel):
     )
 
     weights: dict[str, Weight] = Field(min_length=1, max_length=MAX_WEIGHTS)
-    """Signed weights, by feature."""
+    """Signed weights by feature."""
     length_exponent: LengthExponent = 0.0
-    """Of `lm`."""
+    """Length exponent of `lm`."""
     posterior_scale: float = Field(default=1.0, ge=0)
-    """What totals are multiplied by."""
+    """Factor of the totals in the posteriors."""
     metric: str = ""
-    """What the weights were tuned for."""
+    """Metric that the weights were tuned for, such as `wer`."""
     signature: str = ""
-    """What exactly was counted."""
+    """Signature of the metric: its exact variant and settings."""
     models: list[ProfileModel] = Field(default_factory=list)
-    """Models that score where a request names none."""
+    """Models of requests that name the profile but no model."""
     decision: Literal["tuned", "first_pass"] = "tuned"
-    """Whether they were better than the first pass."""
+    """`tuned` if the weights beat the first pass on held-out lists, else `first_pass`."""
     figures: dict[str, Any] = Field(default_factory=dict)
-    """And how much."""
+    """Metric values of the tuning."""
     created: str = ""
-    """ISO 8601, UTC."""
+    """Creation time, ISO 8601 in UTC."""
 
     def profile(self, name: str) -> Profile:
         """Return the profile with a name.
@@ -255,13 +255,13 @@ class ProfileBody(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class ProfileList:
-    """The names of all profiles, sorted."""
+    """Names of all profiles, sorted."""
 
     profiles: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class NamedProfile:
-    """The profile that was stored or removed."""
+    """Name of the profile that was stored or deleted."""
 
     profile: str

@@ -1,7 +1,7 @@
-"""Replies of the service: field names on the wire, for the server that writes them and the client.
+"""Replies of the service, with their field names on the wire; shared by the server and the client.
 
 Log-probabilities are natural logarithms and always finite: a probability of zero is −9999 and makes
-a perplexity null. The client imports this module, so it needs neither the models nor NumPy.
+the perplexity null. The client imports this module, so it requires neither the models nor NumPy.
 """
 
 from dataclasses import dataclass, field
@@ -10,14 +10,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class CompletionCandidate:
-    """One way to go on.
+    """A completion.
 
-    `text` stands from the reply's `start` on, in place of what was typed there. `suffix` is what to append instead,
-    with the space before it if there must be one; null where what was typed changes. `probability` is that
-    the text goes on so and the word ends there, given that it goes on as a word that begins with the prefix; where
-    `is_complete_word` is false, that it goes on with some word that begins so. `edits` says how many characters of
-    the prefix were corrected; `source`, who gave most of the probability: the model, or the user's words and the
-    dictionary.
+    `text` replaces the typed text from `start` on; `suffix` is the text to append instead, with a leading space if
+    needed, or null if typed characters change. `probability` is conditional on the prefix: the next word (or words)
+    is exactly `text`, or starts with it if `is_complete_word` is false. `edits` is the number of corrected
+    characters of the prefix. `source` is the larger contributor to the probability: the model, or the user's words
+    and the dictionary.
     """
 
     text: str
@@ -32,10 +31,10 @@ class CompletionCandidate:
 
 @dataclass(frozen=True, slots=True)
 class AutocompleteReply:
-    """Ways to complete a text, the best first.
+    """Completions of a text, best first.
 
-    `prefix` is the part of the text that is completed, from `start` on, in characters. `unexplored_mass` is the part of
-    the probability that the search did not follow to the end of a word; each probability is that much too low at most.
+    `prefix` is the typed beginning of the completed word; `start` is its position in characters. `unexplored_mass` is
+    the probability that the search did not reach; no completion's probability is too low by more than that.
     """
 
     model: str
@@ -47,7 +46,7 @@ class AutocompleteReply:
 
 @dataclass(frozen=True, slots=True)
 class UserReply:
-    """The numbers of words and pairs of words known of a user."""
+    """Numbers of words and word pairs stored for a user."""
 
     user: str
     num_words: int
@@ -56,7 +55,7 @@ class UserReply:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenReply:
-    """Whether anything was known of the user."""
+    """Result of deleting a user's words; `forgotten` is false if none were stored."""
 
     user: str
     forgotten: bool
@@ -64,7 +63,7 @@ class ForgottenReply:
 
 @dataclass(frozen=True, slots=True)
 class UserWord:
-    """A word and how often it was accepted; the count fades as others are."""
+    """A word and its number of acceptances, which decays as other words are accepted."""
 
     text: str
     count: float
@@ -81,7 +80,7 @@ class UserPair:
 
 @dataclass(frozen=True, slots=True)
 class UserWords:
-    """All that is known of what a user writes."""
+    """Words and word pairs stored for a user."""
 
     user: str
     words: list[UserWord]
@@ -90,11 +89,11 @@ class UserWords:
 
 @dataclass(frozen=True, slots=True)
 class WordSurprisal:
-    """A word from `start` to `end` in code points of the text as given.
+    """A word from `start` to `end`, in code points of the request's text.
 
-    `surprisal_bits` is −log2 of its probability given what stands before it, summed over its tokens: the space before a
-    word counts as part of it, the one after it does not, as in the `words` of /v1/score. `known` says whether the model
-    has a token that spells it (of characters: whether it knows them all) or the request's dictionary has it.
+    `surprisal_bits` is −log2 of its probability given the preceding text, summed over its tokens; a word includes the
+    space before it, not the one after it, as in the `words` of /v1/score. `known` is true if a token of the model
+    spells the word (with a character model: if it has all its characters) or the request's dictionary contains it.
     """
 
     start: int
@@ -106,10 +105,10 @@ class WordSurprisal:
 
 @dataclass(frozen=True, slots=True)
 class SuggestedText:
-    """A suggestion for words that are probably wrong.
+    """A correction for words that are probably wrong.
 
-    `probability` is that it was, given the text on both sides; `gain_bits` by how much it makes the text likelier to
-    the model, errors aside; `edits` how many letters are to be changed.
+    `probability` is that of the correction, given the text on both sides; `gain_bits` is the increase of the text's
+    log2 probability by the language model alone; `edits` is the number of changed letters.
     """
 
     text: str
@@ -120,7 +119,7 @@ class SuggestedText:
 
 @dataclass(frozen=True, slots=True)
 class TextIssue:
-    """Words from `start` to `end` that are probably wrong; `probability` is that something else was meant."""
+    """Words from `start` to `end` that are probably wrong; `probability` is that of an error."""
 
     start: int
     end: int
@@ -132,11 +131,11 @@ class TextIssue:
 
 @dataclass(frozen=True, slots=True)
 class CheckReply:
-    """All words, and those that are probably wrong.
+    """All words of the text, and the probable errors.
 
-    `threshold` is the one that counted, `precision` the share of issues that were errors with it when the model was
-    calibrated, null if it was not. `surprisal_bits` is of the whole text, ends of lines included; `bits_per_word`
-    divides it by the words between white space and the ends of lines, and is null for a text without any.
+    `threshold` is the threshold in effect; `precision` is the share of issues that were errors at this threshold when
+    the model was calibrated, null if it was not. `surprisal_bits` is the total of the text, line ends included;
+    `bits_per_word` divides it by the number of words and line ends, and is null for an empty text.
     """
 
     model: str
@@ -150,12 +149,12 @@ class CheckReply:
 
 @dataclass(frozen=True, slots=True)
 class TextQualityResult:
-    """One text, between `<s>` and `</s>`.
+    """Quality of one text, scored between `<s>` and `</s>`.
 
-    `num_words` counts what stands between white space, `num_oov` tokens that are unknown. `bits_per_word` divides by
-    the words and one end of text, `perplexity` is per token as in /v1/score. All are null where a probability is zero.
-    `difference` is `bits_per_word` less that of the model it is compared with (Moore and Lewis 2010): the lower, the
-    more the text is like those of the first model. It is null without such a model.
+    `num_words` counts words separated by white space, `num_oov` unknown tokens. `bits_per_word` divides by the number
+    of words plus one for `</s>`; `perplexity` is per token as in /v1/score. They are null if a probability is zero.
+    `difference` is `bits_per_word` minus that of the model `against` (Moore and Lewis 2010): low values mean similarity
+    to the first model's training text. It is null without `against`.
     """
 
     id: str | None
@@ -169,7 +168,7 @@ class TextQualityResult:
 
 @dataclass(frozen=True, slots=True)
 class QualityReply:
-    """One result a text, in order; `against` is the model of the differences."""
+    """One result per text, in order; `against` is the model that `difference` refers to."""
 
     model: str
     against: str | None
@@ -178,7 +177,7 @@ class QualityReply:
 
 @dataclass(frozen=True, slots=True)
 class OpenedState:
-    """A handle, and how many tokens were read before it; `<s>` is not counted."""
+    """Handle of a state, and the number of tokens read before it, `<s>` not included."""
 
     state: str
     num_tokens: int
@@ -186,7 +185,7 @@ class OpenedState:
 
 @dataclass(frozen=True, slots=True)
 class OpenStatesReply:
-    """One state a context, in order."""
+    """One state per context, in order."""
 
     model: str
     states: list[OpenedState]
@@ -194,11 +193,11 @@ class OpenStatesReply:
 
 @dataclass(frozen=True, slots=True)
 class AdvancedState:
-    """The result of one continuation.
+    """Result of one continuation.
 
-    `state` leads to the state after it, before any `</s>`, and is null if it was not to be kept. `logprob` is
-    the sum of `logprobs`, those of its tokens; `eos_logprob` is that of `</s>` after them, null if not asked
-    for. `next_logprobs` are of the tokens asked about, if they came next.
+    `state` is the handle of the state after it, before any `</s>`; null if `keep` was false. `logprob` is the sum of
+    the token log-probabilities `logprobs`; `eos_logprob` is that of a following `</s>`, null unless requested.
+    `next_logprobs` are those of the requested next tokens.
     """
 
     state: str | None
@@ -213,7 +212,7 @@ class AdvancedState:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceReply:
-    """One result a continuation, in order."""
+    """One result per continuation, in order."""
 
     model: str
     results: list[AdvancedState]
@@ -221,7 +220,7 @@ class AdvanceReply:
 
 @dataclass(frozen=True, slots=True)
 class NextReply:
-    """For each state, in order, the log-probabilities of the tokens that were asked about, or of all."""
+    """Log-probabilities of the requested tokens, or of all, after each state, in order."""
 
     model: str
     logprobs: list[list[float]]
@@ -236,7 +235,7 @@ class FreeReply:
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token and its log-probability given all before it."""
+    """A token and its log-probability given all preceding tokens."""
 
     id: int
     text: str
@@ -245,12 +244,12 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidate(TokenScore):
-    """A token that may come next."""
+    """A possible next token."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextTokenResult:
-    """The most probable tokens after one context, best first, and the entropy of all, null if not asked for."""
+    """The most probable next tokens, best first, and the entropy of the distribution; null unless requested."""
 
     candidates: list[TokenCandidate]
     entropy_bits: float | None
@@ -258,7 +257,7 @@ class NextTokenResult:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenReply:
-    """One result a context, in order."""
+    """One result per context, in order."""
 
     model: str
     results: list[NextTokenResult]
@@ -266,7 +265,7 @@ class NextTokenReply:
 
 @dataclass(frozen=True, slots=True)
 class WordCandidate:
-    """A word that may come next, however it is cut into tokens."""
+    """A possible next word, of one or several tokens."""
 
     text: str
     logprob: float
@@ -274,7 +273,7 @@ class WordCandidate:
 
 @dataclass(frozen=True, slots=True)
 class NextWordResult:
-    """The most probable words after one context, best first, and the probability for which none was found."""
+    """The most probable next words, best first, and the probability that the search did not reach."""
 
     candidates: list[WordCandidate]
     unexplored_mass: float
@@ -282,7 +281,7 @@ class NextWordResult:
 
 @dataclass(frozen=True, slots=True)
 class NextWordReply:
-    """One result a context, in order."""
+    """One result per context, in order."""
 
     model: str
     results: list[NextWordResult]
@@ -290,7 +289,7 @@ class NextWordReply:
 
 @dataclass(frozen=True, slots=True)
 class WordScore:
-    """A run of tokens up to the next white space; `is_oov` if one of them is unknown."""
+    """Tokens up to the next white space; `is_oov` is true if one of them is unknown."""
 
     text: str
     logprob: float
@@ -300,7 +299,7 @@ class WordScore:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTotals:
-    """Sums over a corpus; `num_tokens` counts `</s>` where it was scored, and unknown tokens."""
+    """Totals; `num_tokens` includes unknown tokens, and `</s>` if it was scored."""
 
     logprob: float
     num_tokens: int
@@ -311,7 +310,7 @@ class ScoreTotals:
 
 @dataclass(frozen=True, slots=True)
 class SequenceScoreResult(ScoreTotals):
-    """One sequence's score; `tokens` and `words` are filled as `detail` asks."""
+    """Score of one sequence; `tokens` or `words` is filled according to `detail`."""
 
     tokens: list[TokenScore] = field(default_factory=list)
     words: list[WordScore] = field(default_factory=list)
@@ -319,7 +318,7 @@ class SequenceScoreResult(ScoreTotals):
 
 @dataclass(frozen=True, slots=True)
 class ScoreReply:
-    """One result a sequence, in order, and the totals."""
+    """One result per sequence, in order, and the totals."""
 
     model: str
     results: list[SequenceScoreResult]
@@ -328,10 +327,10 @@ class ScoreReply:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A candidate in its new place; `index` is its place in the list as it was given.
+    """A re-ranked candidate; `index` is its position in the request's list.
 
-    `total` = Σ weight · feature, over the features that have weights. `features` are those given and those computed.
-    `expected_utility` is null unless `mbr` was asked for; `tokens` and `words` are filled as `detail` asks.
+    `total` = Σ weight · feature over the weighted features. `features` are the given and the computed ones.
+    `expected_utility` is null unless `mbr` was requested; `tokens` or `words` is filled according to `detail`.
     """
 
     index: int
@@ -348,7 +347,7 @@ class RankedCandidate:
 class WordConfidence:
     """A word of the best candidate, from `start` to `end` in characters.
 
-    `confidence` is the posterior mass of candidates that have it at this place.
+    `confidence` is the posterior mass of the candidates that have the word at this position.
     """
 
     text: str
@@ -359,10 +358,10 @@ class WordConfidence:
 
 @dataclass(frozen=True, slots=True)
 class RankedListResult:
-    """One list, best candidate first; `unchanged` if that is the one that came first.
+    """One list, best candidate first; `unchanged` is true if the first candidate stays the best.
 
-    `session` is for the list after it, null where it belongs to none. `confidences` are of the best candidate's words,
-    if they were asked for.
+    `session` is the handle for the next list, null without a session. `confidences` are those of the best candidate's
+    words, if requested.
     """
 
     id: str | None
@@ -374,11 +373,11 @@ class RankedListResult:
 
 @dataclass(frozen=True, slots=True)
 class RerankReply:
-    """One result a list, in order.
+    """One result per list, in order.
 
-    `model` made `lm`; of a mixture all parts are named with their weights, and null says that no model was asked.
-    `models` are the further ones, by the names that features call them. Weights, exponent and scale are those that
-    counted, whether given, of a profile, or by default.
+    `model` is the model of `lm`, or the parts and weights of a mixture; null if no model was used. `models` are the
+    further models by their names in features. Weights, exponent and scale are the values in effect: of the request,
+    a profile, or the defaults.
     """
 
     model: str | None
@@ -391,10 +390,10 @@ class RerankReply:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A continuation, or in a stream the next piece of it, whose `finish_reason` is null until the last.
+    """A continuation; in a stream its next piece, with a null `finish_reason` until the last.
 
-    `top_logprobs` has the most probable tokens in the place of each. `score` is the mean log-probability of
-    all tokens, `</s>` included, or what beams are ranked by; null before the last piece.
+    `top_logprobs` are the most probable tokens at each position. `score` is the mean log-probability of all tokens,
+    `</s>` included, or the ranking score of beams; null before the last piece.
     """
 
     index: int
@@ -408,7 +407,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens read and generated; `<s>` and `</s>` are not counted."""
+    """Numbers of tokens read and generated, without `<s>` and `</s>`."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -417,7 +416,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class GenerateReply:
-    """The continuations, or one event of a stream, which is about one of them; `usage` is null until the last."""
+    """Continuations; an event of a stream has one choice, and null `usage` until the last event."""
 
     model: str
     choices: list[Choice]
@@ -428,8 +427,8 @@ class GenerateReply:
 class ModelCard:
     """A model of this service.
 
-    `id` is its address; `metrics` are its held-out figures, such as `perplexity`. What is not
-    known until it is loaded is null.
+    `id` is its address; `metrics` are its held-out metrics, such as `perplexity`. Fields that require a loaded model
+    are null until then.
     """
 
     id: str
@@ -458,7 +457,7 @@ class ModelList:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`status` is `ok`, `loading`, `failed`, `draining` or `hung`; `models` says how far each has come."""
+    """Health of the process; `status` is `ok`, `loading`, `failed`, `draining` or `hung`, `models` each one's state."""
 
     status: str
     models: dict[str, str] = field(default_factory=dict)
@@ -466,7 +465,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error; `param` names the field, `code` is stable and machine-readable."""
+    """An error; `param` is the name of the field, `code` is stable and machine-readable."""
 
     message: str
     type: str
@@ -476,6 +475,6 @@ class ErrorBody:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """The body of every answer that is not a success."""
+    """Body of every error response."""
 
     error: ErrorBody

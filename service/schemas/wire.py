@@ -1,6 +1,6 @@
-"""Validation of requests: bytes to a pydantic model, with errors that name the field and the value.
+"""Validation of requests: parses bytes into a pydantic model, with errors that name the field and the value.
 
-Bounds that commands check with messages of their own only appear in the schema; they are imported
+Bounds that use cases check with their own messages appear in the schema only; they are imported
 from the modules that check them.
 """
 
@@ -20,7 +20,7 @@ from models.reranking.ranking import MAX_LENGTH_EXPONENT, MAX_WEIGHT
 
 
 def schema_only(**keywords: Any) -> Any:
-    """Return a field with keywords of JSON Schema that pydantic does not check, but commands do."""
+    """Return a field with JSON Schema keywords that the use case checks, not pydantic."""
     return Field(json_schema_extra=keywords)
 
 
@@ -59,7 +59,7 @@ ModelName = Annotated[str, schema_only(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 _MAX_SHOWN_CHARACTERS = 80
 _MANY_ERRORS = 1000
-"""Limit above which errors are only counted: their details take many times the memory and time of the body."""
+"""Limit above which errors are only counted: their details take far more memory and time than the body."""
 
 
 def _fail_fast_lists(schema: Any) -> None:
@@ -75,7 +75,7 @@ def _fail_fast_lists(schema: Any) -> None:
 
 
 class WireModel(BaseModel):
-    """A request's body: JSON types are not converted, unknown fields and non-finite numbers refused."""
+    """Body of a request: JSON types are not converted; unknown fields and non-finite numbers are rejected."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
@@ -89,10 +89,10 @@ class WireModel(BaseModel):
 
 
 class TimedRequest(WireModel):
-    """A request that says how long its answer is of use."""
+    """A request with a time limit."""
 
     timeout_ms: Annotated[int, Field(ge=1)] | None = None
-    """After so many milliseconds the request is given up and answered 504; the service's own limit holds too."""
+    """Time limit in milliseconds, after which the reply is 504; the service's own limit also applies."""
 
 
 T = TypeVar("T")
@@ -100,8 +100,8 @@ W = TypeVar("W", bound=BaseModel)
 
 
 def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
-    """Return the fields of a request that a dataclass has too, lists as tuples; null means the dataclass's default."""
-    declared = type(wire).model_fields  # others are ignored by a request that allows them
+    """Return the fields that a request shares with a dataclass, lists as tuples; null means the dataclass's default."""
+    declared = type(wire).model_fields  # requests that allow other fields ignore them
     values = {field.name: getattr(wire, field.name) for field in fields(kind) if field.name in declared}
     return {
         name: tuple(value) if isinstance(value, list) else value
@@ -111,7 +111,7 @@ def shared_fields(wire: BaseModel, kind: Any) -> dict[str, Any]:
 
 
 def parse_query(kind: type[W], query: Mapping[str, Any]) -> W:
-    """Parse options in a query string, where numbers and flags are texts.
+    """Parse options in a query string, in which numbers and flags are strings.
 
     Raises:
         InvalidInputError: an option is unknown or invalid.
@@ -126,20 +126,20 @@ def parse_json(kind: type[W], body: bytes) -> W:
     """Parse the body of a request.
 
     Raises:
-        InvalidInputError: the body is not UTF-8, not JSON, nested too deeply, or no valid `kind`.
+        InvalidInputError: the body is not UTF-8, not JSON, nested too deeply, or not a valid `kind`.
     """
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
         if body.startswith(codecs.BOM_UTF8):
             raise InvalidInputError(
-                "the JSON begins with a byte-order mark (U+FEFF): send it without, as RFC 8259 asks"
+                "the JSON begins with a byte-order mark (U+FEFF), which RFC 8259 does not allow"
             ) from None
         raise invalid_input(error) from None
 
 
 def body_lines(body: bytes) -> Iterator[bytes]:
-    """Yield the lines of a body; a list of all may take more memory than the body. A final line feed begins none."""
+    """Yield the lines of a body; a list of them may take more memory than the body. A final line feed starts none."""
     start, end = 0, len(body) - body.endswith(b"\n")
     while start <= end:
         line_end = body.find(b"\n", start, end)
@@ -149,7 +149,7 @@ def body_lines(body: bytes) -> Iterator[bytes]:
 
 
 def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | InvalidInputError]:
-    """Parse the lines of a body one by one when needed; yield an error for an invalid line."""
+    """Parse the lines of a body lazily; yield an error for an invalid line."""
     for line in body_lines(body):
         try:
             yield parse(line)
@@ -158,9 +158,9 @@ def parse_lines(body: bytes, parse: Callable[[bytes], T]) -> Iterator[T | Invali
 
 
 def invalid_input(error: ValidationError) -> InvalidInputError:
-    """Convert the first error of a validation."""
+    """Convert the first error of a failed validation."""
     if error.error_count() > _MANY_ERRORS:
-        return InvalidInputError(f"{error.error_count()} values in the request body are wrong")
+        return InvalidInputError(f"{error.error_count()} values in the request body are invalid")
     first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         reason = first["msg"].partition(": ")[2] or first["msg"]
@@ -169,9 +169,9 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
     if first["type"] == "missing":
         return InvalidInputError(f"{parameter} is required", parameter=parameter)
     if first["type"] == "extra_forbidden":
-        return InvalidInputError(f"there is no parameter {parameter!r}", parameter=parameter)
+        return InvalidInputError(f"unknown parameter {parameter!r}", parameter=parameter)
     if not parameter and isinstance(first["input"], dict):
-        # fields that exclude each other: to quote the object would not help
+        # mutually exclusive fields: quoting the object would not help
         return InvalidInputError(_constraint_text(first["msg"]))
     return InvalidInputError(
         f"{parameter or 'the request body'} is {_display_value(first['input'])}: {_constraint_text(first['msg'])}",
@@ -180,7 +180,7 @@ def invalid_input(error: ValidationError) -> InvalidInputError:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Format `("lists", 3, "id")` as `lists[3].id`, without names of alternatives, which start with `<`."""
+    """Format `("lists", 3, "id")` as `lists[3].id`, omitting names of alternatives, which start with `<`."""
     path = ""
     for key in location:
         if isinstance(key, int):
@@ -196,7 +196,7 @@ def _display_value(value: Any) -> str:
 
 
 def _truncate(value: Any) -> Any:
-    """Truncate a value to display: formatting a body of megabytes delays all other requests."""
+    """Truncate a value for display: formatting a body of megabytes delays all other requests."""
     if isinstance(value, str):
         return value[: _MAX_SHOWN_CHARACTERS + 1]
     if isinstance(value, list):
@@ -211,7 +211,7 @@ def _constraint_text(message: str) -> str:
 
 
 def _context_tag(value: Any) -> str | None:
-    """Return the alternative that matches the type of a value, so that errors concern only that one."""
+    """Return the alternative that matches the type of a value; errors then concern only that one."""
     if isinstance(value, str):
         return "<text>"
     if isinstance(value, list):
@@ -230,7 +230,7 @@ def text_or_object_tag(value: Any) -> str | None:
     return "<object>" if isinstance(value, dict) else None
 
 
-_CONTEXT_MESSAGE = "input should be a text or a list of token ids"
+_CONTEXT_MESSAGE = "input should be a string or a list of token ids"
 OneContext = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[list[TokenId], Tag("<ids>")],
     Discriminator(
@@ -239,7 +239,7 @@ OneContext = Annotated[
         custom_error_message=_CONTEXT_MESSAGE,
     ),
 ]
-"""A text, or token ids."""
+"""A string, or a list of token ids."""
 
 OneOrMoreContexts = Annotated[
     Annotated[str, Tag("<text>")]
@@ -249,14 +249,14 @@ OneOrMoreContexts = Annotated[
     Discriminator(
         _context_tag,
         custom_error_type="text_or_ids",
-        custom_error_message=_CONTEXT_MESSAGE + ", or a list of those",
+        custom_error_message=_CONTEXT_MESSAGE + ", or a list of either",
     ),
 ]
-"""A text, texts, token ids, or lists of them."""
+"""A string, a list of strings, a list of token ids, or a list of such lists."""
 
 
 TextOrIds: TypeAlias = str | Sequence[int]
-"""A text, or token ids not yet checked against a vocabulary."""
+"""A string, or token ids not yet checked against a vocabulary."""
 
 
 def named_contexts(

@@ -1,10 +1,10 @@
-/* Requests to the service: keys, errors as one kind, how long it took. */
+/* Requests to the service, with API key, error handling and timing. */
 
 import { isReady, reconnect } from "./connection.js";
 import { askForKey } from "./key.js";
 import { kept } from "./state.js";
 
-/** An answer that is not a success; `away` if there was none, and the banner tells so. */
+/** Error of a request; `away` if the service was unreachable, which the banner shows. */
 export class ApiError extends Error {
   constructor({ message, param = null, code = null }, status = 0) {
     super(message);
@@ -12,10 +12,10 @@ export class ApiError extends Error {
   }
 }
 
-/** A path as an address, wherever the page is served. */
+/** Return the absolute URL of a path, relative to the page's own. */
 export const urlOf = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href;
 
-/** Send a request, and again with a key if one is asked for, or once if what was being loaded is there; a success. */
+/** Return a successful response; retry with an API key after a 401, and once after a 503 of a ready service. */
 export async function send(path, options = {}) {
   const { method = "POST", body, signal, accept, again = true } = options;
   const headers = {};
@@ -44,7 +44,7 @@ export async function send(path, options = {}) {
 }
 
 async function errorOf(response) {
-  const otherwise = { message: `the service answered ${response.status}` };
+  const otherwise = { message: `the service replied with status ${response.status}` };
   try {
     return (await response.json()).error ?? otherwise;
   } catch {
@@ -52,7 +52,7 @@ async function errorOf(response) {
   }
 }
 
-/** Ask for JSON with JSON: the reply, and the milliseconds that it took. */
+/** Send JSON; return the JSON reply and the time it took in milliseconds. */
 export async function ask(path, fields, { signal, method } = {}) {
   const began = performance.now();
   const response = await send(path, {
@@ -64,12 +64,12 @@ export async function ask(path, fields, { signal, method } = {}) {
   return { reply, ms: performance.now() - began };
 }
 
-/** Ask for JSON with nothing but an address. */
+/** GET a JSON reply. */
 export const get = async (path, signal) => (await ask(path, undefined, { method: "GET", signal })).reply;
 
 let document_ = null;
 
-/** The service's own description of its interface, asked for once. */
+/** Return the service's OpenAPI document, fetched once. */
 export function openapi() {
   document_ ??= get("/openapi.json").catch((error) => {
     document_ = null;

@@ -1,4 +1,4 @@
-/* Check: words that are probably wrong are underlined; a suggestion is taken with a click. */
+/* Check tab: underlines probable errors; a click replaces a word by a suggestion. */
 
 import { ask } from "./api.js";
 import { copyButtons } from "./code.js";
@@ -15,11 +15,11 @@ const GROUPS = [
   ["", ["max_suggestions", "max_edits", "error_rate", "precision"]],
   ["Words", ["dictionary", "timeout_ms"]],
 ];
-const KINDS = { unknown_word: "not a word the model knows", real_word: "a word that does not fit here" };
+const KINDS = { unknown_word: "unknown word", real_word: "unlikely word in this context" };
 
 const editor = new Editor("check", WITH_ERRORS, {
   "aria-label": "Text to check",
-  placeholder: "Write or paste a text…",
+  placeholder: "Type or paste text…",
   "data-option": "text",
 });
 const threshold = h("input", {
@@ -53,9 +53,9 @@ const checking = new Latest(
     const text = editor.text;
     if (!text.trim()) return show([], text, []);
     const { reply, ms } = await ask("/v1/check", request(), { signal });
-    const average = reply.bits_per_word === null ? "" : `${reply.bits_per_word.toFixed(1)} bits a word`;
+    const average = reply.bits_per_word === null ? "" : `${reply.bits_per_word.toFixed(1)} bits per word`;
     const expected =
-      reply.precision === null ? "" : `about ${percent(reply.precision)} of the issues are right`;
+      reply.precision === null ? "" : `measured precision ${percent(reply.precision)}`;
     fill(
       figures,
       [reply.model, average, expected, milliseconds(ms)].map((part) => h("span", {}, part)),
@@ -65,7 +65,7 @@ const checking = new Latest(
   (error) => (problem.textContent = error && !form.mark(error) ? error.message : ""),
 );
 
-/** Show what was found; a word that is just being typed is not found fault with. */
+/** Show the issues, except for the word that is being typed. */
 function show(issues, text, words) {
   last = [issues, text, words];
   const surprise = new Map(words.map((word) => [word.start, word.surprisal_bits]));
@@ -84,11 +84,11 @@ function show(issues, text, words) {
     list,
     marks.length
       ? marks.map((mark) => itemOf(mark, surprise.get(mark.issue.start)))
-      : h("li", { class: "quiet found" }, "Nothing seems wrong."),
+      : h("li", { class: "quiet found" }, "No issues found."),
   );
 }
 
-/** Typing has paused: all words count. */
+/** Show all issues after typing has paused. */
 function pause() {
   if (!typing) return;
   typing = false;
@@ -104,8 +104,8 @@ function itemOf(mark, surprise) {
     "div",
     { class: "row" },
     h("b", {}, issue.text),
-    h("span", { class: "value" }, `${percent(issue.probability)} wrong`),
-    button("It is right", () => addWord(issue.text), { class: "quiet" }),
+    h("span", { class: "value" }, `${percent(issue.probability)} likely wrong`),
+    button("Add to dictionary", () => addWord(issue.text), { class: "quiet" }),
   );
   return h(
     "li",
@@ -116,13 +116,13 @@ function itemOf(mark, surprise) {
   );
 }
 
-/** Buttons that put a suggestion in the place of a word. */
+/** Create buttons that replace a word by a suggestion. */
 function suggestionsOf(mark) {
   const make = (one) => {
     const press = () => {
-      const now = editor.marks.find((other) => other.issue === mark.issue) ?? mark; // typing may have moved it
+      const now = editor.marks.find((other) => other.issue === mark.issue) ?? mark; // an edit may have moved it
       editor.type(one.text, now.start, now.end);
-      say(`${mark.issue.text} is now ${one.text}`);
+      say(`${mark.issue.text} replaced by ${one.text}`);
     };
     return button("", press, { class: "suggestion" });
   };
@@ -133,7 +133,7 @@ function suggestionsOf(mark) {
       one.probability < 0.001 ? null : h("small", {}, ` ${percent(one.probability)}`),
     ),
   );
-  return h("div", { class: "row" }, all.length ? all : h("span", { class: "quiet" }, "no suggestion"));
+  return h("div", { class: "row" }, all.length ? all : h("span", { class: "quiet" }, "no suggestions"));
 }
 
 function addWord(word) {
@@ -144,13 +144,13 @@ function addWord(word) {
   checking.ask();
 }
 
-/** Show which word an item of the list is about. */
+/** Highlight the word of a list item. */
 function light(place) {
   for (const element of editor.mirror.querySelectorAll(".issue"))
     element.classList.toggle("here", element.mark.place === place);
 }
 
-/** Suggestions beside the word on which one has clicked. */
+/** Show suggestions beside the clicked word. */
 function onClick() {
   pause();
   const mark = editor.markOf(editor.area.selectionStart);
@@ -180,14 +180,14 @@ export function start(panel) {
   });
   editor.area.addEventListener("click", onClick);
   editor.area.addEventListener("blur", pause);
-  list.addEventListener("mousedown", (event) => event.preventDefault()); // the text keeps the focus
+  list.addEventListener("mousedown", (event) => event.preventDefault()); // keep the focus on the text
   editor.area.addEventListener("keydown", (event) => event.key === "Escape" && popover.hide());
   events.addEventListener("model", () => checking.ask());
   const strictness = h("label", { class: "slider" }, "Threshold", threshold, shown);
   const left = h(
     "div",
     {},
-    h("p", { class: "keys" }, "Each line is a sentence. Click on an underlined word for suggestions."),
+    h("p", { class: "keys" }, "Each line is a sentence. Click an underlined word for suggestions."),
     editor.element,
     problem,
     h(

@@ -1,4 +1,4 @@
-/* A request as a command for a shell, or as Python, that can be copied. */
+/* Requests as curl commands or Python programs to copy. */
 
 import { urlOf } from "./api.js";
 import { button, h, say } from "./dom.js";
@@ -7,7 +7,7 @@ import { kept } from "./state.js";
 const KEY_VARIABLE = "GRAMOPHONE_API_KEY";
 const quoted = (text) => `'${text.replace(/'/g, `'\\''`)}'`;
 
-/** A command for a POSIX shell; the body is `fields`. */
+/** Return a curl command for a POSIX shell; `fields` is the body. */
 function asCurl({ method = "POST", path, fields }) {
   const parts = [method === "POST" ? "curl" : `curl -X ${method}`, quoted(urlOf(path))];
   if (kept("key")) parts.push(`-H "authorization: Bearer $${KEY_VARIABLE}"`);
@@ -17,7 +17,7 @@ function asCurl({ method = "POST", path, fields }) {
   return `${parts.join(" ")} \\\n  --data-binary ${quoted(JSON.stringify(fields))}\n`;
 }
 
-/** A program that needs httpx. */
+/** Return a Python program that uses httpx. */
 function asPython({ method = "POST", path, fields }) {
   const lines = kept("key") ? ["import os", ""] : [];
   lines.push("import httpx", "");
@@ -27,15 +27,15 @@ function asPython({ method = "POST", path, fields }) {
   given.push("timeout=60");
   const list = given.map((one) => `    ${one},\n`).join("");
   if (fields?.stream) {
-    const read = ["    for line in answer.iter_lines():", "        print(line)", ""];
-    lines.push(`with httpx.stream(\n${list}) as answer:`, ...read);
+    const read = ["    for line in response.iter_lines():", "        print(line)", ""];
+    lines.push(`with httpx.stream(\n${list}) as response:`, ...read);
   } else {
-    lines.push(`answer = httpx.request(\n${list})`, "answer.raise_for_status()", "print(answer.text)", "");
+    lines.push(`response = httpx.request(\n${list})`, "response.raise_for_status()", "print(response.text)", "");
   }
   return lines.join("\n");
 }
 
-/** A value of JSON as Python writes it. */
+/** Format a JSON value as a Python literal. */
 function literal(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -48,7 +48,7 @@ function literal(value) {
   return JSON.stringify(value);
 }
 
-/** Buttons that copy a request; `request()` tells it when they are pressed. */
+/** Create buttons that copy a request; a click calls `request()`. */
 export function copyButtons(request) {
   const make = (name, write) => {
     const one = button(`Copy as ${name}`, async () => {
@@ -66,7 +66,7 @@ async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    const area = h("textarea", { value: text, class: "offscreen" }); // pages that came without TLS have no clipboard
+    const area = h("textarea", { value: text, class: "offscreen" }); // without TLS, pages have no clipboard API
     document.body.append(area);
     area.select();
     document.execCommand("copy");

@@ -1,4 +1,4 @@
-/* Completions in a list under the caret, and the first of them as grey text after it. */
+/* List of completions under the caret; the first one also appears as grey text after the caret. */
 
 import { fill, freshId, h } from "./dom.js";
 import { percent, unitsOf } from "./text.js";
@@ -20,7 +20,7 @@ export class Completions {
   #awaited = false;
   #eager = false;
 
-  /** `ondismiss` is called when Escape is pressed: nothing more is wanted here. */
+  /** `ondismiss` is called when Escape closes the list. */
   constructor(editor, ondismiss) {
     Object.assign(this, { editor, ondismiss });
     const roles = {
@@ -37,9 +37,9 @@ export class Completions {
     editor.area.addEventListener("blur", () => this.hide());
   }
 
-  /** Show what was answered for the line that begins at an offset. */
+  /** Show a reply for the line that begins at an offset. */
   show(reply, lineStart, line) {
-    this.#items = reply.completions.filter((item) => item.suffix !== ""); // that stands there already
+    this.#items = reply.completions.filter((item) => item.suffix !== ""); // an empty suffix changes nothing
     this.#prefix = reply.prefix;
     this.#places = { from: lineStart + unitsOf(line, reply.start), to: lineStart + line.length };
     this.#awaited = false;
@@ -48,7 +48,7 @@ export class Completions {
     this.#eager = false;
   }
 
-  /** Something was typed: what no longer fits is left out at once, and an answer is awaited. */
+  /** Handle typing: drop completions that no longer match, and await the next reply. */
   follow() {
     const { selectionStart: caret } = this.editor.area;
     const typed = this.#places && this.editor.text.slice(this.#places.to, caret);
@@ -67,7 +67,7 @@ export class Completions {
     this.#draw();
   }
 
-  /** No answer is awaited any more. */
+  /** Stop awaiting a reply. */
   settle() {
     this.#awaited = this.#eager = false;
   }
@@ -123,7 +123,7 @@ export class Completions {
         "aria-selected": "false",
         css: { "--share": item.probability.toFixed(4) },
         onpointerdown: (event) => {
-          event.preventDefault(); // the text area keeps the focus
+          event.preventDefault(); // keep the focus on the text area
           this.#accept(place);
         },
       },
@@ -146,7 +146,7 @@ export class Completions {
     event.preventDefault();
   }
 
-  /** A key for completions that are not there yet: the first is taken when it comes, or none is wanted. */
+  /** Handle a key before the reply: Tab accepts the first completion on arrival, Escape cancels. */
   #onEarlyKey(event) {
     if (!this.#awaited) return;
     if (event.key === "Escape") this.#dismiss();
@@ -171,14 +171,14 @@ export class Completions {
     const item = this.#items[place];
     const { from, to } = this.#places;
     this.hide();
-    if (this.editor.area.selectionStart !== to) return; // the caret has gone elsewhere
+    if (this.editor.area.selectionStart !== to) return; // the caret has moved
     const space = item.is_complete_word && !/^\s/.test(this.editor.text.slice(to)) ? " " : "";
     if (item.suffix === null) this.editor.type(item.text + space, from, to);
     else this.editor.type(item.suffix + space, to, to);
     this.#spaced = space ? this.editor.area.selectionStart : -1;
   }
 
-  /** A space that came with a completion gives way to punctuation that is typed after it. */
+  /** Replace the space after an accepted completion by punctuation that is typed next. */
   #closeUp(event) {
     const here = this.editor.area.selectionStart;
     if (here === this.#spaced && /^[.,;:!?)\]}]$/.test(event.data ?? ""))

@@ -1,4 +1,4 @@
-/* Whether the service is there: a quiet banner while it is not, and how it is found again. */
+/* Connection state: shows a banner while the service is unreachable, and polls until it is ready. */
 
 import { tell } from "./state.js";
 
@@ -7,7 +7,7 @@ const LONGEST_WAIT_MS = 4000;
 const banner = document.getElementById("banner");
 let searching = null;
 
-/** Whether it takes requests. */
+/** True if the service accepts requests. */
 export async function isReady() {
   try {
     return (await fetch("health/ready", { cache: "no-store" })).ok;
@@ -16,7 +16,7 @@ export async function isReady() {
   }
 }
 
-/** Look for it with growing patience; all who ask wait for the same search. */
+/** Poll the service with increasing intervals; concurrent callers share one search. */
 export function reconnect() {
   searching ??= search().finally(() => (searching = null));
   return searching;

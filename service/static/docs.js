@@ -1,9 +1,9 @@
-/* The API page: Swagger UI over /openapi.json, with the key that the playground keeps for this tab. */
+/* API page: Swagger UI over /openapi.json, with the API key that the playground stores for this tab. */
 
 import { openapi } from "./api.js";
 import { kept } from "./state.js";
 
-/** Names a variable in place of the key in the commands that Swagger UI shows to be copied. */
+/** Replace the key by a variable in the curl commands that Swagger UI shows. */
 const WithoutKey = () => ({
   wrapComponents: {
     curl:
@@ -17,13 +17,13 @@ const WithoutKey = () => ({
   },
 });
 
-/** Send no options in the address beside a body of JSON, where they stand in the body: those are of lines. */
+/** Remove query options from requests with a JSON body; only JSON-lines requests take options in the URL. */
 function requestInterceptor(request) {
   if (request.headers["Content-Type"] === "application/json") request.url = request.url.split("?")[0];
   return request;
 }
 
-/** Show the page, below whatever address the service is served at. */
+/** Show the page; the service may be mounted at any path. */
 async function show() {
   const description = await openapi();
   const page = window.SwaggerUIBundle({

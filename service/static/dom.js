@@ -1,6 +1,6 @@
-/* Elements from names, attributes and children. Text is only ever put in as text, never as markup. */
+/* Elements from names, attributes and children. Strings become text nodes, never markup. */
 
-/** An element; attributes that begin with "on" are listeners, `css` are custom properties, null and false leave out. */
+/** Create an element; "on…" attributes are listeners, `css` sets custom properties, null and false are omitted. */
 export function h(name, attributes = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -15,7 +15,7 @@ export function h(name, attributes = {}, ...children) {
   return element;
 }
 
-/** Put children in the place of those that an element has. */
+/** Replace an element's children. */
 export function fill(element, ...children) {
   element.replaceChildren(...kept(children));
   return element;
@@ -26,16 +26,16 @@ const kept = (children) =>
 
 let numbers = 0;
 
-/** An id that no other element has. */
+/** Return an id that is unique on the page. */
 export const freshId = (name) => `${name}-${++numbers}`;
 
-/** A small button. */
+/** Create a button. */
 export const button = (text, onclick, attributes = {}) =>
   h("button", { type: "button", onclick, ...attributes }, text);
 
 const voice = document.getElementById("voice");
 
-/** Tell those who listen to the page, and do not look. */
+/** Announce a text to screen readers. */
 export function say(text) {
   voice.textContent = text;
 }

@@ -1,4 +1,4 @@
-/* A text area with a mirror behind it, in which parts of the text can be marked and the caret be found. */
+/* Text area with a mirror element behind it, for marks in the text and the caret's position. */
 
 import { fill, h } from "./dom.js";
 import { keep, kept } from "./state.js";
@@ -10,7 +10,7 @@ export class Editor {
   #before = "";
   #frame = 0;
 
-  /** `name` is where its text is kept; `attributes` go to the text area. */
+  /** `name` is the storage key of the text; `attributes` are set on the text area. */
   constructor(name, text, attributes) {
     this.name = name;
     this.area = h("textarea", {
@@ -37,7 +37,7 @@ export class Editor {
     this.area.dispatchEvent(new Event("input"));
   }
 
-  /** Mark parts of the text, in order and apart: {start, end, class, css, …}; their places follow edits. */
+  /** Mark parts of the text, sorted and disjoint: {start, end, class, css, …}; edits move them. */
   mark(marks) {
     this.#marks = marks;
     this.#draw();
@@ -47,7 +47,7 @@ export class Editor {
     return this.#marks;
   }
 
-  /** Show text after the end that is not there yet. */
+  /** Show grey text after the end. */
   ghost(text) {
     if (text !== this.#ghost) {
       this.#ghost = text;
@@ -55,23 +55,23 @@ export class Editor {
     }
   }
 
-  /** Type text over [start, end), so that it can be undone. */
+  /** Replace [start, end) by a text, with undo. */
   type(text, start = this.area.selectionStart, end = this.area.selectionEnd) {
     this.area.focus();
     this.area.setSelectionRange(start, end);
-    if (document.execCommand("insertText", false, text)) return; // the one way that keeps the browser's undo
+    if (document.execCommand("insertText", false, text)) return; // only this preserves the browser's undo history
     this.area.setRangeText(text, start, end, "end");
     this.area.dispatchEvent(new Event("input"));
   }
 
-  /** Where the caret is, from the editor's upper left: {left, top, height} in CSS pixels. */
+  /** Return the caret's position relative to the editor: {left, top, height} in CSS pixels. */
   caretPlace() {
     this.#paint();
     const [frame, box] = [this.element.getBoundingClientRect(), this.#caret.getBoundingClientRect()];
     return { left: box.left - frame.left, top: box.top - frame.top, height: box.height };
   }
 
-  /** The mark at a point of the window, with where it is drawn; null if there is none. */
+  /** Return the mark at a point of the window and its element; null without a mark. */
   markAt(x, y) {
     for (const element of document.elementsFromPoint(x, y)) {
       if (element.mark && this.mirror.contains(element)) return { mark: element.mark, element };
@@ -79,13 +79,13 @@ export class Editor {
     return null;
   }
 
-  /** Where a mark is drawn now. */
+  /** Return the current element of a mark. */
   elementOf(mark) {
     this.#paint();
     return [...this.mirror.children].find((element) => element.mark === mark);
   }
 
-  /** The mark that holds an offset. */
+  /** Return the mark at an offset, or null. */
   markOf(offset) {
     return this.#marks.find((mark) => mark.start <= offset && offset < mark.end) ?? null;
   }
@@ -109,7 +109,7 @@ export class Editor {
     this.#draw();
   }
 
-  /** Draw before the next frame, once whatever has changed till then. */
+  /** Draw in the next animation frame, once for all changes until then. */
   #draw() {
     this.#frame ||= requestAnimationFrame(() => this.#paint());
   }
@@ -143,7 +143,7 @@ export class Editor {
     }
     plain(text.length);
     if (caret >= text.length) pieces.push(this.#caret);
-    pieces.push(h("span", { class: "ghost" }, this.#ghost), "\u200b"); // the last holds a last empty line open
+    pieces.push(h("span", { class: "ghost" }, this.#ghost), "\u200b"); // gives an empty last line its height
     fill(this.mirror, pieces);
   }
 }

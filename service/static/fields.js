@@ -1,11 +1,11 @@
-/* Forms of a request's options, made from the service's own description of them: kinds, defaults, limits, meanings. */
+/* Forms for request options, generated from the service's OpenAPI document: types, defaults, limits, descriptions. */
 
 import { openapi } from "./api.js";
 import { button, fill, freshId, h } from "./dom.js";
 import { inlineOf } from "./markdown.js";
 import { keep, kept } from "./state.js";
 
-/** Sliders: lowest, highest, step. All other numbers are typed. */
+/** Options with sliders: minimum, maximum, step. Other numbers have text fields. */
 const SLIDERS = {
   temperature: [0, 2, 0.05],
   top_p: [0, 1, 0.01],
@@ -22,7 +22,7 @@ const SLIDERS = {
   posterior_scale: [0, 2, 0.05],
 };
 
-/** What JSON schema says of a property, without its null and its references. */
+/** Return the JSON schema alternatives of a property, with references resolved and null removed. */
 function variantsOf(property, schemas) {
   const one = property.$ref ? { ...schemas[property.$ref.split("/").pop()], ...property } : property;
   const all = one.anyOf ?? one.oneOf ?? [one];
@@ -31,7 +31,7 @@ function variantsOf(property, schemas) {
     .filter((part) => part.type !== "null");
 }
 
-/** How a property is edited: choice, flag, number, lines, pairs or text. */
+/** Return the control of a property: choice, flag, number, lines, pairs or text. */
 function kindOf(variants) {
   const has = (type) => variants.find((one) => one.type === type);
   const choices = variants.flatMap((one) => one.enum ?? (one.const === undefined ? [] : [one.const]));
@@ -83,7 +83,7 @@ class Field {
       const options = this.choices.map((one) => h("option", { value: one }, String(one)));
       return h("select", common, otherwise ? null : h("option", { value: "" }, "–"), options);
     }
-    if (this.kind === "lines") return h("textarea", { rows: 2, placeholder: "one on each line", ...common });
+    if (this.kind === "lines") return h("textarea", { rows: 2, placeholder: "one per line", ...common });
     if (this.kind === "pairs")
       return h("input", { type: "text", placeholder: "name=number, …", spellcheck: "false", ...common });
     const slider = SLIDERS[this.name];
@@ -117,12 +117,12 @@ class Field {
     this.shown.textContent = this.control.type === "range" ? this.control.value : "";
   }
 
-  /** What stands in it, as text. */
+  /** Return the control's value as text. */
   raw() {
     return this.kind === "flag" ? String(this.control.checked) : this.control.value;
   }
 
-  /** Put text in; nothing means the default. */
+  /** Set the value from text; empty text is the default. */
   write(raw) {
     const value = raw === "" ? this.#default() : raw;
     if (this.kind === "flag") this.control.checked = value === "true";
@@ -130,7 +130,7 @@ class Field {
     this.#show();
   }
 
-  /** What a request says of it; undefined where that is the default. */
+  /** Return the value for a request; undefined for the default. */
   value() {
     const raw = this.raw();
     if (raw === this.#default() || !raw.trim()) return undefined;
@@ -142,7 +142,7 @@ class Field {
     return raw;
   }
 
-  /** Say what is wrong with it, or nothing. */
+  /** Show an error message, or clear it. */
   tell(message) {
     this.problem.textContent = message;
     this.element.classList.toggle("wrong", message !== "");
@@ -150,7 +150,7 @@ class Field {
   }
 }
 
-const asNumber = (raw) => (Number.isFinite(Number(raw)) ? Number(raw) : raw); // what is no number the service refuses, by name
+const asNumber = (raw) => (Number.isFinite(Number(raw)) ? Number(raw) : raw); // the service rejects other text by name
 const asPair = (pair) => {
   const [, name, value] = /^(.*?)=?([^=]*)$/.exec(pair.trim());
   return [name.trim(), asNumber(value)];
@@ -168,7 +168,7 @@ class Form {
     });
   }
 
-  /** The page's own defaults, and options that are not what they are by default, as a request has them. */
+  /** Return the page's own defaults and all changed options, for a request. */
   values() {
     const given = this.fields
       .map((one) => [one.name, one.value()])
@@ -176,7 +176,7 @@ class Form {
     return { ...this.defaults, ...Object.fromEntries(given) };
   }
 
-  /** Say at its field what an error is about; whether there is such a field. */
+  /** Show an error at its field; return true if the form has the field. */
   mark(error) {
     const name = error?.param?.split(/[.[]/)[0];
     for (const one of this.fields) one.tell(error && one.name === name ? error.message : "");
@@ -185,7 +185,7 @@ class Form {
     return Boolean(found);
   }
 
-  /** One of its fields. */
+  /** Return a field by name. */
   field(name) {
     return this.fields.find((one) => one.name === name);
   }
@@ -201,10 +201,10 @@ class Form {
 }
 
 /**
- * A form of some options of a request.
+ * Create a form for some options of a request.
  *
- * `groups` are [title, names]; a group without a title is always open. `choices` are those that the description lacks,
- * `defaults` what the page asks for by itself.
+ * `groups` are [title, names]; a group without a title is always open. `choices` adds choices that the OpenAPI document
+ * lacks; `defaults` are the page's own defaults.
  */
 export function optionsOf(schema, groups, settings = {}) {
   const form = new Form(schema, settings);
@@ -226,9 +226,9 @@ export function optionsOf(schema, groups, settings = {}) {
     fill(
       form.element,
       parts,
-      button("Back to the defaults", () => form.reset(), { class: "quiet" }),
+      button("Reset to defaults", () => form.reset(), { class: "quiet" }),
     );
   });
-  form.ready.catch(() => {}); // whoever waits for it is told
+  form.ready.catch(() => {}); // callers that await it handle the error
   return form;
 }

@@ -1,4 +1,4 @@
-/* Generate: a text goes on as the model would have it, token by token, with every setting of decoding. */
+/* Generate tab: continues a text token by token, with every decoding option. */
 
 import { ask, send } from "./api.js";
 import { copyButtons } from "./code.js";
@@ -16,16 +16,16 @@ const GROUPS = [
     "Sampling",
     ["min_p", "typical_p", "best_of", "repetition_penalty", "presence_penalty", "frequency_penalty"],
   ],
-  ["Beams", ["num_beams", "length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty"]],
-  ["Start and end", ["stop", "min_tokens", "ignore_eos", "bad_words", "logit_bias"]],
-  ["Answer", ["logprobs", "timeout_ms"]],
+  ["Beam search", ["num_beams", "length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty"]],
+  ["Constraints", ["stop", "min_tokens", "ignore_eos", "bad_words", "logit_bias"]],
+  ["Reply", ["logprobs", "timeout_ms"]],
 ];
 
 const prompt = h("textarea", {
   class: "prompt",
   rows: 4,
   "aria-label": "Prompt",
-  placeholder: "Empty: the start of a sentence",
+  placeholder: "Empty for the start of a sentence",
   value: kept("prompt", PROMPT),
   "data-option": "prompt",
 });
@@ -83,7 +83,7 @@ function setRunning(running) {
   if (!running) controller = null;
 }
 
-/** What has come of one request, as it is shown. */
+/** Output of one request. */
 class Telling {
   #choices = new Map();
   #began = performance.now();
@@ -96,7 +96,7 @@ class Telling {
     fill(figures);
   }
 
-  /** An event of a stream. */
+  /** Show an event of a stream. */
   take({ choices, usage, model: address }) {
     for (const choice of choices) {
       const { story } = this.#choice(choice.index);
@@ -110,12 +110,12 @@ class Telling {
       figures,
       h("span", {}, address),
       h("span", {}, tokens(usage?.completion_tokens ?? this.#tokens)),
-      h("span", {}, `first after ${milliseconds(this.#first)}`),
-      h("span", {}, `${number(Math.round(this.#tokens / seconds))} a second`),
+      h("span", {}, `first token after ${milliseconds(this.#first)}`),
+      h("span", {}, `${number(Math.round(this.#tokens / seconds))} tokens/s`),
     );
   }
 
-  /** An answer that came at once. */
+  /** Show an unstreamed reply. */
   whole({ choices, usage, model: address }) {
     for (const choice of choices) {
       this.#choice(choice.index).story.append(choice.text);
@@ -129,7 +129,7 @@ class Telling {
     );
   }
 
-  /** Nothing more comes. */
+  /** Mark unfinished continuations as stopped. */
   cut() {
     for (const { reason } of this.#choices.values()) if (!reason.textContent) reason.textContent = "stopped";
   }
@@ -174,7 +174,7 @@ class Telling {
   }
 
   #end({ index, finish_reason: why, score }) {
-    const reasons = { stop: "came to its end", length: "as long as was asked for" };
+    const reasons = { stop: "finished", length: "stopped at max_tokens" };
     this.#choices.get(index).reason.textContent =
       `${reasons[why] ?? why}${score === null ? "" : ` · score ${number(score)}`}`;
   }

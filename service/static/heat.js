@@ -1,4 +1,4 @@
-/* How surprised the model was by each token of a text, as a heat map behind it; alternatives where one points. */
+/* Heat map of the surprisal of each token; pointing at a token shows its alternatives. */
 
 import { ask } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -10,7 +10,7 @@ import { align, bars, heated, nextTokens, Popover, surpriseOf } from "./tokens.j
 const LONGEST_LINE = 2000;
 const LINES = 64;
 const ALTERNATIVES = 6;
-const KEPT = 2000; // lines that were read, beside those of the text
+const KEPT = 2000; // cached lines, in addition to the text's own
 
 export class Heat {
   #box = h("input", { type: "checkbox", id: "heat", checked: kept("heat", "on") === "on" });
@@ -26,13 +26,13 @@ export class Heat {
   );
   #popover;
 
-  /** `onread` is called when all of the text has been read. */
+  /** `onread` is called when the complete text has been scored. */
   constructor(editor) {
     this.editor = editor;
     this.onread = () => {};
     this.status = h("span");
     this.summary = h("p", { class: "summary", hidden: true });
-    const scale = h("span", { class: "scale", title: "from expected to very surprising, 0 to 16 bits" });
+    const scale = h("span", { class: "scale", title: "surprisal from 0 to 16 bits" });
     this.toggle = h("label", { class: "toggle" }, this.#box, "Surprise", scale);
     this.#popover = new Popover(editor.element);
     this.#box.addEventListener("change", () => {
@@ -46,7 +46,7 @@ export class Heat {
     editor.area.addEventListener("input", () => this.#point(null));
   }
 
-  /** Read what has changed. */
+  /** Score the changed lines. */
   ask() {
     if (this.#box.checked) return this.#reading.ask();
     this.editor.mark([]);
@@ -54,7 +54,7 @@ export class Heat {
     this.status.textContent = "";
   }
 
-  /** The text of the token that begins after an offset, if one ends there or it is between words. */
+  /** Return the text of the next token after an offset; undefined inside a token. */
   tokenAfter(offset) {
     const next = this.editor.marks.find((mark) => mark.end > offset);
     return next && next.start >= offset ? next.tokens[next.place].text : undefined;
@@ -108,7 +108,7 @@ export class Heat {
       h("b", { dir: "auto" }, mark.text),
       ` (${mark.bits.toFixed(0)})`,
     ]);
-    fill(this.summary, `${(total / Math.max(words, 1)).toFixed(1)} bits a word; most surprising: `, most);
+    fill(this.summary, `${(total / Math.max(words, 1)).toFixed(1)} bits per word; most surprising: `, most);
   }
 
   #point(found) {

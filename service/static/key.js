@@ -1,4 +1,4 @@
-/* The API key: asked for once, when the service wants one, and kept for this tab only. */
+/* API key: requested once, if the service requires one, and stored for this tab only. */
 
 import { keep, kept } from "./state.js";
 
@@ -8,7 +8,7 @@ const opener = document.getElementById("key-button");
 let asking = null;
 let declined = false;
 
-/** Whether there is a new key to try; all who ask meanwhile wait for the same answer. */
+/** Resolve to true if the user entered a key; concurrent callers share one dialog. */
 export function askForKey() {
   opener.hidden = false;
   if (declined) return Promise.resolve(false);

@@ -1,4 +1,4 @@
-/* Work that follows typing: begun in an animation frame, one at a time, the newest input only. */
+/* Work triggered by typing: starts in an animation frame, one task at a time, newest input only. */
 
 import { ApiError } from "./api.js";
 import { events } from "./state.js";
@@ -10,14 +10,14 @@ export class Latest {
   #controller = null;
   #failed = false;
 
-  /** `task(signal)` is asynchronous; `onError(error)` is told what went wrong, null once it goes well. */
+  /** `task(signal)` is asynchronous; `onError(error)` gets the error, or null after a success. */
   constructor(task, onError = () => {}) {
     this.#task = task;
     this.#onError = onError;
     events.addEventListener("back", () => this.#controller === null && this.#failed && this.ask());
   }
 
-  /** Do it for what there is now; what is under way is of no use any more. */
+  /** Run the task for the current input, and cancel the running one. */
   ask() {
     this.cancel();
     this.#frame = requestAnimationFrame(() => this.#run());
@@ -38,7 +38,7 @@ export class Latest {
     } catch (thrown) {
       error = thrown;
     }
-    if (this.#controller !== controller) return; // a newer one has taken its place
+    if (this.#controller !== controller) return; // replaced by a newer run
     this.#controller = null;
     if (error !== null && !(error instanceof ApiError)) throw error;
     this.#failed = error?.away ?? false;

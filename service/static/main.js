@@ -1,4 +1,4 @@
-/* Starts the page: the models to choose from, then the view. */
+/* Entry point: fills the model picker and shows the first view. */
 
 import { get } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -12,7 +12,7 @@ async function listModels() {
   try {
     models = (await get("/v1/models")).data;
   } catch {
-    return; // the banner tells; it is asked again when the service is back
+    return; // the banner shows the problem; the "back" event retries
   }
   const byDefault = models.find((one) => one.is_default);
   const options = models.map((one) =>

@@ -1,8 +1,8 @@
-/* The Markdown of model cards: headings, paragraphs, lists, tables, code, links and pictures; no markup of its own. */
+/* Renderer of the Markdown of model cards: headings, paragraphs, lists, tables, code, links, images; no raw HTML. */
 
 import { h } from "./dom.js";
 
-/** Elements for a text; `image(name, alt)` and `link(target, text)` in `leads` make what leads elsewhere. */
+/** Render a text as elements; `leads` has `image(name, alt)` and `link(target, text)`. */
 export function render(text, leads) {
   const inline = (line) => inlineOf(line, leads);
   const lines = text.split("\n");
@@ -91,7 +91,7 @@ function listOf(lines, inline) {
 
 const INLINE = /`([^`]+)`|!\[([^\]]*)\]\(([^)\s]+)\)|\[([^\]]+)\]\(([^)\s]+)\)|\*\*([^*]+)\*\*/g;
 
-/** Pieces of a line; without `image` and `link` these are text. */
+/** Render the inline markup of a line; without `image` and `link`, images and links become text. */
 export function inlineOf(text, { image = (_, alt) => alt, link = (_, label) => label } = {}) {
   const parts = [];
   let at = 0;

@@ -1,4 +1,4 @@
-/* Models: what is served, and of each its figures, its card, its curves and reports. */
+/* Models tab: the loaded models, each with its figures, card, curves and reports. */
 
 import { get, send, urlOf } from "./api.js";
 import { copyButtons } from "./code.js";
@@ -92,26 +92,26 @@ function factsOf(one) {
   return h(
     "details",
     {},
-    h("summary", {}, "In numbers"),
+    h("summary", {}, "Figures"),
     h("div", { class: "scroll", tabindex: "0" }, h("table", {}, h("tbody", {}, cells))),
   );
 }
 
-/** Reports of trainings, of the model's parts too. */
+/** Links to training reports of the model and its parts. */
 function reportsOf(base, files) {
   const reports = files.filter((file) => file.name.endsWith(".html"));
   if (!reports.length) return null;
   return h(
     "p",
     { class: "row" },
-    "Reports of the training: ",
+    "Training reports: ",
     reports.map((file) =>
       linkOf(base, files, file.name, file.name.replace(/\/?report\.html$/, "") || "report"),
     ),
   );
 }
 
-/** Pictures of the parts that the card does not show. */
+/** Images of the parts that the model card does not show. */
 function picturesOf(base, files, card) {
   const more = files.filter(
     (file) =>
@@ -123,7 +123,7 @@ function picturesOf(base, files, card) {
   return h(
     "details",
     { class: "card" },
-    h("summary", {}, "Pictures of its parts"),
+    h("summary", {}, "Images of its parts"),
     more.map((file) =>
       h(
         "figure",
@@ -135,7 +135,7 @@ function picturesOf(base, files, card) {
   );
 }
 
-/** A picture; where there are keys it is fetched with the key, as a tag has none. */
+/** Create an image; with an API key it is fetched by script, because an <img> request cannot send the key. */
 function imageOf(path, alt) {
   const image = h("img", { alt, loading: "lazy", src: kept("key") ? null : urlOf(path) });
   if (kept("key"))
@@ -150,7 +150,7 @@ async function fetched(path) {
   return URL.createObjectURL(await (await send(path, { method: "GET" })).blob());
 }
 
-/** A link to a published file, or to the web; others are text. */
+/** Create a link to a published file or to the web; return other targets as text. */
 function linkOf(base, files, target, text) {
   if (/^https?:\/\//.test(target)) return h("a", { href: target, rel: "noreferrer" }, text);
   if (!files.some((file) => file.name === target)) return text;
@@ -166,7 +166,7 @@ function linkOf(base, files, target, text) {
   );
 }
 
-/** Build the view; it is brought up to date each time that it is shown. */
+/** Build the view; return the function that updates it whenever it is shown. */
 export function start(panel) {
   fill(panel, problem, h("div", { class: "columns side" }, list, detail));
   events.addEventListener("back", load);

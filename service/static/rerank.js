@@ -1,4 +1,4 @@
-/* Re-rank: a list of candidates is scored once, and weighed anew with every slider. */
+/* Re-rank tab: the service scores a list of candidates once; weight sliders re-order it in the browser. */
 
 import { ask } from "./api.js";
 import { copyButtons } from "./code.js";
@@ -12,7 +12,7 @@ import { bitsOf, heatOf, milliseconds, number, percent } from "./text.js";
 const GROUPS = [
   ["", ["mbr", "confidences", "drop_duplicates"]],
   [
-    "Weighing",
+    "Scoring",
     ["length_exponent", "posterior_scale", "profile", "score_mode", "bos", "eos", "top", "timeout_ms"],
   ],
 ];
@@ -21,14 +21,14 @@ const COMPUTED = ["lm", "words", "tokens", "unk", "rank"];
 const input = h("textarea", {
   rows: 6,
   spellcheck: "false",
-  "aria-label": "Candidates, one on each line",
+  "aria-label": "Candidates, one per line",
   value: kept("candidates", CANDIDATES),
   "data-option": "lists",
 });
 const context = h("input", {
   type: "text",
   id: "context",
-  placeholder: "what was said before, if anything",
+  placeholder: "preceding text (optional)",
   value: kept("context"),
   "data-option": "context",
 });
@@ -44,7 +44,7 @@ const form = optionsOf("RerankRequest", GROUPS, {
 const weights = JSON.parse(kept("weights", '{"lm": 0.5, "am": 1}'));
 let last = null;
 
-/** A line as a candidate: `text ||| name=number …`, or `number`, a tab and the text. */
+/** Parse a candidate: `text ||| name=number …`, or `number`, a tab and the text. */
 function candidateOf(line) {
   const tabbed = /^\s*(-?[\d.]+(?:e-?\d+)?)\t(.+)$/i.exec(line);
   if (tabbed) return { text: tabbed[2], features: { am: Number(tabbed[1]) } };
@@ -74,7 +74,7 @@ function request() {
   return fields;
 }
 
-/** Features that every candidate is given. */
+/** Return the features that every candidate has. */
 const featuresOf = (given) =>
   Object.keys(given[0]?.features ?? {}).filter((name) => given.every((one) => name in (one.features ?? {})));
 
@@ -82,7 +82,7 @@ const ranking_ = new Latest(
   async (signal) => {
     if (candidates().length === 0) {
       last = null;
-      return fill(ranking, h("li", { class: "quiet" }, "Paste candidates, one on each line."));
+      return fill(ranking, h("li", { class: "quiet" }, "Paste candidates, one per line."));
     }
     const { reply, ms } = await ask("/v1/rerank", request(), { signal });
     last = { ...reply.lists[0], scale: reply.posterior_scale, used: reply.weights };
@@ -97,7 +97,7 @@ const ranking_ = new Latest(
   (error) => (problem.textContent = error && !form.mark(error) ? error.message : ""),
 );
 
-/** The order under the sliders' weights, at once; the service's own comes when a slider is let go. */
+/** Re-order the list by the sliders' weights; the service's order follows when a slider is released. */
 function weighAnew() {
   if (!last || "expected_utility" in last.ranking[0]) return;
   const totals = last.ranking.map((one) =>
@@ -132,7 +132,7 @@ function show(order) {
       `${word.text} `,
     ),
   );
-  fill(words, sure.length ? ["How sure each word is: ", sure] : null);
+  fill(words, sure.length ? ["Word confidences: ", sure] : null);
 }
 
 function itemOf(one, place) {
@@ -167,10 +167,10 @@ function itemOf(one, place) {
   );
 }
 
-/** A candidate's words, the hotter the more surprising. */
+/** Return a candidate's words, coloured by surprisal. */
 function textOf(one) {
   const told = (one.words ?? []).filter((word) => word.text !== "</s>");
-  const written = one.text.trim().split(/\s+/); // as an unknown word is told by its mark
+  const written = one.text.trim().split(/\s+/); // the reply has <unk> for unknown words
   if (told.length !== written.length) return one.text;
   return told.map((word, place) => [
     h(
@@ -228,11 +228,11 @@ export function start(panel) {
   const hint = h(
     "p",
     { class: "keys" },
-    "One candidate on each line; scores after ",
+    "One candidate per line; scores after ",
     h("code", {}, "|||"),
     " as ",
     h("code", {}, "name=number"),
-    ", or before a tab.",
+    ", or one score before a tab.",
   );
   const given = h(
     "div",

@@ -1,6 +1,6 @@
-/* Texts to begin with. */
+/* Sample texts. */
 
-/** For those who come for the first time. */
+/** Initial text of the editor. */
 export const WRITTEN = "Return the number of items in the list.\nThe function raises an ";
 
 export const TEXTS = {
@@ -15,7 +15,7 @@ export const PROMPT = "Return the";
 export const WITH_ERRORS =
   "Return a knew list of the items in the dictionary.\nThe function rises an exception if their is no such file.\nThis methd returns the first argument.";
 
-/** Candidates with an acoustic score, as a recogniser gives them. */
+/** Candidates with acoustic scores, as from a speech recogniser. */
 export const CANDIDATES = `return a knew list ||| am=-12.1
 return a new list ||| am=-12.6
 return a new lists ||| am=-13.0

@@ -1,8 +1,8 @@
-/* What the views share and the browser keeps for this tab: the model, the key, and what was typed. */
+/* Shared state of the views, stored by the browser for this tab: model, API key and typed text. */
 
 const PREFIX = "gramophone.";
 
-/** A value that was kept, or another; a browser may refuse to keep anything. */
+/** Return a stored value, or the fallback; browsers may block storage. */
 export function kept(name, otherwise = "") {
   try {
     return sessionStorage.getItem(PREFIX + name) ?? otherwise;
@@ -16,16 +16,16 @@ export function keep(name, value) {
     if (value === "" || value === null) sessionStorage.removeItem(PREFIX + name);
     else sessionStorage.setItem(PREFIX + name, value);
   } catch {
-    /* nothing is kept then */
+    /* storage is blocked or full: continue without it */
   }
 }
 
-/** Events that views listen to: "model" another is asked; "back" the service answers again. */
+/** Events for the views: "model" after a change of model; "back" when the service is reachable again. */
 export const events = new EventTarget();
 
 export const tell = (name) => events.dispatchEvent(new Event(name));
 
-/** The model's address as requests name it; undefined for the service's default. */
+/** Address of the chosen model; undefined for the service's default. */
 export const model = () => kept("model") || undefined;
 
 export function chooseModel(address) {

@@ -1,4 +1,4 @@
-/* The tabs: which view is shown, remembered in the address; arrows go from one to the next. */
+/* Tabs: the URL fragment names the shown view; arrow keys move between tabs. */
 
 import { fill, h } from "./dom.js";
 import { kept, keep } from "./state.js";
@@ -8,7 +8,7 @@ const list = document.getElementById("tabs");
 const tabs = NAMES.map((name) => document.getElementById(`tab-${name}`));
 const shown = new Map();
 
-/** The view that the address names, or else the one shown last. */
+/** Return the view of the URL fragment, or else the last one shown. */
 function named() {
   const names = [location.hash.slice(1), kept("tab"), "write"];
   return names.find((name) => NAMES.includes(name));
@@ -53,7 +53,7 @@ list.addEventListener("keydown", (event) => {
 for (const tab of tabs) tab.addEventListener("click", () => (location.hash = tab.id.replace("tab-", "")));
 addEventListener("hashchange", () => show(named()));
 
-/** Show the view of the address, which from then on names it. */
+/** Show the first view, and set the URL fragment to it. */
 export function begin() {
   const name = named();
   if (!location.hash) history.replaceState(null, "", `#${name}`);

@@ -1,11 +1,11 @@
-/* Tokens as a heat map of surprise, and what the model expected in their place. */
+/* Heat map marks of tokens, bars of predicted tokens, and the popover that shows them. */
 
 import { ask } from "./api.js";
 import { fill, h } from "./dom.js";
 import { model } from "./state.js";
 import { bits, bitsOf, heatOf, percent, visible } from "./text.js";
 
-/** Where each scored token of a line stands in it: {start, end, bits, place, known, ids}; `</s>` stands nowhere. */
+/** Return the position of each scored token in its line: {start, end, bits, place, known, text}; none for `</s>`. */
 export function align(line, tokens) {
   const marks = [];
   const lower = line.toLowerCase();
@@ -24,7 +24,7 @@ export function align(line, tokens) {
   return marks;
 }
 
-/** Where a token that the model does not know ends: where the next begins, or the word ends. */
+/** Return the end of an unknown token: the start of the next token, or the end of the word. */
 function endOfUnknown(line, lower, at, next) {
   const space = line.slice(at + 1).search(/\s/);
   const word = space < 0 ? line.length : at + 1 + space;
@@ -33,14 +33,14 @@ function endOfUnknown(line, lower, at, next) {
   return found < 0 ? word : Math.min(found, word);
 }
 
-/** How a mark of `align` looks in an editor. */
+/** Add the editor's class and heat to a mark of `align`. */
 export const heated = (mark) => ({
   ...mark,
   class: mark.known ? "tok" : "tok unknown",
   css: { "--heat": heatOf(mark.bits) },
 });
 
-/** Bars of candidates {text, logprob}; `actual` is the one that came. */
+/** Create bars of candidates {text, logprob}; `actual` is the token in the text. */
 export function bars(candidates, { onchoose, actual } = {}) {
   const widest = Math.exp(candidates[0]?.logprob ?? 0);
   return candidates.map(({ text, logprob }) => {
@@ -55,7 +55,7 @@ export function bars(candidates, { onchoose, actual } = {}) {
   });
 }
 
-/** What may come after a context, likeliest first; `options` are those of /v1/next-token. */
+/** Predict the next tokens, likeliest first; `options` are fields of /v1/next-token. */
 export async function nextTokens(context, options, signal) {
   const fields = { context, ...options };
   if (model()) fields.model = model();
@@ -63,14 +63,14 @@ export async function nextTokens(context, options, signal) {
   return { fields, ms, model: reply.model, ...reply.results[0] };
 }
 
-/** A small window beside something: a title and what the model expected there. */
+/** Small window beside a token. */
 export class Popover {
   constructor(container) {
     this.element = h("div", { class: "popover", hidden: true });
     container.append(this.element);
   }
 
-  /** Show children beside an element that lies in the container's box. */
+  /** Show children beside an element of the container. */
   show(beside, ...children) {
     fill(this.element, ...children);
     this.element.hidden = false;
@@ -86,17 +86,17 @@ export class Popover {
   }
 }
 
-/** What a popover says of a token. */
+/** Create the popover's title: the token and its surprisal. */
 export const surpriseOf = (mark) =>
   h(
     "p",
     { class: "about" },
     h("b", {}, visible(mark.text.trim())),
     ` ${bits(mark.bits)}`,
-    mark.known ? null : " · unknown to the model",
+    mark.known ? null : " · unknown token",
   );
 
-/** Let the tokens in an element be pointed at, or gone through with the arrow keys; `show(span)` and `hide()` follow. */
+/** Make an element's tokens reachable by pointer and arrow keys; call `show(span)` and `hide()` on changes. */
 export function explore(element, { show, hide }) {
   let here = null;
   const go = (span) => {

@@ -1,4 +1,4 @@
-/* Write: completions under the caret, what the model expects next, how surprised it was so far. */
+/* Write tab: completions under the caret, next-token predictions, and a heat map of surprisal. */
 
 import { ask, get } from "./api.js";
 import { Completions } from "./complete.js";
@@ -15,8 +15,8 @@ import { bars, nextTokens } from "./tokens.js";
 
 const GROUPS = [
   ["", ["limit", "max_words", "rank", "casing", "fuzzy", "min_probability"]],
-  ["Your own words: a user's lines are learnt at Enter", ["user", "user_weight", "dictionary", "blocklist"]],
-  ["Effort", ["max_steps", "timeout_ms"]],
+  ["Your own words: a user's lines are learnt on Enter", ["user", "user_weight", "dictionary", "blocklist"]],
+  ["Limits", ["max_steps", "timeout_ms"]],
 ];
 const NEXT = [["", ["unit", "top_k", "entropy"]]];
 const INSIDE_WORD = /^[\p{L}\p{N}\p{M}_]/u;
@@ -29,7 +29,7 @@ const session = kept("session") || crypto.getRandomValues(new Uint32Array(2)).jo
 const status = { completions: h("span"), next: h("span") };
 const problem = h("p", { class: "error", role: "alert" });
 const expected = {
-  title: h("h2", {}, "What comes next"),
+  title: h("h2", {}, "Next tokens"),
   about: h("p", { class: "quiet" }),
   list: h("ol", { class: "bars" }),
   asked: { path: "/v1/next-token", fields: { context: "" } },
@@ -48,7 +48,7 @@ const kinds = new Map();
 let caret = -1;
 let asked = { path: "/v1/autocomplete", fields: request() };
 
-/** The line up to the caret, which is what is completed, and where it begins; null in the middle of a word or of a selection. */
+/** Return the line up to the caret, its start, and whether the caret is inside a word; null with a selection. */
 function typed() {
   const { selectionStart: caret, selectionEnd } = editor.area;
   if (caret !== selectionEnd) return null;
@@ -76,7 +76,7 @@ const completing = new Latest(async (signal) => {
     throw error;
   });
   completions.show(reply, place.start, place.line);
-  const unseen = reply.unexplored_mass > 0.005 ? `, ${percent(reply.unexplored_mass)} not looked at` : "";
+  const unseen = reply.unexplored_mass > 0.005 ? `, ${percent(reply.unexplored_mass)} unexplored` : "";
   status.completions.textContent = `completions ${milliseconds(ms)}${unseen}`;
 }, tell);
 
@@ -97,13 +97,13 @@ const expecting = new Latest(
   (error) => error && fill(expected.about, nextForm.mark(error) ? "" : error.message),
 );
 
-/** What comes next; most tokens bring the space before a word, so one that stands there already is left to them. */
+/** Predict the next tokens; trailing space is cut, because most tokens include the space before a word. */
 async function nextAfter(line, signal) {
   const context = (await kindOfTokens(signal)) === "char" ? line : line.trimEnd();
   return nextTokens(context, nextForm.values(), signal);
 }
 
-/** Whether the model's tokens are words, pieces or characters. */
+/** Return the token type of the model: words, pieces or characters. */
 async function kindOfTokens(signal) {
   const name = model() ?? "";
   if (!kinds.has(name)) {
@@ -114,11 +114,11 @@ async function kindOfTokens(signal) {
 }
 
 function aboutNext({ entropy_bits: entropy, unexplored_mass: unseen }) {
-  if (unseen !== undefined) return `${percent(unseen)} not looked at`;
+  if (unseen !== undefined) return `${percent(unseen)} unexplored`;
   return entropy === null ? "" : `${entropy.toFixed(1)} bits of entropy`;
 }
 
-/** Put a token after the caret; words, and tokens that begin with a space, get one where there is none. */
+/** Insert a token after the caret; add a missing space before words and tokens with a leading space. */
 async function insert(token) {
   const before = editor.text.slice(0, editor.area.selectionStart);
   if (token === "</s>") return editor.type("\n");
@@ -128,7 +128,7 @@ async function insert(token) {
 
 const userPath = (rest = "") => `/v1/autocomplete/users/${encodeURIComponent(form.values().user)}${rest}`;
 
-/** A line that is finished teaches the user's own words, if a user is named; Enter may also take a completion. */
+/** Add a finished line to the user's own words, if a user is set; Enter that accepts a completion does not count. */
 function learn(event) {
   const ends = event.key === "Enter" && !event.defaultPrevented && !event.isComposing;
   const line = ends && typed()?.line.trim();
@@ -160,7 +160,7 @@ export function start(panel) {
   const keys = h(
     "p",
     { class: "keys" },
-    ["Tab", " accepts · ", "↑", " ", "↓", " choose · ", "Esc", " hides, then Tab moves on"].map((part, k) =>
+    ["Tab", " accepts · ", "↑", " ", "↓", " choose · ", "Esc", " hides the list, then Tab moves on"].map((part, k) =>
       k % 2 ? part : h("kbd", {}, part),
     ),
   );
@@ -169,7 +169,7 @@ export function start(panel) {
     { class: "settings" },
     h("summary", {}, "Options"),
     form.element,
-    button("Forget this user's words", forget, { class: "quiet" }),
+    button("Delete this user's words", forget, { class: "quiet" }),
   );
   const writing = h(
     "div",
@@ -209,15 +209,15 @@ export function start(panel) {
   editor.area.addEventListener("focus", () => completing.ask());
   document.addEventListener("selectionchange", moved);
   events.addEventListener("model", refresh);
-  events.addEventListener("back", () => kinds.clear()); // a name may be another model's now
-  Promise.all([form.ready, nextForm.ready]).then(refresh, tell); // now with the options that were kept
+  events.addEventListener("back", () => kinds.clear()); // a name may refer to another model now
+  Promise.all([form.ready, nextForm.ready]).then(refresh, tell); // with the stored options
   heat.onread = () => expecting.ask();
   expecting.ask();
   heat.ask();
   if (document.activeElement === document.body) editor.area.focus();
 }
 
-/** The caret has gone elsewhere without typing. */
+/** Update after the caret moved without typing. */
 function moved() {
   if (document.activeElement !== editor.area || editor.area.selectionStart === caret) return;
   caret = editor.area.selectionStart;

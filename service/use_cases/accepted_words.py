@@ -1,4 +1,4 @@
-"""Accepted words of a user: what is learnt from a text, and what is restored from an export."""
+"""Accepted words of a user: learning from a text, and importing an export."""
 
 import re
 from collections.abc import Iterable
@@ -17,48 +17,48 @@ UserName = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
 K = TypeVar("K")
 MAX_ACCEPTED_CHARACTERS = 10_000
-_NO_SPACE = r"[^\s\x1c-\x1f]"  # Python splits words at information separators too
+_NO_SPACE = r"[^\s\x1c-\x1f]"  # Python also splits words at information separators
 _WORD_LENGTH = schema_only(maxLength=UserModelLimits().max_word_characters)
 WordText = Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}+$"), _WORD_LENGTH]
 AcceptedCount = Annotated[float, Field(gt=0, le=1e9)]
 
 
 class AcceptedRequest(WireModel):
-    """Learn words, and which came after which, from what a user has accepted or written."""
+    """Learn words and word pairs from a text that a user has accepted or written."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"text": "length of an object", "context": "Return the "}]}
     )
 
     text: str = Field(min_length=1, max_length=MAX_ACCEPTED_CHARACTERS)
-    """A completion, a sentence, or several."""
+    """Accepted completion, or one or several sentences."""
     context: Annotated[str, Field(max_length=MAX_ACCEPTED_CHARACTERS)] | None = None
-    """What stands before it, or the end of that; empty where it begins a text, null if it is not told: then nothing is
-    learnt of what its first word came after."""
+    """Preceding text, or the end of it; empty at the start of a text. If null, the first word's predecessor is unknown
+    and no pair is learnt for it."""
 
 
 class WordIn(WireModel):
-    """A word and how often it was accepted."""
+    """A word and its number of acceptances."""
 
     text: WordText
     """The word."""
     count: AcceptedCount
-    """How often; need not be whole."""
+    """Number of acceptances, not necessarily an integer."""
 
 
 class PairIn(WireModel):
-    """A pair of words and the number of times the second was accepted after the first."""
+    """A pair of words, and how often the second was accepted after the first."""
 
     previous: Annotated[str, StringConstraints(pattern=rf"^{_NO_SPACE}*$"), _WORD_LENGTH]
-    """The word before, among the words or not; empty at the start of a sentence."""
+    """Preceding word, not necessarily in `words`; empty at the start of a sentence."""
     text: WordText
-    """The word; among the words."""
+    """The word; must be in `words`."""
     count: AcceptedCount
-    """How often; need not be whole."""
+    """Number of acceptances, not necessarily an integer."""
 
 
 class ImportRequest(WireModel):
-    """Know this of a user instead of whatever was known, as the export has it."""
+    """Replace all words and pairs stored for a user; the format is that of the export."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -72,11 +72,11 @@ class ImportRequest(WireModel):
     )
 
     user: str | None = None
-    """As in an export; the path says whose words these become."""
+    """User name as in an export; ignored, because the path names the user."""
     words: list[WordIn]
-    """Each once."""
+    """Words and counts; each word once."""
     pairs: list[PairIn] = Field(default_factory=list)
-    """Each once."""
+    """Word pairs and counts; each pair once."""
 
     def personal(self, bounds: UserModelLimits) -> UserModel:
         """Return the user model of these counts.
@@ -104,14 +104,14 @@ class ImportRequest(WireModel):
 
 
 def check_user_name(user: str) -> str:
-    """Return the name of a user, as given in a path.
+    """Return the user name from a path.
 
     Raises:
-        InvalidInputError: it is not a valid name.
+        InvalidInputError: the name is invalid.
     """
     if re.fullmatch(NAME_PATTERN, user) is None:
         raise InvalidInputError(
-            f"user is {user[:200]!r}; it can have 1 to 128 letters, digits and . _ @ : + = -, no dot first",
+            f"user is {user[:200]!r}; it must be 1 to 128 letters, digits or . _ @ : + = - and not begin with a dot",
             parameter="user",
         )
     return user
@@ -120,24 +120,24 @@ def check_user_name(user: str) -> str:
 def _check_count(count: int, limit: int, *, parameter: str) -> None:
     if count > limit:
         raise InvalidInputError(
-            f"{parameter} has {count} entries; at most {limit} are kept of a user", parameter=parameter
+            f"{parameter} has {count} entries; at most {limit} are stored per user", parameter=parameter
         )
 
 
 def _check_length(word: str, limit: int, *, parameter: str) -> None:
     if len(word) > limit:
         raise InvalidInputError(
-            f"{parameter} has {len(word)} characters; words of at most {limit} are kept", parameter=parameter
+            f"{parameter} has {len(word)} characters; words may have at most {limit}", parameter=parameter
         )
 
 
 def _unique_counts(items: Iterable[tuple[K, float]], *, parameter: str) -> dict[K, float]:
-    """Return counts by item; an item may occur once."""
+    """Return counts by item; an item may occur only once."""
     counts: dict[K, float] = {}
     for index, (item, count) in enumerate(items):
         if item in counts:
             raise InvalidInputError(
-                f"{parameter}[{index}] is {item!r} a second time", parameter=f"{parameter}[{index}]"
+                f"{parameter}[{index}] is {item!r}, which occurs twice", parameter=f"{parameter}[{index}]"
             )
         counts[item] = count
     return counts

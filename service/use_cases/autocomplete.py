@@ -1,11 +1,11 @@
 """Autocomplete: completions of the word being typed, by a model and by the words of its user.
 
 P(W) = ((1-λ) · P_model(W) + λ · P_user(W)) / ((1-λ) · P_model(prefix) + λ · P_user(prefix)), where
-each probability is joint with the typed text, and λ is 0 where the user has no words.
+each probability is joint with the typed text, and λ is 0 if no word of the user matches.
 
-Where spelling errors in the prefix are allowed, the mass of a word is multiplied by the probability
-of the errors of the first `CorrectedPrefix` that is a prefix of the word. Words take over the case
-of the typed prefix unless they have capitals of their own.
+If spelling errors in the prefix are allowed, the mass of a word is multiplied by the probability
+of the errors of the first `CorrectedPrefix` that the word starts with. Words adopt the case of the
+typed prefix unless they have capitals of their own.
 """
 
 import heapq
@@ -54,21 +54,21 @@ from service.use_cases.inputs import Limits, check_reads_forward
 from service.use_cases.next_token import predict_next
 
 MAX_LIST = 10_000
-"""Entries of a dictionary or a blocklist."""
+"""Maximum entries of a dictionary or a blocklist."""
 
 _MAX_ENTRY_CHARACTERS = 200
 
 EntryText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_ENTRY_CHARACTERS, pattern=r"\S")]
-"""A word, or several with spaces between."""
+"""A word, or several separated by spaces."""
 
 
 class WeightedEntry(WireModel):
-    """An entry of a dictionary that counts for more than others, or less."""
+    """A weighted entry of a dictionary."""
 
     text: EntryText
-    """A word, or several with spaces between."""
+    """A word, or several separated by spaces."""
     weight: float = Field(default=1.0, gt=0, le=1e9)
-    """As if it had been written so often."""
+    """Equivalent count: how often the entry is assumed to have been typed."""
 
 
 DictionaryEntry = Annotated[
@@ -76,13 +76,13 @@ DictionaryEntry = Annotated[
     Discriminator(
         text_or_object_tag,
         custom_error_type="entry",
-        custom_error_message="input should be a text, or an object with text and weight",
+        custom_error_message="input should be a string, or an object with text and weight",
     ),
 ]
 
 
 class AutocompleteRequest(TimedRequest):
-    """Complete the word that somebody is typing, or tell the next one."""
+    """Complete the word being typed, or predict the next one."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -101,56 +101,56 @@ class AutocompleteRequest(TimedRequest):
     )
 
     text: str
-    """What stands before the caret; empty for the start of a sentence."""
+    """Text before the cursor; empty for the start of a sentence."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     limit: int = Field(default=10, ge=1, le=100)
-    """How many completions to tell at most."""
+    """Maximum number of completions."""
     max_words: int = Field(default=1, ge=1, le=8)
-    """Above 1, phrases of up to so many words are told beside words."""
+    """Maximum words per completion; above 1, phrases are returned as well as words."""
     min_probability: float = Field(default=0.0, ge=0, le=1)
-    """Less probable completions are not told."""
+    """Minimum probability of the completions that are returned."""
     rank: Literal["probability", "savings"] = "probability"
-    """What puts them in order: their probability, or that times the characters that are spared."""
+    """Sort key: the probability, or the probability times the characters saved."""
     casing: Literal["exact", "ignore"] = "exact"
-    """Whether the case of what was typed must be that of the word. Models of lower-cased text always ignore it."""
+    """`ignore` matches the typed prefix in any case; models of lower-cased text always do."""
     fuzzy: int = Field(default=0, ge=0, le=2)
-    """How many typing mistakes in the prefix are looked past; one for every two of its letters at most."""
+    """Maximum typing errors in the prefix to correct; also limited to one per two letters of the prefix."""
     dictionary: list[DictionaryEntry] = Field(default_factory=list, max_length=MAX_LIST)
-    """Words to be offered too, known to the model or not."""
+    """Additional words and phrases to offer, known to the model or not."""
     blocklist: list[EntryText] = Field(default_factory=list, max_length=MAX_LIST)
-    """Words that are never told, whatever their case, nor phrases that hold one."""
+    """Words and phrases that completions must not contain, in any case."""
     user: UserName | None = None
-    """Whose accepted words are offered too; see `/v1/autocomplete/users/{user}/accepted`."""
+    """User whose accepted words are also offered; see `/v1/autocomplete/users/{user}/accepted`."""
     user_weight: float = Field(default=0.2, ge=0, le=1)
-    """The share of the user's words and the dictionary in the probabilities, where there are any."""
+    """Weight of the user's words and the dictionary in the probabilities, if any of these words match."""
     session: UserName | None = None
-    """Of requests of one session the newest alone is answered; older ones end with 409, `superseded`."""
+    """Session id. A newer request of the same session cancels older ones, which get 409 `superseded`."""
     max_steps: int = Field(default=128, ge=1, le=4096)
-    """Rows that the model may be asked for at most; the more, the less of the probability is unexplored."""
+    """Maximum model evaluations for the search; more leave less probability unexplored."""
 
     @property
     def ignore_case(self) -> bool:
-        """Whether the prefix matches any case."""
+        """True if the prefix matches any case."""
         return self.casing == "ignore"
 
     @cached_property
     def blocked(self) -> frozenset[str]:
-        """Casefolded words and phrases of the blocklist, one space between words."""
+        """Casefolded words and phrases of the blocklist, with single spaces."""
         return frozenset(" ".join(entry.casefold().split()) for entry in self.blocklist)
 
 
 @dataclass(slots=True)
 class RankedCompletion:
-    """A completion, and how probable the model and the user's words make it.
+    """A completion, with its probability by the model and by the user's words.
 
     Attributes:
-        text: from the start of the current word.
-        num_words: words of the completion.
+        text: text from the start of the current word.
+        num_words: number of words.
         edits: edits between its beginning and the typed prefix.
-        is_complete: whether it ends with a word.
-        of_model: mass by the model; once ranked, its part of the probability given the typed text.
-        of_user: the same by the user's words.
+        is_complete: true if it ends at the end of a word.
+        of_model: mass by the model; after ranking, the model's part of the probability given the typed text.
+        of_user: mass by the user's words, likewise.
     """
 
     text: str
@@ -180,11 +180,11 @@ def _model_completions(
         request: the request.
 
     Returns:
-        The completions by their text, the mass of the typed text, and the part of it not covered by them.
+        The completions by text, the mass of the typed text, and the part of the mass that they do not cover.
     """
     completions: dict[str, RankedCompletion] = {}
     live_masses: list[float] = []  # mass of words under no earlier prefix
-    found_masses: list[float] = []  # part of it covered by the words found
+    found_masses: list[float] = []  # part covered by the words found
     prefixes = [prefix.text for prefix, _ in searches]
     for index, (prefix, search) in enumerate(searches):
         nested = [i for i in range(index) if _starts_with(prefixes[i], prefixes[index], request)]
@@ -196,7 +196,7 @@ def _model_completions(
         ]
         complete_mass = sum(item.mass for item in own if item.is_complete and item.num_words == 1)
         found = result.live_mass * (1 - result.unexplored_mass)
-        # two searches with common words may have found different parts of them
+        # two searches with common words may have found different ones
         found_masses.append(max(complete_mass, found - sum(found_masses[i] for i in nested)))
         live_masses.append(max(found_masses[-1], result.live_mass - sum(live_masses[i] for i in nested)))
         for item in own:
@@ -217,15 +217,15 @@ def _add_user_completions(
     models: Sequence[UserModel],
     limit: int,
 ) -> float:
-    """Add the user's words that match the prefix, and the mass by the user's words of all completions.
+    """Add the user's words that match the prefix, and set the mass of all completions by the user's words.
 
     Args:
-        completions: of the model, by their text; they get more.
-        searches: that found them.
+        completions: completions of the model by text; extended in place.
+        searches: finished searches for them.
         request: the request.
-        typed: its text.
+        typed: the request's text, split.
         models: the user's words and the dictionary.
-        limit: completions added for each number of words.
+        limit: maximum completions added for each number of words.
 
     Returns:
         The mass of the typed text by the user's words.
@@ -249,7 +249,7 @@ def _add_user_completions(
         )
     for text, _ in (*likeliest, *extend_phrases(words, likeliest, request.max_words, limit)):
         if text not in completions:
-            # whether or not its search found it; 0 for a phrase
+            # also if its search did not find it; 0 for a phrase
             masses = (p.penalty * s.mass_of(text) for p, s in searches if _starts_with(text, p.text, request))
             of_model = next(masses, 0.0)
             num_edits = edits.get(text.partition(" ")[0], 0)
@@ -279,13 +279,13 @@ def _starts_with(text: str, prefix: str, request: AutocompleteRequest) -> bool:
 def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
     """Adapt the case of a word to its typed beginning.
 
-    A word with capitals of its own keeps them. Any other takes over typed capitals, and is all capitals if several
-    letters were typed, all in capitals.
+    A word with capitals of its own keeps them. Other words adopt the typed capitals, and become all capitals if
+    several letters were typed, all in capitals.
 
     Args:
-        typed: its beginning as typed.
-        word: as the model or the user's words have it.
-        corrected: whether the beginning has errors; then only its first capital is taken over, or all if all are.
+        typed: the typed beginning.
+        word: the word in the case of the model or the user's words.
+        corrected: true if the beginning has errors; then only a first capital is adopted, or all if all are capitals.
     """
     if word.startswith(typed) or word != word.lower():
         return word
@@ -294,12 +294,12 @@ def match_case(typed: str, word: str, *, corrected: bool = False) -> str:
         return word.upper()
     if corrected:
         return word[:1].upper() + word[1:] if typed[:1].isupper() else word
-    recased = typed + word[len(typed) :]  # compared below, as "ß" and similar change length in capitals
+    recased = typed + word[len(typed) :]  # compared below, because "ß" and similar change length in capitals
     return recased if recased.casefold() == word.casefold() else word
 
 
 _CONTROL_TOKENS = frozenset(CONTROL_TOKENS)
-"""Placeholders in corpora; a vocabulary may hold them as ordinary words, which are never offered."""
+"""Placeholders in corpora; a vocabulary may contain them as ordinary words, which are never offered."""
 
 _MIN_PROBABILITY = 1e-12
 """Probability below which completions are never returned."""
@@ -308,7 +308,7 @@ _MIN_PROBABILITY = 1e-12
 def _in_typed_case(
     completions: Mapping[str, RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
 ) -> list[RankedCompletion]:
-    """Adapt the case of all completions, merging those with the same text after that."""
+    """Adapt the case of all completions, and merge those with equal text."""
     merged: dict[tuple[str, bool], RankedCompletion] = {}
     for completion in completions.values():
         if request.ignore_case:
@@ -324,7 +324,7 @@ def _in_typed_case(
 def _best_completions(
     completions: list[RankedCompletion], request: AutocompleteRequest, typed: PrefixSplit
 ) -> list[RankedCompletion]:
-    """Select the best; beginnings of words only if complete words do not reach the limit."""
+    """Select the best completions; word beginnings fill up the limit after complete words."""
     offers = [
         completion
         for completion in completions
@@ -345,7 +345,7 @@ def _best_completions(
 
 
 def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
-    """Check whether a run of words, with or without punctuation, is blocked, or a control token occurs."""
+    """Check whether consecutive words, with or without punctuation, are blocked, or a control token occurs."""
     folded = text.casefold()
     if not _CONTROL_TOKENS.isdisjoint(folded.split()):
         return True
@@ -361,18 +361,18 @@ def _is_blocked(text: str, blocklist: frozenset[str]) -> bool:
 
 
 MAX_DICTIONARY_WORDS = 40_000
-"""Words over all entries of a dictionary at most; entries may be phrases."""
+"""Maximum words of all dictionary entries together; entries may be phrases."""
 
 
 _MAX_CORRECTIONS = 8
-"""Candidate prefixes for a mistyped one at most, the typed one included."""
+"""Maximum candidate prefixes for a mistyped one, the typed one included."""
 
 _MAX_SPARE_COMPLETIONS = 256
-"""Extra completions to search for at most, as blocked ones are not returned."""
+"""Maximum extra completions to search for, because blocked ones are not returned."""
 
 
 def max_search_steps(loaded: LoadedModel, request: AutocompleteRequest) -> int:
-    """Return the maximum number of rows read besides the context: none for single words of a word tokenizer."""
+    """Return the maximum rows read in addition to the context: none for single words of a word tokenizer."""
     needs_no_search = loaded.token_trie.whole_words and request.max_words == 1
     return 0 if needs_no_search else request.max_steps
 
@@ -395,7 +395,7 @@ def autocomplete(
     Args:
         loaded: the model.
         request: the request.
-        limits: of one request.
+        limits: limits of one request.
         user: model of the user's accepted words, if a user is named.
         cached: the state and distribution after the context, if cached.
 
@@ -449,7 +449,7 @@ def autocomplete(
 
 
 def _suffix(text: str, typed: PrefixSplit) -> str | None:
-    """Text to append to the typed one; None if that changes."""
+    """Return the text to append to the typed text; None if typed characters change."""
     if not text.startswith(typed.prefix):
         return None
     return (" " if typed.space else "") + text[len(typed.prefix) :]
@@ -460,7 +460,7 @@ def _searches(
 ) -> list[_PrefixSearch]:
     """Create a search for the typed prefix, then one for each corrected prefix, the most probable edits first."""
     variants = _prefix_variants(loaded, request, typed, entry)
-    # half of the steps are for the typed prefix, the rest for the corrected prefixes in proportion to their weights
+    # the typed prefix gets half of the steps, the corrected prefixes the rest in proportion to their weights
     spare, weights = request.max_steps // 2, sum(variant.weight for variant in variants) or 1.0
     shares = [request.max_steps - spare if variants else request.max_steps]
     shares += [max(1, round(spare * variant.weight / weights)) for variant in variants]
@@ -506,7 +506,7 @@ def _search_limit(request: AutocompleteRequest, typed: PrefixSplit) -> int:
 
 
 def _personal_models(request: AutocompleteRequest, user: UserModel | None) -> Work[Any, list[UserModel]]:
-    """Collect the user's model and one of the dictionary, with bigrams from its phrases."""
+    """Collect the user's model and a model of the dictionary, with bigrams from its phrases."""
     models = [] if user is None else [user]
     if request.dictionary:
         words: dict[str, float] = {}
@@ -522,8 +522,8 @@ def _personal_models(request: AutocompleteRequest, user: UserModel | None) -> Wo
                 pairs[pair] = pairs.get(pair, 0.0) + weight
             if num_words > MAX_DICTIONARY_WORDS:
                 raise InvalidInputError(
-                    f"dictionary has {num_words} words in its first {number} entries; all may have "
-                    f"{MAX_DICTIONARY_WORDS} together",
+                    f"dictionary has {num_words} words in its first {number} entries; at most "
+                    f"{MAX_DICTIONARY_WORDS} are accepted in all entries",
                     parameter="dictionary",
                 )
             if not number % DICTIONARY_ENTRIES_PER_STEP:

@@ -1,7 +1,7 @@
-"""Model features of reranking candidates, by one model or a mixture, and further models.
+"""Model features of reranking candidates, by one model or a mixture, and by further models.
 
-Several main models are mixed linearly at every token, so they must share vocabulary, tokenizer and
-direction. Each further model has its own features, such as `lm:old`.
+Several main models are mixed linearly at every token, so they must have the same vocabulary,
+tokenizer and direction. Each further model has its own features, such as `lm:old`.
 """
 
 import math
@@ -48,10 +48,9 @@ class ScoringModels:
     """Models that score candidates.
 
     Attributes:
-        parts: the main model, whose score is the feature `lm`; or several, whose probabilities are mixed at every
-            token; or none, without such features.
-        mixture_weights: of the parts; positive, summing to 1.
-        extra: further models, by their names in features, such as `old` in `lm:old`.
+        parts: the main model of the feature `lm`; several are mixed at every token; empty without such features.
+        mixture_weights: weights of the parts; positive, summing to 1.
+        extra: further models by their names in features, such as `old` in `lm:old`.
     """
 
     parts: tuple[LoadedModel, ...]
@@ -65,7 +64,7 @@ class ScoringModels:
 
     @property
     def main_address(self) -> str | None:
-        """The main model's address; for a mixture those of its parts with their weights, or None without one."""
+        """Address of the main model, or of all parts with their weights; None without a main model."""
         if not self.parts:
             return None
         if len(self.parts) == 1:
@@ -87,8 +86,8 @@ def scoring_models(
         resolve: finds a model by its address.
 
     Raises:
-        InvalidInputError: there are too many; the weights are no distribution over the parts; the parts do not read
-            texts as the same tokens; or a name is invalid.
+        InvalidInputError: there are too many models; the weights are not a distribution over the parts; the parts
+            tokenise texts differently; or a name is invalid.
     """
     for parameter, count in (("mixture", len(main)), ("models", len(extra))):
         if count > MAX_MODELS:
@@ -111,18 +110,18 @@ def scoring_models(
 
 
 def _check_compatible(first: LoadedModel, part: LoadedModel, index: int) -> None:
-    """Refuse a part with other tokens than the first: mixing needs the same tokens in the same order."""
+    """Reject a part that tokenises differently from the first: mixing requires equal tokens in equal order."""
     why = None
     if part.model.vocabulary.fingerprint != first.model.vocabulary.fingerprint:
         why = "has another vocabulary than"
     elif part.tokenizer.fingerprint != first.tokenizer.fingerprint:
-        why = "cuts texts into tokens otherwise than"
+        why = "tokenises differently from"
     elif part.reads_backward != first.reads_backward:
         why = "reads in another direction than"
     if why is not None:
         raise InvalidInputError(
             f"mixture[{index}].model is {part.address}, which {why} {first.address}: their probabilities cannot be "
-            "mixed at every token; give it in models, with a weight of its own",
+            "mixed at every token; give it in models, with its own weight",
             parameter=f"mixture[{index}].model",
         )
 
@@ -146,22 +145,22 @@ class StartStates(NamedTuple):
 
 
 TokenScores: TypeAlias = tuple[TokenIds, LogProbs]
-"""Main model's scores of the tokens of one candidate, in text order: the tokens [T], and the log_prob of each [T]."""
+"""Tokens [T] of one candidate in text order, and their log-probabilities by the main model [T]."""
 
 
 class CandidateScores(NamedTuple):
     """Model scores of N candidates.
 
     Attributes:
-        features: of all candidates.
-        tokens: token scores of one candidate, by its row; None without a main model.
+        features: features of all candidates.
+        tokens: returns the token scores of the candidate in a row; None without a main model.
     """
 
     features: ListFeatures
     tokens: Callable[[int], TokenScores] | None
 
     def tokens_from(self, first: int) -> Callable[[int], TokenScores] | None:
-        """Return `tokens` by the row after a first one."""
+        """Return `tokens` with rows counted from `first`."""
         tokens = self.tokens
         return None if tokens is None else lambda row: tokens(first + row)
 
@@ -187,16 +186,16 @@ def score_candidates(
     starts: StartStates = NO_START_STATES,
     prefix: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, CandidateScores]:
-    """Score every candidate as a whole; equal texts in equal surroundings once. A use case.
+    """Score every candidate, equal texts in equal surroundings only once; a use case.
 
     Args:
         models: the scoring models.
-        lists: at least one.
-        limits: of one text with its context.
-        bos: whether `<s>` precedes each, or its context.
-        eos: whether to score `</s>` after each too.
-        score_mode: the token scores summed in `lm`.
-        starts: states before some lists, instead of a context.
+        lists: candidate lists, at least one.
+        limits: limits of one text with its context.
+        bos: true to put `<s>` before each candidate, or its context.
+        eos: true to also score `</s>` after each candidate.
+        score_mode: kind of the token scores summed in `lm`.
+        starts: states that replace the context of some lists.
         prefix: prefix of `candidates` in a message about list i.
 
     Raises:
@@ -243,7 +242,7 @@ def _score_texts(
     eos: bool,
     normalised: bool,
 ) -> Work[Any, _TextScores]:
-    """Score texts by a model, or by the parts of a mixture, which read the same tokens."""
+    """Score texts by a model, or by the parts of a mixture, which have equal tokens."""
     texts = yield from tokenise_texts(parts[0], distinct, limits, eos=eos, starts=stored[0])
     total = None
     for part, weight, starts in zip(parts, weights, stored, strict=True):
@@ -274,7 +273,7 @@ def _ragged_sums(values: npt.NDArray[np.float64], offsets: npt.NDArray[np.int64]
     sums = np.zeros(len(offsets) - 1)
     filled = np.flatnonzero(np.diff(offsets))
     if filled.size:
-        sums[filled] = np.add.reduceat(values, offsets[filled])  # wrong for empty segments, hence `filled`
+        sums[filled] = np.add.reduceat(values, offsets[filled])  # reduceat is wrong for empty segments
     return sums
 
 
@@ -285,7 +284,7 @@ def _token_scores(scores: _TextScores, loaded: LoadedModel, text: int, *, ends: 
 
 
 def _check_score_mode(models: ScoringModels, mode: ScoreMode) -> None:
-    """Refuse unnormalised scores of models that were not trained for them, and of mixtures."""
+    """Reject unnormalised scores of models that were not trained for them, and of mixtures."""
     if mode == "normalised":
         return
     if len(models.parts) > 1:

@@ -40,9 +40,9 @@ class Surroundings(NamedTuple):
     """Surroundings of the candidates of a list.
 
     Attributes:
-        context: text before them.
-        continuation: text scored after each, instead of the candidate itself; None scores the candidate.
-        start: index of the stored state before them; None for a context.
+        context: text before the candidates.
+        continuation: text scored after each candidate, instead of the candidate itself; None scores the candidate.
+        start: index of the stored state before the candidates; None for a context.
     """
 
     context: str
@@ -51,12 +51,12 @@ class Surroundings(NamedTuple):
 
 
 class DistinctTexts(NamedTuple):
-    """Distinct texts of the candidates of lists; the same text in the same setting counts once.
+    """Distinct candidate texts of lists; equal texts in equal surroundings count once.
 
     Attributes:
         texts: U texts.
-        settings: the distinct surroundings.
-        setting_of: index of the setting of each text [U].
+        settings: distinct surroundings.
+        setting_of: index of the surroundings of each text [U].
         list_of: first list of each text, in ascending order [U].
         text_of: index of the text of each candidate [N].
         names: returns the name of a text for messages.
@@ -76,9 +76,9 @@ class RaggedTexts(NamedTuple):
     Attributes:
         contexts: ids of K contexts.
         context_of: index of the context of each text; K + s for stored state s [U].
-        ids: ids to score, with `</s>` if it is scored [T].
+        ids: ids to score, including a scored `</s>` [T].
         offsets: start of each text's ids, and T at the end [U + 1].
-        words: number of words of each candidate if tokens are words [U]; else None.
+        words: number of words of each candidate [U] if tokens are words; else None.
     """
 
     contexts: list[TokenIds]
@@ -89,7 +89,7 @@ class RaggedTexts(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Sequence[EncodedText]) -> "RaggedTexts":
-        """Concatenate texts with their contexts, of which equal ones are one array (`share_context`)."""
+        """Concatenate texts with their contexts; equal contexts are one array (see `share_context`)."""
         numbers: dict[int, int] = {}
         context_of = [numbers.setdefault(id(context), len(numbers)) for context, _ in sequences]
         contexts = list({id(context): context for context, _ in sequences}.values())
@@ -104,7 +104,7 @@ def find_distinct_texts(
     """Find equal candidates; a use case.
 
     Args:
-        lists: with candidates.
+        lists: candidate lists.
         starts: index of the stored state before each list; empty without stored states.
         prefix: prefix of `candidates` in a message about list i.
     """
@@ -153,8 +153,8 @@ def tokenise_texts(
     Args:
         loaded: the model.
         distinct: the texts; a space separates a context and a candidate, and precedes a continuation.
-        limits: of one text with its context.
-        eos: whether to score `</s>` too.
+        limits: limits of one text with its context.
+        eos: true to also score `</s>`.
         starts: the model's stored states.
 
     Raises:
@@ -171,7 +171,7 @@ def tokenise_texts(
     else:
         texts = yield from _encode_each(loaded, distinct, starts)
     if loaded.reads_backward:
-        # in each text, from `first` to `last`, what is first changes places with what is last, and so on
+        # reverse each text, from `first` to `last`
         first, last = texts.offsets[:-1], texts.offsets[1:] - 1
         mirrored = np.repeat(first + last, np.diff(texts.offsets)) - np.arange(len(texts.ids))
         texts = texts._replace(ids=texts.ids[mirrored])
@@ -187,7 +187,7 @@ def tokenise_texts(
 
 
 def _is_separable(loaded: LoadedModel, distinct: DistinctTexts) -> bool:
-    """Return whether contexts and candidates can be tokenised separately: no token crosses a space."""
+    """Return True if contexts and candidates can be tokenised separately: no token crosses a space."""
     if any(s.continuation is not None for s in distinct.settings):
         return False
     tokenizer = loaded.tokenizer
@@ -226,7 +226,7 @@ def _encode_each(
         if setting.continuation is not None:
             before, after = _with_space(before, candidate) + candidate, setting.continuation
         before, after = _split_at_space(loaded, before, after)
-        # a text is never refused here, so its exact name is not needed
+        # texts are never rejected here, so the exact parameter name is not needed
         return share_context(encode_after(loaded, before, after, parameter="candidates"), shared)
 
     def size(text: int) -> int:
@@ -241,16 +241,16 @@ def _encode_each(
 
 
 def _with_space(before: str, after: str) -> str:
-    """Append a space to the text before another where neither side has one."""
+    """Append a space to `before` if neither text has one at the boundary."""
     apart = not before or not after or before[-1].isspace() or after[0].isspace()
     return before if apart else before + " "
 
 
 def _split_at_space(loaded: LoadedModel, before: str, after: str) -> tuple[str, str]:
-    """Insert a space between two texts where neither side has one, and assign it to one of them.
+    """Insert a space between two texts if neither side has one, and assign it to one text.
 
-    Where tokens begin with spaces, the space goes to the second text: the first piece of a rare word may be a bare
-    space, whose cost must not be left out for such words alone.
+    If tokens begin with spaces, the space belongs to the second text: the first piece of a rare word may be a bare
+    space, which must be scored as well.
     """
     before = _with_space(before, after)
     if loaded.tokenizer.leading_space and before.endswith(" ") and not after[:1].isspace():

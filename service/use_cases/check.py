@@ -1,6 +1,6 @@
-"""Spelling and word check: probably wrong words of a text, and suggestions.
+"""Spelling and word check: probable errors of a text, and suggestions.
 
-A checker is built once per loaded model and kept as long as the model.
+A checker is built once per loaded model and cached as long as the model is loaded.
 """
 
 import threading
@@ -45,7 +45,7 @@ def checker_of(loaded: LoadedModel) -> Checker:
 
 
 def has_checker(loaded: LoadedModel) -> bool:
-    """Return whether the checker for a model is already built."""
+    """Return True if the checker for a model is already built."""
     return loaded.model in _checkers
 
 
@@ -56,18 +56,18 @@ _MAX_SPANS = 1_000
 _MAX_CHARACTERS = 200
 
 OneLine = Annotated[str, StringConstraints(max_length=_MAX_CHARACTERS, pattern=r"^[^\n]*$")]
-"""A text without line breaks, as each line is a sentence."""
+"""A text without line breaks, because each line is a sentence."""
 
 DictionaryWord = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_CHARACTERS)]
 
 
 class WeightedSuggestion(WireModel):
-    """A suggestion with the caller's own error model."""
+    """A suggestion with a probability from the client's own error model."""
 
     text: OneLine
-    """What may have been meant. If it is what stands there, `logprob` is that of typing it rightly."""
+    """Text that may have been intended; may equal the typed text, then `logprob` is that of typing it correctly."""
     logprob: float = Field(le=0)
-    """Natural logarithm of the probability to type what stands there when this is meant."""
+    """Natural logarithm of the probability of the typed text if this text was intended."""
 
 
 Suggested = Annotated[
@@ -75,20 +75,20 @@ Suggested = Annotated[
     Discriminator(
         text_or_object_tag,
         custom_error_type="suggestion",
-        custom_error_message="input should be a text, or an object with text and logprob",
+        custom_error_message="input should be a string, or an object with text and logprob",
     ),
 ]
 
 
 class CandidateSpan(WireModel):
-    """Suggestions of the caller for a span of the text."""
+    """Suggestions of the client for a span of the text."""
 
     start: int = Field(ge=0)
-    """Where the span begins, in code points of the text."""
+    """Start of the span, in code points of the text."""
     end: int = Field(ge=1)
-    """Where it ends; in the same line."""
+    """End of the span, in code points; must be in the same line."""
     suggestions: list[Suggested] = Field(min_length=1, max_length=100)
-    """Texts to stand there instead; empty to leave it out."""
+    """Replacement texts; an empty text deletes the span."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Self:
@@ -98,7 +98,7 @@ class CandidateSpan(WireModel):
 
 
 class CheckRequest(TimedRequest):
-    """Find words that are probably wrong, whether they are words or not."""
+    """Find probable errors: unknown words, and known words that do not fit the context."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -115,23 +115,23 @@ class CheckRequest(TimedRequest):
     )
 
     text: str
-    """What to check; each line is a sentence."""
+    """Text to check; each line is a sentence."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     threshold: float | None = Field(default=None, ge=0, le=1)
-    """How probable it must be that a word is wrong for it to be told; 0.5 unless `precision` is given."""
+    """Minimum probability of an error for a word to be reported; 0.5 unless `precision` is given."""
     precision: float | None = Field(default=None, ge=0, le=1)
-    """Or else: how many of the words told are to be wrong, by what was measured for the model."""
+    """Target share of reported words that are errors, instead of `threshold`; the model must be calibrated."""
     max_suggestions: int = Field(default=5, ge=0, le=_MAX_SUGGESTIONS)
-    """How many suggestions to tell for each."""
+    """Maximum number of suggestions per issue."""
     candidates: list[CandidateSpan] = Field(default_factory=list, max_length=_MAX_SPANS)
-    """What the caller thinks may have been meant, by the place in the text; spans must not overlap."""
+    """The client's own suggestions for spans of the text; spans must not overlap."""
     dictionary: list[DictionaryWord] = Field(default_factory=list, max_length=MAX_DICTIONARY)
-    """Words that are right, whatever their case; they are suggested too."""
+    """Additional correct words, in any case; also used as suggestions."""
     error_rate: float = Field(default=0.01, gt=0, lt=1)
-    """The share of words that are believed to be wrong before they are looked at."""
+    """Prior probability that a word is wrong."""
     max_edits: int = Field(default=2, ge=1, le=2)
-    """How many letters of a word may be wrong; short words are looked for within one."""
+    """Maximum edits between a word and its suggestions; at most one for short words."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -140,11 +140,11 @@ class CheckRequest(TimedRequest):
         return self
 
     def threshold_for(self, loaded: LoadedModel, calibration: Calibration | None) -> float:
-        """Return the probability of an error from which words are told.
+        """Return the minimum probability of an error for a word to be reported.
 
         Args:
             loaded: model that checks the text.
-            calibration: precision by threshold, if it was measured for the model.
+            calibration: precision by threshold, if measured for the model.
 
         Raises:
             InvalidInputError: no threshold reaches the precision.
@@ -154,7 +154,7 @@ class CheckRequest(TimedRequest):
             return DEFAULT_THRESHOLD if self.threshold is None else self.threshold
         if calibration is None:
             raise UnsupportedParameterError(
-                f"precision is {self.precision:g}, but model {loaded.address} was not calibrated: give a threshold, or "
+                f"precision is {self.precision:g}, but model {loaded.address} was not calibrated; give a threshold, or "
                 "run `gramophone evaluate MODEL --task check --save-calibration`",
                 parameter="precision",
             )
@@ -182,7 +182,7 @@ def _given_span(index: int, span: CandidateSpan) -> GivenSpan:
     suggestions = tuple(
         (given, None)
         if isinstance(given, str)
-        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would cost sums their digits
+        else (given.text, max(given.logprob, LOG_ZERO))  # lower values would cost sums their precision
         for given in span.suggestions
     )
     return GivenSpan(span.start, span.end, suggestions, f"candidates[{index}]")
@@ -193,7 +193,7 @@ def _check_spans(spans: list[CandidateSpan], size: int) -> None:
     for first, second in pairwise(order):
         if spans[second].start < spans[first].end:
             raise InvalidInputError(
-                f"candidates[{second}] begins at {spans[second].start}, before candidates[{first}] ends at "
+                f"candidates[{second}] begins at {spans[second].start}, before the end of candidates[{first}] at "
                 f"{spans[first].end}; spans must not overlap",
                 parameter=f"candidates[{second}].start",
             )
@@ -213,8 +213,8 @@ def check(
     Args:
         loaded: the model.
         request: the request.
-        calibration: precision by threshold, if it was measured for the model.
-        limits: of one request.
+        calibration: precision by threshold, if measured for the model.
+        limits: limits of one request.
 
     Returns:
         The reply, and the number of scored tokens.
@@ -222,7 +222,7 @@ def check(
     Raises:
         InvalidInputError: a line is too long, spans overlap or lie outside the text, or no threshold reaches
             the precision.
-        UnsupportedParameterError: the model reads backward, or a precision is given and it was not calibrated.
+        UnsupportedParameterError: the model reads backward, or a precision is given and it is not calibrated.
     """
     settings, threshold = request.settings(limits), request.threshold_for(loaded, calibration)
     check_reads_forward(loaded)
@@ -231,7 +231,7 @@ def check(
     limits.check_entries(
         sum(len(sentence.words) for sentence in sentences),
         parameter="text",
-        description="text has a word reported for each of its words",
+        description="the reply has an entry for each word of text",
         instead="send it in parts",
     )
     tokens = loaded.tokenizer.vocabulary.tokens
@@ -269,7 +269,7 @@ def check(
 
 
 def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list[Sentence]]:
-    """Split a text into sentences, in steps between which other requests run; refuse lines over the limits."""
+    """Split a text into sentences, in steps between which other requests run; reject lines over the limits."""
     num_lines = text.count("\n") + 1
     if num_lines > limits.max_reply_entries:
         raise InvalidInputError(
@@ -285,7 +285,7 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
         number, offset, line_text = line
         try:
             limits.check_characters(line_text, parameter="text")
-            if len(line_text) > limits.max_tokens_per_sequence:  # refuse it before splitting it into words
+            if len(line_text) > limits.max_tokens_per_sequence:  # reject it before splitting it into words
                 limits.check_length(len(loaded.tokenizer.encode(line_text)), parameter="text")
             sentences = list(checker.sentences(line_text, offset))
             limits.check_length(sum(len(sentence.ids) for sentence in sentences), parameter="text")
@@ -298,7 +298,7 @@ def _sentences(loaded: LoadedModel, text: str, limits: Limits) -> Work[Any, list
 
 
 def _answer_directly(work: CallGenerator[RescoredBatch]) -> Work[Any, RescoredBatch]:
-    """Answer a checker's calls to an n-gram model here: the lookup costs less than a call to the engine."""
+    """Run a checker's calls to an n-gram model here: the lookup costs less than a call to the engine."""
     answer: Any = None
     while True:
         try:

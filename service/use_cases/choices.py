@@ -22,19 +22,18 @@ STOP, LENGTH = "stop", "length"
 
 
 GeneratedToken: TypeAlias = tuple[int, float, TopTokens | None]
-"""A token's id; its natural log-probability, the model's own, before bias, penalties, temperature and the like, finite;
-and the most probable tokens at its position, by the model's own log-probability (which may be minus infinity), None if
-not requested."""
+"""Id of a token; its finite natural log-probability by the model alone, before bias, penalties and temperature; and
+the most probable tokens at its position by the model alone (log-probabilities may be -inf), None unless requested."""
 
 
 class Piece(NamedTuple):
-    """Addition of one step to a choice: a token, its end, or both. `</s>` is no token; it comes with the end.
+    """Addition of one step to a choice: a token, its end, or both. `</s>` is not a token, but part of the end.
 
     Attributes:
         choice: number of the continuation, `prompt * n + j`.
         text: text made final by the token; may be empty.
         token: the token; None with `</s>`.
-        end: the complete continuation, if this is its end.
+        end: the complete continuation if this piece ends it.
     """
 
     choice: int
@@ -50,16 +49,16 @@ class Continuation:
     Attributes:
         choice: its number, `prompt * n + j`.
         prompt: number of its prompt.
-        text: up to, and without, a stop string.
-        rest: the end of `text`, held back until the end and not part of any token's piece.
-        token_ids: every generated token except `</s>`, including those cut off by a stop string.
-        logprobs: the model's own log-probability of each token, natural and finite.
-        tops: the most probable tokens at the position of each, if requested; else empty.
+        text: text before a stop string.
+        rest: end of `text` that was buffered until the end and is not part of any token's piece.
+        token_ids: all generated tokens except `</s>`, including tokens cut off by a stop string.
+        logprobs: log-probability of each token by the model alone, natural and finite.
+        tops: the most probable tokens at each token's position; empty unless requested.
         finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`.
-        eos_logprob: the model's own log-probability of the final `</s>`; None without one.
+        eos_logprob: log-probability of the final `</s>` by the model alone; None without `</s>`.
         eos_top: the most probable tokens at the position of that `</s>`, if requested.
-        score: the ranking score of choices, higher first: with beams the sum of their scores over
-            length ** length_penalty, else the mean of the own log-probabilities, `</s>` included in both.
+        score: ranking score of choices, higher first: with beams the sum of token scores over
+            length ** length_penalty, else the mean of `logprobs`, `</s>` included in both.
     """
 
     choice: int
@@ -76,7 +75,7 @@ class Continuation:
 
     @property
     def ended_by_eos(self) -> bool:
-        """Return whether the model ended it with `</s>`."""
+        """Return True if the model ended it with `</s>`."""
         return self.eos_logprob is not None
 
 
@@ -89,8 +88,8 @@ class Prompt(NamedTuple):
     Attributes:
         number: its index in the request.
         ids: its tokens [T].
-        bos: whether `<s>` precedes them.
-        continues: whether text precedes its continuation.
+        bos: true if `<s>` precedes them.
+        continues: true if text precedes its continuation.
     """
 
     number: int
@@ -100,10 +99,10 @@ class Prompt(NamedTuple):
 
 
 Emit: TypeAlias = Callable[[Sequence[Piece]], Iterable[Any]]
-"""Makes the events of the pieces of one step, in order."""
+"""Build the events of the pieces of one step, in order."""
 
 ChoiceChunk: TypeAlias = tuple[Any, int]
-"""An event: a choice in wire format, or the next part of one, and the number of tokens generated for it.
+"""An event: a choice in wire format, or its next part, and the number of tokens generated for it.
 
 `/v1/completions` counts `</s>` as a token, `/v1/generate` does not.
 """
@@ -115,7 +114,7 @@ class GenerateResult(NamedTuple):
     Attributes:
         choices: choices in wire format that were not sent as events, in order.
         usage: numbers of tokens read and generated, `</s>` counted as in the events.
-        finish_reasons: of all choices, in order.
+        finish_reasons: finish reasons of all choices, in order.
     """
 
     choices: list[Any]
@@ -130,9 +129,9 @@ class DecodeTask:
     Attributes:
         loaded: the model.
         parameters: decoding parameters, with a seed.
-        banned: sequences never completed.
+        banned: sequences that must not be generated.
         top: number of most probable tokens to report at each position; 0 for none.
-        emit: makes the events of the pieces of one step; None to yield no events.
+        emit: builds the events of the pieces of one step; None to yield no events.
     """
 
     loaded: LoadedModel
@@ -154,7 +153,7 @@ class ContinuationBuilder:
 
     Args:
         task: settings of decoding.
-        prompt: the prompt that is continued.
+        prompt: the prompt to continue.
         choice: number of the continuation.
     """
 
@@ -165,12 +164,12 @@ class ContinuationBuilder:
         self._detokenizer = Detokenizer(task.loaded.tokenizer, continues=prompt.continues)
 
     def push(self, tokens: Sequence[int], logprobs: Sequence[float], tops: Sequence[TopTokens]) -> str:
-        """Add tokens; return the text made final by them.
+        """Add tokens; return the text that they make final.
 
         Args:
             tokens: ids [T]; T is 1 if there are stop strings.
-            logprobs: the model's own of each [T].
-            tops: the most probable tokens at the position of each [T]; empty if not requested.
+            logprobs: log-probability of each by the model alone [T].
+            tops: the most probable tokens at each position [T]; empty if not requested.
         """
         continuation = self.continuation
         continuation.token_ids += tokens
@@ -182,7 +181,7 @@ class ContinuationBuilder:
 
     @property
     def full(self) -> bool:
-        """Return whether generation must stop: at a stop string, or at `max_tokens` tokens."""
+        """Return True if generation must stop: at a stop string, or at `max_tokens` tokens."""
         return self._stops.stopped or len(self.continuation.token_ids) == self._max_tokens
 
     def end(self) -> Continuation:
@@ -208,14 +207,14 @@ class ContinuationBuilder:
 
 
 def distinct_prompts(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
-    """Return the distinct among prompts, and for each prompt the index of the one that equals it."""
+    """Return the distinct prompts, and each prompt's index among them."""
     index_of: dict[tuple[bool, bytes], int] = {}
     indices = [index_of.setdefault((prompt.bos, prompt.ids.tobytes()), len(index_of)) for prompt in prompts]
     return list(dict(zip(indices, prompts, strict=True)).values()), indices
 
 
 def prefill_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, Any]:
-    """Read the prompts of R rows, equal prompts once; a use case.
+    """Read the prompts of R rows, equal prompts only once; a use case.
 
     Returns:
         The state after each row's prompt [R].

@@ -1,10 +1,10 @@
 """Completions as in OpenAI's API: prompts echoed, scored and continued, with token log-probabilities.
 
-A text is read after `<s>`, which is not shown. Token ids are used exactly as given: if the first
-is `<s>` the model starts there, else from its empty state. Hence the ids of `/tokenize` give the
-same result as the text.
+A text is read after `<s>`, which is not shown. Token ids are used exactly as given: the model
+starts at `<s>` if it is the first id, else from its empty state. Hence the ids of `/tokenize` give
+the same result as the text.
 
-A token's name is the text it adds, its space included, so that joined names give the text apart
+A token's name is the text that it adds, including its space: joined names give the text, apart
 from the space that a tokenizer puts before the first word. A byte of a character is named `<0xE2>`;
 names are unique within a vocabulary.
 """
@@ -63,10 +63,10 @@ _SEEDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class CompletionLogprobs:
-    """Tokens of a choice, in four lists of one length; null where nothing stands before a token.
+    """Tokens of a choice, in four lists of equal length; null for a token without a context.
 
-    `top_logprobs` are by name, and the token itself is always among them; `text_offset` counts characters of
-    the choice's text.
+    `top_logprobs` are by token name and always include the token itself; `text_offset` is in characters of the
+    choice's text.
     """
 
     tokens: list[str]
@@ -86,7 +86,7 @@ class CompletionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """A choice, number prompt · n + j, or in a stream the next part of one; `finish_reason` is null until the last."""
+    """A choice (index prompt · n + j), or its next part in a stream; `finish_reason` is null until the last part."""
 
     index: int
     text: str
@@ -96,7 +96,7 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class CompletionUsage:
-    """Tokens of all prompts as they were given or tokenised, and of all choices, `</s>` included."""
+    """Numbers of tokens of all prompts, as given or tokenised, and of all choices, `</s>` included."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -105,7 +105,7 @@ class CompletionUsage:
 
 @dataclass(frozen=True, slots=True)
 class CompletionReply:
-    """All choices, or one event of a stream, whose `usage` is null until the last."""
+    """All choices, or one event of a stream; `usage` is null until the last event."""
 
     id: str
     object: str
@@ -122,11 +122,11 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, use_attribute_docstrings=True)
 
     include_usage: bool | None = None
-    """Whether a last event before `[DONE]` has the usage and no choice."""
+    """True to send the usage in an additional last event, without choices, before `[DONE]`."""
 
 
 class CompletionRequest(TimedRequest):
-    """Continue texts, as OpenAI's clients ask; null is the same as leaving out, other fields are ignored."""
+    """Continue texts, compatible with OpenAI's API; null means the default, and unknown fields are ignored."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -139,52 +139,52 @@ class CompletionRequest(TimedRequest):
     )
 
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     prompt: OneOrMoreContexts | None = None
-    """A text, texts, token ids, or lists of them. A text is read after `<s>`; ids exactly as they are: begin them
-    with that of `<s>` to have it there."""
+    """A string, strings, a list of token ids, or several such lists. `<s>` precedes strings, but not ids: begin a
+    list with the id of `<s>` if required."""
     best_of: NumChoices | None = None
-    """Of how many continuations of each prompt the `n` with the highest mean log-probability are returned."""
+    """Number of continuations generated per prompt; the `n` with the highest mean log-probability are returned."""
     echo: bool | None = None
-    """Whether a choice begins with its prompt."""
+    """True to begin each choice with its prompt."""
     frequency_penalty: Penalty | None = None
-    """From -2 to 2: subtracted from a token's score for each time it was generated."""
+    """Amount, from -2 to 2, subtracted from a token's score for each time it was generated."""
     ignore_eos: bool | None = None
-    """Go on where `</s>` would end a choice."""
+    """True to continue where `</s>` would end a choice."""
     logit_bias: Biases | None = None
-    """By token id, from -100 to 100: added to a token's score."""
+    """Values by token id, from -100 to 100, added to the token's score."""
     logprobs: Annotated[int, schema_only(minimum=0, maximum=MAX_LOGPROBS)] | None = None
-    """For each token its log-probability and those of so many most probable tokens, from 0 to 20."""
+    """Number of most probable tokens, from 0 to 20, reported with each token's log-probability."""
     max_tokens: NonNegative | None = None
-    """At most so many tokens a choice, 16 if it is left out; 0 with `echo`, to have prompts scored."""
+    """Maximum tokens per choice, 16 if omitted; 0 with `echo` only scores the prompts."""
     min_p: Probability | None = None
-    """Draw among tokens that have at least this share of the greatest probability."""
+    """Sample from the tokens that have at least this fraction of the highest probability."""
     min_tokens: NonNegative | None = None
-    """At least so many tokens before `</s>`."""
+    """Minimum number of tokens before `</s>`."""
     n: NumChoices | None = None
-    """How many choices for each prompt."""
+    """Number of choices per prompt."""
     presence_penalty: Penalty | None = None
-    """From -2 to 2: subtracted from the scores of tokens that were generated."""
+    """Amount, from -2 to 2, subtracted from the scores of tokens that were generated."""
     repetition_penalty: RepetitionPenalty | None = None
-    """Above 1: makes tokens seen in the prompt or generated less probable."""
+    """Values above 1 make tokens of the prompt and generated tokens less probable."""
     return_tokens_as_token_ids: bool | None = None
-    """Whether tokens are called `token_id:7` in log-probabilities."""
+    """True to name tokens `token_id:7` in log-probabilities."""
     seed: Annotated[int, schema_only(minimum=-_SEEDS // 2, maximum=_SEEDS - 1)] | None = None
-    """The same seed gives the same choices."""
+    """Seed of sampling; equal seeds give equal choices."""
     stop: Stops | None = None
-    """A choice ends before the first of these."""
+    """One or several stop strings; a choice ends before the first that occurs."""
     stream: bool | None = None
-    """Whether to send tokens as server-sent events."""
+    """True to send tokens as server-sent events."""
     stream_options: StreamOptions | None = None
-    """Only with `stream`."""
+    """Options of the stream; only with `stream`."""
     suffix: Annotated[str, schema_only(maxLength=0)] | None = None
-    """Not served."""
+    """Not supported; must be empty."""
     temperature: Temperature | None = None
-    """1 if it is left out; 0 takes the most probable token."""
+    """Sampling temperature, 1 if omitted; 0 picks the most probable token."""
     top_k: Annotated[int, schema_only(minimum=-1)] | None = None
-    """Draw among the k most probable tokens; 0 or -1 for all."""
+    """Sample from the k most probable tokens; 0 or -1 means all."""
     top_p: Share | None = None
-    """Draw among the fewest tokens that together have this probability."""
+    """Sample from the smallest set of most probable tokens with at least this total probability."""
     user: str | None = None
     """Ignored."""
 
@@ -208,7 +208,7 @@ class CompletionRequest(TimedRequest):
         limits.check_count(len(self.prompts), parameter="prompt")
         if self.suffix:
             raise UnsupportedParameterError(
-                "suffix is given; these models continue a text and cannot fill a gap in it",
+                "suffix is given; these models can continue a text, but not fill a gap in it",
                 parameter="suffix",
             )
         if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
@@ -216,20 +216,18 @@ class CompletionRequest(TimedRequest):
                 f"logprobs is {self.logprobs}; it must be from 0 to {MAX_LOGPROBS}", parameter="logprobs"
             )
         if self.stream_options is not None and not self.stream:
-            raise InvalidInputError("stream_options are given without stream", parameter="stream_options")
+            raise InvalidInputError("stream_options requires stream", parameter="stream_options")
         most = max(self.num_choices, self.num_choices if self.best_of is None else self.best_of)
         rows = len(self.prompts) * most
         if rows > limits.max_texts:
             raise InvalidInputError(
-                f"{len(self.prompts)} prompts with {most} choices each make {rows}; at most "
+                f"{len(self.prompts)} prompts with {most} choices each are {rows} choices; at most "
                 f"{limits.max_texts} are accepted in one request",
                 parameter="n" if self.best_of is None else "best_of",
             )
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         if max_tokens == 0 and not self.echo:
-            raise InvalidInputError(
-                "max_tokens is 0; that is accepted with echo only", parameter="max_tokens"
-            )
+            raise InvalidInputError("max_tokens is 0, which requires echo", parameter="max_tokens")
         if self.seed is not None and not -_SEEDS // 2 <= self.seed < _SEEDS:
             raise InvalidInputError(
                 f"seed is {self.seed}; it must be from -2^63 to 2^64 - 1", parameter="seed"
@@ -238,7 +236,7 @@ class CompletionRequest(TimedRequest):
             self,
             limits,
             stream=bool(self.stream),
-            max_tokens=max_tokens or 1,  # with 0 the other fields are still checked
+            max_tokens=max_tokens or 1,  # to check the other fields also with 0
             top_k=None if self.top_k in {-1, 0} else self.top_k,
             seed=None if self.seed is None else self.seed % _SEEDS,
         )
@@ -250,9 +248,9 @@ class EntryBuilder:
 
     Args:
         loaded: the model.
-        continues: whether text precedes the first token, so that its leading space is kept.
-        offset: start of the first token.
-        as_ids: whether token names are `token_id:7` instead of texts.
+        continues: true if text precedes the first token, which then keeps its leading space.
+        offset: start of the first token, in characters.
+        as_ids: true to name tokens `token_id:7` instead of their texts.
     """
 
     def __init__(
@@ -300,7 +298,7 @@ class EntryBuilder:
 
 
 def no_entries() -> CompletionLogprobs:
-    """Return the entries of no tokens, to be extended."""
+    """Return empty entries, to be extended."""
     return CompletionLogprobs([], [], [], [])
 
 
@@ -310,7 +308,7 @@ class EncodedPrompt(NamedTuple):
     Attributes:
         text: the text to echo.
         tokens: the ids to show, with `<s>` before them unless they are used exactly as given.
-        entries: of its tokens, once they are scored.
+        entries: entries of its tokens, filled when they are scored.
     """
 
     text: str
@@ -318,7 +316,7 @@ class EncodedPrompt(NamedTuple):
     entries: CompletionLogprobs
 
     def to_continue(self) -> Prompt:
-        """Return what the model reads: a first id that is `<s>`, given by the caller, is the start."""
+        """Return the prompt for the model, with a leading id of `<s>` converted to `bos`."""
         tokens = self.tokens
         if tokens.bos or not len(tokens.ids) or tokens.ids[0] != BOS:
             return tokens
@@ -349,10 +347,10 @@ class ChunkBuilder:
         return CompletionChoice(choice, prompt.text, finish_reason, entries), 0
 
     def parts(self, pieces: Sequence[Piece]) -> Iterator[tuple[CompletionChoice, int]]:
-        """Build the parts of what a step adds, those of choices that end first.
+        """Build the parts that a step adds; choices that end come first.
 
-        The last token of a choice shares a part with its end: clients measure the time per token by the parts, so a
-        part without a token is avoided.
+        The last token of a choice shares a part with its end: clients measure the time per token by the parts, so
+        parts without a token are avoided.
         """
         for piece in sorted(pieces, key=lambda piece: piece.end is None):
             text = piece.text if piece.end is None else piece.text + piece.end.rest
@@ -375,7 +373,7 @@ class ChunkBuilder:
         tokens: Iterable[GeneratedToken],
         done: Continuation | None,
     ) -> tuple[CompletionChoice, int]:
-        """Build the part with these tokens of a choice; a final `</s>` was predicted like any other token."""
+        """Build the part with these tokens of a choice; a final `</s>` counts as a predicted token."""
         predicted = list(tokens)
         if done is not None and done.eos_logprob is not None:
             predicted.append((EOS, done.eos_logprob, done.eos_top))
@@ -406,16 +404,16 @@ class ChunkBuilder:
 def complete_prompts(
     loaded: LoadedModel, request: CompletionRequest, parameters: DecodingParameters | None, limits: Limits
 ) -> Work[ChoiceChunk, GenerateResult]:
-    """Echo, score and continue the prompts of a request; with `stream` its choices are events, part by part.
+    """Echo, score and continue the prompts of a request; with `stream`, yield parts of the choices as events.
 
     Args:
         loaded: the model.
         request: the request.
-        parameters: its decoding parameters; None to only echo the prompts.
-        limits: of one request.
+        parameters: decoding parameters; None to only echo the prompts.
+        limits: limits of one request.
 
     Raises:
-        InvalidInputError: a prompt has a wrong id or too many tokens, or the reply would be too long.
+        InvalidInputError: a prompt has an invalid id or too many tokens, or the reply would be too long.
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
@@ -465,7 +463,8 @@ def _encode_prompts(
             return EncodedPrompt(given, Prompt(index, ids, bos=True, continues=continues), no_entries())
         if not len(ids):
             raise InvalidInputError(
-                f'{parameter} is an empty list; "" or [{BOS}] is the start of a sentence', parameter=parameter
+                f'{parameter} is an empty list; use "" or [{BOS}] for the start of a sentence',
+                parameter=parameter,
             )
         text = loaded.tokenizer.decode(ids.tolist())
         spells = any(loaded.tokenizer.token_bytes[token] for token in ids[-PROMPT_TOKENS_PER_STEP:].tolist())
@@ -481,14 +480,14 @@ def _check_entries(
     parameters: DecodingParameters | None,
     limits: Limits,
 ) -> None:
-    """Refuse a reply with too many entries, or one that repeats too many characters of prompts."""
+    """Reject a reply with too many entries, or one that repeats too many characters of prompts."""
     n = request.num_choices
     characters = n * sum(len(prompt.text) for prompt in prompts)
     limit = MAX_CHARACTERS_PER_TOKEN * limits.max_reply_entries
     if request.echo and n > 1 and characters > limit:
         raise InvalidInputError(
-            f"n is {n}, so that with echo the choices repeat {characters} characters of prompts; at most {limit} are "
-            "repeated in one reply",
+            f"n is {n}, so with echo the choices repeat {characters} characters of prompts; at most {limit} are "
+            "accepted in one reply",
             parameter="n",
         )
     if request.logprobs is None:
@@ -500,7 +499,7 @@ def _check_entries(
         tokens * n * max(request.logprobs, 1),
         parameter="logprobs",
         description=f"logprobs is {request.logprobs} for {tokens * n} tokens",
-        instead="ask for fewer prompts at once",
+        instead="send fewer prompts per request",
     )
 
 

@@ -1,7 +1,7 @@
-"""Sizes of steps and batches of the use cases; above each group, the benchmark that shows what a change does.
+"""Sizes of steps and batches of the use cases; the comment above each group names the benchmark that measures it.
 
-A step is the work done before other requests run, at most a few milliseconds: larger ones delay interactive requests,
-smaller ones cost throughput. Limits of what a request may ask stand with its use case.
+A step is the work done before other requests run, at most a few milliseconds: larger steps delay interactive
+requests, smaller steps cost throughput. Limits on requests are in their use cases.
 """
 
 # bench_service and bench_completion
@@ -9,10 +9,10 @@ VALUES_PER_STEP = 1 << 17
 """Entries of distributions [B, V] computed per step, about a millisecond."""
 
 ROWS_PER_STEP = (16, 256)
-"""Fewest and most rows of a step of distributions: fewer take a network nearly as long."""
+"""Minimum and maximum rows of a step of distributions: a network takes nearly as long for fewer."""
 
 MAX_SEARCH_STEPS = 256
-"""Maximum number of rows read by the model to rank the words after one context."""
+"""Maximum rows read by the model to rank the words after one context."""
 
 MAX_CHOICE_ROWS = 256
 """Maximum rows of one request decoded together."""
@@ -21,10 +21,10 @@ MAX_CHOICE_ENTRIES = 1 << 22
 """Maximum entries of the distributions [R, V] of rows decoded together (16 MiB)."""
 
 BLOCK_ENTRIES = 1 << 20
-"""Numbers in a block of distributions (4 MiB)."""
+"""Entries in a block of distributions (4 MiB)."""
 
 PROMPT_TOKENS_PER_STEP = 1024
-"""Tokens of a prompt converted to entries per step, before other requests run."""
+"""Tokens of a prompt converted to entries per step."""
 
 
 # bench_states
@@ -32,10 +32,10 @@ MAX_STATE_ENTRIES = 1 << 20
 """Entries of the distributions [R, V] of one call."""
 
 MIN_SHARED_CONTINUATIONS = 8
-"""Continuations of one state from which on one distribution costs less than separate scores."""
+"""Number of continuations of one state at which one distribution costs less than separate scores."""
 
 SPARSE_RATIO = 64
-"""Vocabulary size per requested token from which on n-gram lookups cost less than a distribution."""
+"""Vocabulary size per requested token at which n-gram lookups cost less than a distribution."""
 
 
 # bench_rerank
@@ -55,7 +55,7 @@ MAX_LOOKUP_TOKENS = 8192
 """Tokens looked up by one call of an n-gram model: about a millisecond."""
 
 CANDIDATES_PER_STEP = 256
-"""Candidates processed per step, before other requests run."""
+"""Candidates processed per step."""
 
 CANDIDATES_PER_BATCH = 2048
 """Candidates of consecutive lists of a stream re-ranked together."""
@@ -64,13 +64,13 @@ LINES_PER_BATCH = 256
 """Maximum lines of a stream, lists or texts, in one batch."""
 
 BYTES_PER_PIECE = 1 << 15
-"""Size from which lines that are done are sent, and other requests run."""
+"""Size at which finished lines are sent and other requests run."""
 
 TOKENISED_PER_STEP = 2048
 """Candidates tokenised per step."""
 
 CHARACTERS_PER_STEP = (1 << 13, 1 << 16)
-"""Characters tokenised per step, and the same for a compiled word tokenizer."""
+"""Characters tokenised per step; the second value is for the compiled word tokenizer."""
 
 
 # bench_heavy_company
@@ -78,7 +78,7 @@ MAX_CALL_TOKENS = 2048
 """Padded tokens read by one call, or one sequence, to bound its memory."""
 
 MAX_GROUP_TOKENS = 1 << 16
-"""Tokens of contexts with states in memory at once: a state's cache of past tokens takes memory."""
+"""Tokens of contexts whose states are in memory at once: a state's cache of past tokens takes memory."""
 
 MAX_CACHED_CONTEXTS = 8
 """Contexts of a request above which no state is cached: they would evict those of interactive users."""
@@ -91,4 +91,4 @@ LISTS_AT_ONCE = 64
 
 # bench_autocomplete
 DICTIONARY_ENTRIES_PER_STEP = 2048
-"""Entries of a dictionary read per step, before other requests run."""
+"""Entries of a dictionary read per step."""

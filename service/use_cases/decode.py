@@ -1,6 +1,6 @@
-"""Sampling and beam search over prompts; imported at first use.
+"""Sampling and beam search over prompts.
 
-Imports compiled kernels, which would delay the start of the service.
+Imported at first use: its compiled kernels would delay the start of the service.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, lis
     """Sample `num_samples` continuations of each prompt; a use case.
 
     Returns:
-        All continuations, in order of prompts.
+        All continuations, in the order of the prompts.
     """
     rows = [(prompt, sample) for prompt in prompts for sample in range(task.parameters.num_samples)]
     done: list[Continuation] = []
@@ -41,7 +41,7 @@ def sample_prompts(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, lis
 
 
 def _sample_rows(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> Work[Any, list[Continuation]]:
-    """Sample R rows together, each the j-th continuation of a prompt, dropping finished rows."""
+    """Sample R rows together, each the j-th continuation of a prompt; drop finished rows."""
     model, max_tokens = task.loaded.model, task.parameters.max_tokens
     per_prompt = task.parameters.num_samples
     builders = [
@@ -50,7 +50,7 @@ def _sample_rows(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> Work[A
     done = [builder.continuation for builder in builders]
     state = yield from prefill_prompts(task, [prompt for prompt, _ in rows])
     decoding: Any = DecodeState(state, _batch(task, rows))
-    # streams and stop strings need the text after every token; otherwise all tokens are generated in one block
+    # streams and stop strings require the text after every token; otherwise one block generates all tokens
     block = 1 if task.emit or task.parameters.stop else max_tokens
     for begin in range(0, max_tokens, block):
         last = begin + block == max_tokens
@@ -86,7 +86,7 @@ def _extend(task: DecodeTask, builders: Sequence[ContinuationBuilder], generated
 
 
 def _batch(task: DecodeTask, rows: Sequence[tuple[Prompt, int]]) -> SequenceBatch:
-    """Create the batch of rows, nothing generated yet; rows of a prompt share its rules."""
+    """Create the batch of rows before generation; rows of a prompt share its rules."""
     parameters = task.parameters
     prompts = {prompt.number: prompt for prompt, _ in rows}
     rules = {number: compile_rules(parameters, prompt.ids, task.banned) for number, prompt in prompts.items()}
@@ -98,7 +98,7 @@ def beam_search(task: DecodeTask, prompts: Sequence[Prompt]) -> Work[Any, list[C
     """Search for the best continuations of each prompt; a use case.
 
     Returns:
-        At most `n` per prompt, in order of prompts and the best first.
+        At most `n` continuations per prompt, best first, in the order of the prompts.
     """
     done: list[Continuation] = []
     for part in task.parts(prompts, task.parameters.beams):

@@ -1,7 +1,7 @@
-"""Continuation of prompts: POST /v1/generate, and what it shares with /v1/completions.
+"""Continuation of prompts: POST /v1/generate, and code shared with /v1/completions.
 
 The rows of all prompts are stepped together. Choice `prompt * n + j` is the j-th continuation of a
-prompt; it depends on its prompt, the parameters and the seed only.
+prompt; it depends only on its prompt, the parameters and the seed.
 """
 
 import secrets
@@ -62,7 +62,7 @@ FlagOrCount = Annotated[
         custom_error_message=f"input should be true, false or a number from 0 to {MAX_ALTERNATIVES}",
     ),
 ]
-"""True, false, or how many."""
+"""True, false, or a number."""
 
 
 class GenerateRequest(TimedRequest):
@@ -86,59 +86,59 @@ class GenerateRequest(TimedRequest):
     )
 
     prompt: OneContext = ""
-    """A text or token ids; empty for the start of a sentence."""
+    """A string or a list of token ids; empty for the start of a sentence."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     strategy: Annotated[str, schema_only(enum=STRATEGIES)] = SAMPLE
-    """`greedy` takes the most probable token, `sample` draws one, `beam` searches for the most probable whole."""
+    """`greedy` picks the most probable token, `sample` samples tokens, `beam` searches for the most probable text."""
     max_tokens: Positive = 64
-    """At most so many tokens."""
+    """Maximum number of generated tokens."""
     min_tokens: NonNegative = 0
-    """The end of the sentence comes after at least so many tokens."""
+    """Minimum number of tokens before the end of the sentence, `</s>`."""
     ignore_eos: bool = False
-    """Go on past the ends of sentences, up to `max_tokens`."""
+    """True to continue past ends of sentences, up to `max_tokens`."""
     temperature: Temperature = 1.0
-    """0 means greedy."""
+    """Sampling temperature; 0 means greedy."""
     top_k: Positive | None = None
-    """Draw among the k most probable tokens."""
+    """Sample from the k most probable tokens."""
     typical_p: Share = 1.0
-    """Of those, draw among the fewest with this probability whose surprisal is nearest to the entropy."""
+    """Of the remaining tokens, sample from the smallest set with this probability and surprisal nearest the entropy."""
     top_p: Share = 1.0
-    """Of those, draw among the fewest most probable ones that together have this probability."""
+    """Of the remaining tokens, sample from the smallest set of most probable ones with this total probability."""
     min_p: Probability = 0.0
-    """Of those, draw among the ones with at least this share of the greatest probability."""
+    """Of the remaining tokens, sample from those with at least this fraction of the highest probability."""
     repetition_penalty: RepetitionPenalty = 1.0
-    """The probability of a token of the prompt or the continuation is raised to this power."""
+    """Exponent of the probabilities of tokens in the prompt or the continuation; above 1 discourages repetition."""
     presence_penalty: Penalty = 0.0
-    """Subtracted from the log-probability of a token that was generated."""
+    """Amount subtracted once from the log-probability of a token that was generated."""
     frequency_penalty: Penalty = 0.0
-    """Subtracted as often as it was."""
+    """Amount subtracted from the log-probability of a token for each time it was generated."""
     logit_bias: Biases = Field(default_factory=dict)
-    """Token ids, as strings, and what is added to their log-probabilities, -100 to 100."""
+    """Values from -100 to 100 added to log-probabilities, by token id as a string."""
     bad_words: BadWords = Field(default_factory=list)
-    """Texts that are not to be generated."""
+    """Texts that must not be generated."""
     n: NumChoices = 1
-    """How many continuations."""
+    """Number of continuations to return."""
     best_of: NumChoices | None = None
-    """How many to draw; the `n` with the highest mean log-probability are returned."""
+    """Number of continuations to sample; the `n` with the highest mean log-probability are returned."""
     num_beams: NumBeams | None = None
-    """With `beam`: continuations kept while searching; 4, or `n`, if it is left out."""
+    """With `beam`: number of hypotheses kept during the search; default: 4, or `n` if that is more."""
     length_penalty: LengthPenalty = 1.0
     """With `beam`: continuations are ranked by log-probability / length ** length_penalty."""
     early_stopping: bool = False
-    """With `beam`: end once `num_beams` continuations are finished, though others could still be better."""
+    """With `beam`: stop once `num_beams` continuations are finished, even if others could still be better."""
     num_beam_groups: NumBeams = 1
-    """With `beam`: search in so many groups, each avoiding the tokens of those before it."""
+    """With `beam`: number of groups; each group avoids the tokens of earlier groups."""
     diversity_penalty: DiversityPenalty = 0.0
-    """With groups: by how much a token is avoided for each beam that took it."""
+    """With groups: amount subtracted from a token's score for each beam of an earlier group that chose it."""
     seed: Seed | None = None
-    """The same seed gives the same text."""
+    """Seed of sampling; equal seeds give equal texts."""
     stop: Stops = Field(default_factory=list)
-    """The text ends before the first of these."""
+    """One or several stop strings; the text ends before the first that occurs."""
     logprobs: FlagOrCount = False
-    """Whether to report the model's own log-probability of each token; a number k adds the k most probable ones."""
+    """True to report the log-probability of each token by the model alone; a number k adds the k most probable."""
     stream: bool = False
-    """Whether to send tokens as server-sent events."""
+    """True to send tokens as server-sent events."""
 
     @property
     def num_alternatives(self) -> int | None:
@@ -159,13 +159,13 @@ class GenerateRequest(TimedRequest):
 def decoding_parameters(
     request: TimedRequest, limits: Limits, *, stream: bool, **converted: Any
 ) -> DecodingParameters:
-    """Return the decoding parameters of a request, whose fields that are null have their defaults.
+    """Return the decoding parameters of a request; null fields mean the defaults.
 
     Args:
-        request: with `max_tokens`, `logit_bias` and `stop`, and other fields of the parameters.
-        limits: of one request.
-        stream: whether the choices are streamed.
-        converted: values instead of those of the request.
+        request: has `max_tokens`, `logit_bias`, `stop` and other fields of the parameters.
+        limits: limits of one request.
+        stream: true if the choices are streamed.
+        converted: values that override fields of the request.
 
     Raises:
         InvalidInputError: a value is outside its limits, or the parameters do not allow streaming.
@@ -182,8 +182,8 @@ def decoding_parameters(
     parameters = DecodingParameters(**given)
     if stream and parameters.num_samples > parameters.n:
         raise InvalidInputError(
-            f"best_of is {parameters.best_of} and n is {parameters.n}: which are the best is known at the end, so "
-            "they cannot be streamed",
+            f"best_of is {parameters.best_of} and n is {parameters.n}: the best are known only at the end, so they "
+            "cannot be streamed",
             parameter="best_of",
         )
     return parameters
@@ -214,13 +214,13 @@ def continue_prompts(
         loaded: the model.
         prompts: prompts to continue.
         parameters: decoding parameters.
-        limits: of one request.
-        top: number of most probable tokens to report at each position; none if 0 or left out.
-        emit: makes events of the pieces of each step, which are then yielded; None for no events. Beam search yields
-            all events of a choice at the end, when its text is final.
+        limits: limits of one request.
+        top: number of most probable tokens to report at each position; none if 0 or None.
+        emit: builds the events of the pieces of each step; None for no events. Beam search yields all events of a
+            choice at the end, when its text is final.
 
     Returns:
-        The continuations, n per prompt in order of prompts; with beams and `best_of` the best first. Beams
+        The continuations, n per prompt in the order of the prompts; with beams and `best_of`, best first. Beams
         give fewer if fewer than n distinct ones exist.
 
     Raises:
@@ -231,7 +231,7 @@ def continue_prompts(
     for token_id, _ in parameters.logit_bias:
         if not 0 <= token_id < loaded.vocab_size:
             raise InvalidInputError(
-                f"logit_bias has the token {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
+                f"logit_bias has token id {token_id}, but this model's token ids are 0 to {loaded.vocab_size - 1}",
                 parameter=f"logit_bias.{token_id}",
             )
     choices = len(prompts) * parameters.n
@@ -239,8 +239,8 @@ def continue_prompts(
         choices * parameters.max_tokens * max(1, top or 0),
         parameter="max_tokens",
         description=f"max_tokens is {parameters.max_tokens} for {choices} choices"
-        + (f" with {top} alternatives a token" if top else ""),
-        instead="ask in several requests",
+        + (f" with {top} alternatives per token" if top else ""),
+        instead="split it into several requests",
     )
     banned = None
     if parameters.bad_words:
@@ -253,7 +253,7 @@ def continue_prompts(
     if parameters.seed is None:
         parameters = replace(parameters, seed=secrets.randbits(63))
     task = DecodeTask(loaded, parameters, banned, min(top or 0, loaded.vocab_size), emit)
-    # imported here so that the start of the service does not wait for compiled code; model warm-up loads it
+    # imported late, because compiled code would delay the start of the service; model warm-up loads it
     from service.use_cases.decode import beam_search, sample_prompts
 
     if parameters.strategy == BEAM:
@@ -277,18 +277,18 @@ def _best(choices: list[Continuation], parameters: DecodingParameters) -> list[C
 def generate(
     loaded: LoadedModel, request: GenerateRequest, parameters: DecodingParameters, limits: Limits
 ) -> Work[ChoiceChunk, GenerateResult]:
-    """Continue a prompt `n` times; with `stream` its choices are events but for the end of the last, piece by piece.
+    """Continue a prompt `n` times; with `stream`, yield all pieces of the choices except the last end as events.
 
-    `<unk>` is never chosen. The same seed gives the same text, whatever other requests are served.
+    `<unk>` is never chosen. Equal seeds give equal texts, independent of other requests.
 
     Args:
         loaded: the model.
         request: the request.
-        parameters: its decoding parameters.
-        limits: of one request.
+        parameters: decoding parameters.
+        limits: limits of one request.
 
     Raises:
-        InvalidInputError: the prompt has a wrong id or too many tokens, or a parameter is not for this model.
+        InvalidInputError: the prompt has an invalid id or too many tokens, or a parameter is invalid for this model.
         UnsupportedParameterError: the model reads from right to left.
     """
     ids = encode_within(loaded, request.prompt, limits, parameter="prompt")
@@ -308,7 +308,7 @@ def generate(
                 end = _choice(loaded, request, piece.choice, piece.end.rest, ([], [], []), piece.end)
                 if num_ended < parameters.n:
                     yield end, 0
-                else:  # it is sent with the usage
+                else:  # sent with the usage
                     choices.append(end)
 
     done = yield from continue_prompts(
@@ -337,7 +337,7 @@ def _choice(
     tokens: tuple[list[int], list[float], list[TopTokens]],
     end: Continuation | None = None,
 ) -> Choice:
-    """Return a choice in wire format, or the next piece of it; `tokens` are ids, log-probabilities, alternatives."""
+    """Return a choice or its next piece in wire format; `tokens` are ids, log-probabilities, alternatives."""
     token_ids, logprobs, tops = tokens
     alternatives = request.num_alternatives
     return Choice(

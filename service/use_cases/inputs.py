@@ -1,7 +1,7 @@
-"""Request inputs: limits, texts or ids to token ids, batches of lines, and reading order of backward models.
+"""Request inputs: limits, conversion to token ids, batches of lines, and the reading order of backward models.
 
-A backward model scores the reversed text after `<s>`; its `</s>` is the start of the text. Clients
-see everything in text order, `</s>` last.
+A backward model scores the reversed text after `<s>`; its `</s>` is the start of the text. Replies
+are in text order, `</s>` last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from service.schemas.wire import TextOrIds
 from service.use_cases.constants import CANDIDATES_PER_BATCH, CANDIDATES_PER_STEP, LINES_PER_BATCH
 
 MAX_CHARACTERS_PER_TOKEN = 16
-"""Characters accepted per token of the token limit; longer texts are refused without tokenising."""
+"""Characters accepted per token of the token limit; longer texts are rejected without tokenising."""
 
 MAX_CHARACTERS_AT_LEAST = 65_536
 """Characters always accepted, however low the token limit: one word may be long."""
@@ -31,12 +31,12 @@ class Limits:
     """Limits of one request, from the settings.
 
     Attributes:
-        max_texts: texts, contexts or candidates, over all lists of a request.
-        max_tokens_per_sequence: tokens of one text with its context.
-        max_new_tokens: tokens to generate.
-        max_top_k: candidates to rank; None for the size of the vocabulary only.
-        max_reply_entries: candidates of all contexts, or tokens reported separately, in one
-            reply: each is an object, and writing them delays all other requests.
+        max_texts: maximum texts, contexts or candidates in all lists of a request.
+        max_tokens_per_sequence: maximum tokens of one text with its context.
+        max_new_tokens: maximum tokens to generate.
+        max_top_k: maximum `top_k`; None for the size of the vocabulary.
+        max_reply_entries: maximum candidates or separately reported tokens in one reply: each is
+            an object, and serialising them delays all other requests.
     """
 
     max_texts: int
@@ -46,7 +46,7 @@ class Limits:
     max_reply_entries: int = 131_072
 
     def check_count(self, count: int, *, parameter: str) -> None:
-        """Refuse more texts than the limit.
+        """Reject more texts than the limit.
 
         Raises:
             InvalidInputError: there are too many.
@@ -58,13 +58,13 @@ class Limits:
             )
 
     def check_entries(self, count: int, *, parameter: str, description: str, instead: str) -> None:
-        """Refuse a reply of more entries than the limit.
+        """Reject a reply of more entries than the limit.
 
         Args:
             count: entries of the reply.
-            parameter: the parameter responsible, for the message.
+            parameter: the responsible parameter, for the message.
             description: the request in words, such as `top_k is 4000 for 100 contexts`.
-            instead: the alternative for this many.
+            instead: an alternative for large requests.
 
         Raises:
             InvalidInputError: there are too many.
@@ -76,7 +76,7 @@ class Limits:
             )
 
     def check_characters(self, *given: str | Sequence[int], parameter: str) -> None:
-        """Refuse a text, in one or more pieces, too long to be worth tokenising; ids are not counted.
+        """Reject a text, in one or more pieces, that is too long to tokenise; ids are not counted.
 
         Raises:
             ContextLengthError: it is too long.
@@ -85,13 +85,13 @@ class Limits:
         limit = max(MAX_CHARACTERS_PER_TOKEN * self.max_tokens_per_sequence, MAX_CHARACTERS_AT_LEAST)
         if size > limit:
             raise ContextLengthError(
-                f"{parameter} has {size} characters with its context; at most {limit}, of "
-                f"{self.max_tokens_per_sequence} tokens, are accepted in one sequence",
+                f"{parameter} has {size} characters with its context; at most {limit} characters or "
+                f"{self.max_tokens_per_sequence} tokens are accepted in one sequence",
                 parameter=parameter,
             )
 
     def check_length(self, num_tokens: int, *, parameter: str) -> None:
-        """Refuse a sequence of more tokens than the limit.
+        """Reject a sequence of more tokens than the limit.
 
         Raises:
             ContextLengthError: it is too long.
@@ -105,11 +105,11 @@ class Limits:
 
 
 class EncodedText(NamedTuple):
-    """Ids to score, and the context ids before them, which are not scored.
+    """Ids to score, and the ids of the context before them, which are not scored.
 
     Attributes:
-        context: [C], possibly none.
-        text: [T].
+        context: ids of the context [C], may be empty.
+        text: ids to score [T].
     """
 
     context: TokenIds
@@ -117,7 +117,7 @@ class EncodedText(NamedTuple):
 
 
 def share_context(sequence: EncodedText, seen: dict[bytes, TokenIds]) -> EncodedText:
-    """Return a sequence with the array of an equal context seen before: thousands of copies would fill the memory."""
+    """Return a sequence that shares the array of an equal context seen before, to save memory."""
     return sequence._replace(context=seen.setdefault(sequence.context.tobytes(), sequence.context))
 
 
@@ -137,7 +137,7 @@ def encode_within(loaded: LoadedModel, given: TextOrIds, limits: Limits, *, para
 
     Raises:
         InvalidInputError: an id is outside the vocabulary.
-        ContextLengthError: there are too many.
+        ContextLengthError: there are too many tokens.
     """
     limits.check_characters(given, parameter=parameter)
     ids = encode(loaded, given, parameter=parameter)
@@ -184,7 +184,8 @@ def encode_after(loaded: LoadedModel, context: TextOrIds, given: TextOrIds, *, p
     if isinstance(context, str) != isinstance(given, str) and context:
         kinds = ("text", "token ids") if isinstance(context, str) else ("token ids", "text")
         raise InvalidInputError(
-            f"context is {kinds[0]} but {parameter} is {kinds[1]}; give both alike", parameter="context"
+            f"context is {kinds[0]} but {parameter} is {kinds[1]}; both must be of one kind",
+            parameter="context",
         )
     before = encode(loaded, context, parameter="context") if context else np.zeros(0, dtype=np.int64)
     return EncodedText(before, encode(loaded, given, parameter=parameter))
@@ -198,8 +199,8 @@ def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L
     """Take the next batch of lines to answer together; empty at the end. A use case.
 
     Args:
-        lines: the lines, parsed as they are taken.
-        size: number of candidates or texts in a line.
+        lines: the lines, parsed lazily.
+        size: returns the number of candidates or texts in a line.
     """
     batch: list[L] = []
     count = read = 0
@@ -215,23 +216,22 @@ def read_batch(lines: Iterator[L], size: Callable[[L], int]) -> Work[Any, list[L
 
 
 def check_reads_forward(loaded: LoadedModel) -> None:
-    """Refuse a backward model where the operation needs a forward one.
+    """Reject a backward model.
 
     Raises:
         UnsupportedParameterError: the model reads backward.
     """
     if loaded.reads_backward:
         raise UnsupportedParameterError(
-            f"model {loaded.address} reads from right to left; it scores and re-ranks, but cannot tell what comes next",
+            f"model {loaded.address} reads from right to left; it can score and re-rank, but not predict next tokens",
             parameter="model",
         )
 
 
 def no_context_error(loaded: LoadedModel, *, parameter: str) -> UnsupportedParameterError:
-    """Make the error for a text with a context given to a backward model."""
+    """Return the error for a text with a context given to a backward model."""
     return UnsupportedParameterError(
-        f"model {loaded.address} reads from right to left; it cannot take the context of {parameter}, "
-        "which stands before the text",
+        f"model {loaded.address} reads from right to left; it does not accept a context before {parameter}",
         parameter="context",
     )
 

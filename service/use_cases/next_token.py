@@ -1,6 +1,6 @@
-"""Next tokens and next words after contexts: the most probable, or full distributions.
+"""Next tokens and next words after contexts: the most probable, or complete distributions.
 
-Words are found by a search over all their tokenisations.
+A search over all tokenisations finds the words.
 """
 
 import math
@@ -43,15 +43,15 @@ class NextTokenRequest(TimedRequest):
     )
 
     context: OneOrMoreContexts
-    """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
+    """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     top_k: int = Field(default=10, ge=1)
-    """How many candidates to rank; at most the vocabulary's size, or 100 words."""
+    """Number of candidates to rank; at most the vocabulary size, or 100 words."""
     entropy: bool = True
-    """Whether to report each whole distribution's entropy; without it an n-gram model need not compute the whole."""
+    """True to report the entropy of each distribution; false saves n-gram models from computing all of it."""
     unit: Literal["token", "word"] = "token"
-    """What to rank. Words are put together from tokens, exactly; their contexts must be texts, and have no entropy."""
+    """Unit of candidates. Words are composed exactly from tokens; their contexts must be strings, without entropy."""
 
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
@@ -60,7 +60,7 @@ class NextTokenRequest(TimedRequest):
 
 
 RankedTokens: TypeAlias = tuple[TopTokens, float | None]
-"""The most probable tokens after a context, and the entropy of the full distribution if it is requested."""
+"""The most probable tokens after a context, and the entropy of the distribution if requested."""
 
 
 def rank_next_tokens(
@@ -69,14 +69,14 @@ def rank_next_tokens(
     """Rank the most probable next tokens after each context.
 
     Raises:
-        InvalidInputError: top_k exceeds the vocabulary, a context is wrong, or the reply would be too long.
+        InvalidInputError: top_k exceeds the vocabulary, a context is invalid, or the reply would be too long.
         UnsupportedParameterError: the model reads from right to left.
     """
     largest = min(loaded.vocab_size, limits.max_top_k or loaded.vocab_size)
     if request.top_k > largest:
         bound = "the model's vocabulary has" if largest == loaded.vocab_size else "this service ranks at most"
         raise InvalidInputError(f"top_k is {request.top_k}; {bound} {largest} tokens", parameter="top_k")
-    _check_entries(request, limits, "accept application/octet-stream for whole distributions")
+    _check_entries(request, limits, "accept application/octet-stream for complete distributions")
     check_reads_forward(loaded)
     contexts = yield from encode_each(loaded, request.contexts, limits)
     ranked: list[RankedTokens] = []
@@ -104,10 +104,10 @@ def token_candidates(loaded: LoadedModel, top: TopTokens) -> list[TokenCandidate
 def next_distributions(
     loaded: LoadedModel, request: NextTokenRequest, limits: Limits
 ) -> Work[FloatArray, None]:
-    """Compute the full distribution after each context, as events of blocks of rows [b, V], in order.
+    """Compute the complete distribution after each context, as events of blocks of rows [b, V], in order.
 
     Raises:
-        InvalidInputError: a context is wrong.
+        InvalidInputError: a context is invalid.
         UnsupportedParameterError: the model reads from right to left.
     """
     check_reads_forward(loaded)
@@ -134,7 +134,7 @@ def _rank(loaded: LoadedModel, state: Any, request: NextTokenRequest) -> Work[An
             ranked += [(TopTokens(*row), None) for row in zip(ids, log_probs, strict=True)]
         return ranked
     for rows in _row_blocks(state, loaded.vocab_size):
-        if ranked:  # before all blocks but the first, so that a single distribution is not delayed
+        if ranked:  # before all blocks except the first: a single distribution is not delayed
             yield None
         log_probs = yield from Predict(loaded.model, rows)
         entropies = entropy_bits(log_probs).tolist() if request.entropy else [None] * len(log_probs)
@@ -161,7 +161,7 @@ def predict_next(
 ) -> Work[Any, NextTokenEntry]:
     """Compute or look up the state and distribution after a context; cached for the keystrokes of a word.
 
-    A context with too many tokens is cached too, so that it is not tokenised at every keystroke.
+    A context with too many tokens is also cached, to avoid tokenising it at every keystroke.
     """
     entry = loaded.next_token_cache.find(context)
     if entry is None:
@@ -180,7 +180,7 @@ MAX_NEXT_WORDS = 100
 
 
 def max_word_steps(loaded: LoadedModel) -> int:
-    """Return the maximum number of rows read after a context: none where tokens are words."""
+    """Return the maximum number of rows read after a context: none if tokens are words."""
     return 0 if loaded.token_trie.whole_words else MAX_SEARCH_STEPS
 
 
@@ -190,23 +190,23 @@ def rank_next_words(
     """Rank the most probable next words after each context.
 
     Raises:
-        UnsupportedParameterError: a context is token ids, too many words are requested, or the model reads
-            from right to left.
-        InvalidInputError: a context is wrong, or the reply would be too long.
+        UnsupportedParameterError: a context is a list of token ids, too many words are requested, or the model
+            reads from right to left.
+        InvalidInputError: a context is invalid, or the reply would be too long.
     """
     check_reads_forward(loaded)
     if request.top_k > MAX_NEXT_WORDS:
         raise UnsupportedParameterError(
-            f"top_k is {request.top_k}; at most {MAX_NEXT_WORDS} words are ranked", parameter="top_k"
+            f"top_k is {request.top_k}; at most {MAX_NEXT_WORDS} words can be ranked", parameter="top_k"
         )
-    _check_entries(request, limits, "ask in several requests")
+    _check_entries(request, limits, "split it into several requests")
     ranked: list[NextWordResult] = []
     for parameter, context in request.contexts:
         if ranked:  # a cached context makes no model call to let other requests run
             yield None
         if not isinstance(context, str):
             raise UnsupportedParameterError(
-                f"{parameter} is token ids; with unit 'word' it must be a text", parameter=parameter
+                f"{parameter} is a list of token ids; unit 'word' requires a string", parameter=parameter
             )
         limits.check_characters(context, parameter=parameter)
         typed = split_prefix(

@@ -1,7 +1,7 @@
 """Prefill of contexts: the model state after each of several sequences, with the prefix cache.
 
 States of requests with few contexts are cached, both at the end and at the start of the last word,
-which may still change while it is typed.
+because a word changes while it is typed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,12 +25,12 @@ from service.use_cases.constants import MAX_CACHED_CONTEXTS, MAX_CALL_TOKENS, MA
 def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> Work[Any, Any]:
     """Read B contexts; a use case.
 
-    States of a few contexts are cached, and cached prefixes are not read again.
+    States of a few contexts are cached; cached prefixes are not read again.
 
     Args:
-        loaded: any.
+        loaded: the model.
         contexts: B sequences of ids, each [T_b] and possibly empty; B is at least 1.
-        bos: whether `<s>` precedes them.
+        bos: true if `<s>` precedes them.
 
     Returns:
         A state of B rows, in the order of the contexts.
@@ -48,7 +48,7 @@ def prefill(loaded: LoadedModel, contexts: Sequence[TokenIds], *, bos: bool) -> 
 def _prefill_cached(
     loaded: LoadedModel, cache: PrefixCache, context: TokenIds, *, bos: bool
 ) -> Work[Any, Any]:
-    """Read the uncached rest of one context; also cache the state before its last word, which may still change."""
+    """Read the uncached rest of one context; also cache the state before its last word, which may change."""
     model = loaded.model
     if not len(context):
         return model.initial_state(1) if bos else model.empty_state(1)
@@ -58,7 +58,7 @@ def _prefill_cached(
         count = int(bos)
         state = model.initial_state(1) if bos else model.empty_state(1)
     word = count + _last_word_start(loaded, ids[count:])
-    # a network reads two rows of a few tokens as fast as one, so both states come from one call
+    # a network reads two rows of a few tokens as fast as one, so one call computes both states
     if count < word and len(ids) - count <= SHORT_READ_TOKENS:
         tokens, lengths = np.tile(ids[count:], (2, 1)), np.array([word, len(ids)]) - count
         after = (yield from Read(model, state.select(np.zeros(2, np.int64)), tokens, lengths, STATE)).state
@@ -102,12 +102,12 @@ def _prefill_all(model: LanguageModel[Any], contexts: Sequence[TokenIds], *, bos
 
 
 def token_runs(lengths: Sequence[int], most: int | None = None, *, padded: bool = False) -> Iterator[slice]:
-    """Split sequences of these lengths into runs of at most so many tokens, or one sequence.
+    """Split sequences into runs of bounded length; a run has at least one sequence.
 
     Args:
-        lengths: of the sequences, in order.
-        most: tokens of a run; None for `MAX_GROUP_TOKENS`.
-        padded: whether each sequence counts as long as the longest of its run.
+        lengths: lengths of the sequences, in order.
+        most: maximum tokens of a run; None for `MAX_GROUP_TOKENS`.
+        padded: true to count each sequence with the length of the longest in its run.
     """
     most = MAX_GROUP_TOKENS if most is None else most
     first = total = longest = 0
@@ -121,7 +121,7 @@ def token_runs(lengths: Sequence[int], most: int | None = None, *, padded: bool 
 
 
 def chunks_by_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Split indices by length into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
+    """Split indices, sorted by length, into runs of at most `MAX_CALL_TOKENS` padded tokens, or one sequence."""
     order = np.argsort(lengths, kind="stable")
     for run in token_runs(lengths[order].tolist(), MAX_CALL_TOKENS, padded=True):
         yield order[run]

@@ -2,8 +2,8 @@
 
 An invalid list of a stream fails alone. In a session the candidates of each list follow the text
 that the client committed before: a session is a handle to one state per model, so its cost does not
-grow with the committed text. Sessions are immutable, so a list may be sent again, with the same
-commit or another.
+grow with the committed text. Sessions are immutable, so a client may send a list again, with the
+same or another commit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,12 +58,12 @@ def store_sessions(
     """Store new states; return each list's session handle for the next list, unchanged without a commit.
 
     Args:
-        starts: the states before the lists, as `resume_sessions` found them.
+        starts: the states before the lists, from `resume_sessions`.
         turns: session parameters of each list; None for a list without a session.
         state_store: store of the states.
 
     Raises:
-        StatesFullError: the store has no capacity for the states; none is kept.
+        StatesFullError: the store has no capacity for the states; none is stored.
     """
     both = [*zip(starts.of_lists, turns, strict=True)]
     new = sorted({n for n, turn in both if turn and turn.commit is not None and n is not None})
@@ -86,14 +86,14 @@ def resume_sessions(
         job: models and settings.
         turns: session parameters of each list; None for a list without a session.
         state_store: store of the states.
-        limits: of the text read by a state.
+        limits: limits of the text that a state has read.
         name: prefix of `session` in a message about list i.
 
     Raises:
         UnknownStateError: a session was freed or has expired.
-        StateElsewhereError: another process keeps it.
+        StateElsewhereError: another process has the session.
         InvalidInputError: a session is of other models than the request's.
-        ContextLengthError: the committed text has become too long.
+        ContextLengthError: the committed text is too long.
         UnsupportedParameterError: a model reads from right to left.
         StatesFullError: the store has no capacity for the new states.
     """
@@ -127,8 +127,8 @@ def _session_states(job: RerankJob, turn: Turn, state_store: OwnedStateStore, na
     found = [state.loaded for state in states]
     if len(found) != len(models) or any(a is not b for a, b in zip(found, models, strict=True)):
         raise InvalidInputError(
-            f"{name}session is of {', '.join(m.address for m in found)} as loaded then, and this request asks "
-            f"{', '.join(m.address for m in models)}: begin another session, with what was committed as its "
+            f"{name}session is of {', '.join(m.address for m in found)} as loaded then, but this request uses "
+            f"{', '.join(m.address for m in models)}; begin a new session, with all text committed so far as its "
             "first commit",
             parameter=f"{name}session",
         )
@@ -141,7 +141,7 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
     limits.check_characters(turn.commit, parameter=f"{name}commit")
     text = turn.commit
     if not (eos or not text or text[-1].isspace() or before.loaded.tokenizer.leading_space):
-        text += " "  # before the next candidate: as after a context, it is read and not scored
+        text += " "  # before the next candidate; read but not scored, as after a context
     ids = ids_after(before, text)
     if eos:
         ids = np.append(ids, EOS)
@@ -150,7 +150,7 @@ def _commit_ids(before: StoredState, turn: Turn, name: str, limits: Limits, *, e
 
 
 MAX_COMPARED = 1000
-"""Candidates of a list at most where all pairs are compared, for risks, agreement and confidences."""
+"""Maximum candidates of a list if all pairs are compared, for risks, agreement and confidences."""
 
 
 Floats = npt.NDArray[np.float64]
@@ -166,14 +166,14 @@ class RankedList(NamedTuple):
     Attributes:
         given: the list, without dropped duplicates.
         indices: original indices of its candidates [C].
-        order: places of its candidates in the order given, the best first [C].
-        posteriors: of the candidates in the order given [C].
-        totals: of the candidates in the order given [C].
+        order: positions of its candidates in `given`, best first [C].
+        posteriors: posteriors in the order of `given` [C].
+        totals: totals in the order of `given` [C].
         feature_names: names of the computed features.
-        feature_values: of the candidates in the order given [C, F].
-        utilities: expected utilities of the candidates in the order given [C]; None if not requested.
-        confidences: of the best candidate's words; empty if not requested.
-        tokens: token scores of one candidate, by its index as given; None without a main model.
+        feature_values: computed features in the order of `given` [C, F].
+        utilities: expected utilities in the order of `given` [C]; None unless requested.
+        confidences: confidences of the best candidate's words; empty unless requested.
+        tokens: returns the token scores of the candidate at a position in `given`; None without a main model.
         session: session handle for the next list; None without a session.
     """
 
@@ -203,17 +203,17 @@ def rerank(
     states: OwnedStateStore | None = None,
     name: Callable[[int], str] = "lists[{}].".format,
 ) -> Work[Any, list[RankedList]]:
-    """Score every candidate as a whole sentence after its context, and re-rank each list. A use case.
+    """Score every candidate as a complete sentence after its context, and re-rank each list; a use case.
 
     Args:
         job: models and settings.
-        items: lists, at least one.
-        limits: of one text with its context.
+        items: lists to re-rank, at least one.
+        limits: limits of one text with its context.
         states: store of sessions; None without sessions.
         name: prefix of `candidates` in a message about list i.
 
     Raises:
-        InvalidInputError: a weight has no feature, a feature is wrong, a list is too long for pairwise comparison,
+        InvalidInputError: a weight has no feature, a feature is invalid, a list is too long for pairwise comparison,
             or a session cannot be resumed.
         ContextLengthError: a candidate with its context has too many tokens.
         UnsupportedParameterError: there is a context, and a model reads from right to left; or
@@ -274,7 +274,7 @@ def _checked_columns(
     models = job.models
     job.weighting.check(models.extra)
     for feature in job.weighting.weights if not models.parts else ():
-        if needs_main_model(feature):  # a profile can name no model and have such weights
+        if needs_main_model(feature):  # a profile without models can have such weights
             raise InvalidInputError(
                 f"weights.{feature} is given, but no model scores the candidates; name one in `model`",
                 parameter=f"weights.{feature}",
@@ -284,8 +284,8 @@ def _checked_columns(
     count = len(lists[longest].candidates)
     if job.is_pairwise and count > MAX_COMPARED:
         raise InvalidInputError(
-            f"{name(longest)}candidates has {count} entries; where each is compared with each (mbr, confidences, "
-            f"consensus), at most {MAX_COMPARED} are accepted in a list",
+            f"{name(longest)}candidates has {count} entries; for pairwise comparison (mbr, confidences, consensus), "
+            f"at most {MAX_COMPARED} are accepted in a list",
             parameter=f"{name(longest)}candidates",
         )
     return {feature: given_column(lists, feature, place=name) for feature in job.weighting.given}
@@ -352,14 +352,12 @@ def rerank_batch(
     *,
     states: OwnedStateStore | None = None,
 ) -> Work[Any, list[RerankOutcome]]:
-    """Re-rank lines together, or one by one if any is invalid, so that only that line fails.
-
-    A use case.
+    """Re-rank lines together, or one by one if any is invalid, so only invalid lines fail; a use case.
 
     Args:
         job: models and settings.
-        lines: lists, or the errors of their lines.
-        limits: of one text with its context.
+        lines: lists, or the errors of invalid lines.
+        limits: limits of one text with its context.
         states: store of sessions.
     """
     items = [line for line in lines if isinstance(line, RerankItem)]
@@ -384,7 +382,7 @@ _BATCH_CANDIDATES = 128
 def rerank_reply_chunks(lists: Sequence[RankedList], job: RerankJob, limits: Limits) -> Iterator[bytes]:
     """Yield the JSON of a reply.
 
-    Dictionaries are written instead of the objects of `RerankReply`, which takes a third of the time per candidate.
+    Dictionaries replace the objects of `RerankReply`, which takes a third of the time per candidate.
 
     Raises:
         InvalidInputError: the reply would list too many tokens.

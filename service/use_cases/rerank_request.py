@@ -1,6 +1,6 @@
 """Requests of POST /v1/rerank: settings and lists, in one body or as a stream.
 
-If the body is a stream of lists, the settings are in the query string, written as on the command
+If the body is a stream of lists, the settings are in the query string, in the syntax of the command
 line.
 """
 
@@ -42,7 +42,7 @@ from service.use_cases.inputs import Limits
 from service.use_cases.score import Detail, DetailName
 
 _MAX_SESSION = 2048
-"""Maximum of characters of a session, which has a handle for each model."""
+"""Maximum characters of a session, which consists of one handle per model."""
 
 
 _CANDIDATES: JsonValue = [
@@ -64,7 +64,7 @@ class Turn(NamedTuple):
 
     Attributes:
         session: handle from the reply to the previous list; None begins a session.
-        commit: text chosen by the client from the previous list, to read first; None to read nothing.
+        commit: text that the client chose from the previous list, to be read first; None to read nothing.
     """
 
     session: str | None
@@ -90,7 +90,7 @@ class CandidateIn(Candidate):
 
     text: str
     features: dict[str, float] = field(default_factory=dict)
-    """Natural logarithms, larger is better, unless the weights say otherwise."""
+    """Values by feature name: natural logarithms, or other scores with suitable weights; larger is better."""
 
 
 class CandidateListIn(WireModel):
@@ -99,18 +99,18 @@ class CandidateListIn(WireModel):
     model_config = ConfigDict(json_schema_extra={"examples": [_ONE_LIST, _ANOTHER_LIST]})
 
     candidates: list[CandidateIn] = Field(min_length=1)
-    """Whole sentences; a space is put after the context if neither side has one."""
+    """Candidates, each a complete sentence; a space separates context and candidate."""
     context: str = ""
-    """What stands before each candidate; not scored."""
+    """Context before each candidate; read but not scored."""
     continuation: str | None = None
-    """If given, each candidate is itself a context, and what is scored is this text after it: query likelihood."""
+    """Text to score after each candidate instead of the candidate, which becomes context: query likelihood."""
     session: Annotated[str, Field(max_length=_MAX_SESSION)] | None = None
-    """Instead of a context: what the reply to the list before gave."""
+    """Session handle from the reply to the previous list, instead of a context."""
     commit: str | None = None
-    """The text that was chosen of the list before: it is read before the candidates, and begins a session or goes on
-    with one."""
+    """Text chosen from the previous list, read before the candidates; begins a session, or continues the given
+    one."""
     id: str | None = None
-    """Given back in the reply."""
+    """Client's id of the list, echoed in the reply."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -132,12 +132,12 @@ class CandidateListIn(WireModel):
 
 
 class MixturePart(WireModel):
-    """A model whose probabilities are mixed with those of others at every token."""
+    """A part of a mixture: its probabilities are mixed with the other parts' at every token."""
 
     model: str
-    """`name`, `name@7` or `name@champion`; all parts have the same tokenizer."""
+    """Model: `name`, `name@7` or `name@champion`; all parts must have the same tokenizer."""
     weight: MixtureWeight
-    """Positive; all together sum to 1."""
+    """Weight of the part, positive; the weights of all parts sum to 1."""
 
 
 Mixture = Annotated[list[MixturePart], Field(min_length=1), schema_only(maxItems=MAX_MODELS)]
@@ -147,7 +147,7 @@ def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> lis
     """Return the addresses and weights of the models of `lm`; None for the default model.
 
     Raises:
-        InvalidInputError: a mixture is given beside a model.
+        InvalidInputError: both a mixture and a model are given.
     """
     if mixture is None:
         return [(model, 1.0)]
@@ -157,73 +157,73 @@ def main_models(model: str | None, mixture: Sequence[MixturePart] | None) -> lis
 
 
 class TunedModel(WireModel):
-    """A model with features of its own: `lm:NAME`, `unk:NAME`."""
+    """A model with its own features, `lm:NAME` and `unk:NAME`."""
 
     model: str
-    """`name`, `name@7` or `name@champion`."""
+    """Model: `name`, `name@7` or `name@champion`."""
     name: ModelName
-    """What it is called in features."""
+    """Name of the model in features."""
 
 
 class FurtherModel(TunedModel):
-    """A model with features of its own: `lm:NAME`, `tokens:NAME`, `unk:NAME`."""
+    """A model with its own features, `lm:NAME`, `tokens:NAME` and `unk:NAME`."""
 
     weight: Weight | None = None
-    """The same as a weight of `lm:NAME`; negative to take away what the model says."""
+    """Weight of `lm:NAME`; negative to subtract the model's scores."""
 
 
 class RerankSettings(TimedRequest):
     """Settings of re-ranking."""
 
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     mixture: Mixture | None = None
-    """Instead of `model`: models whose probabilities are mixed at every token."""
+    """Models whose probabilities are mixed at every token, instead of `model`."""
     models: Annotated[list[FurtherModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
-    """Further models, each with features of its own."""
+    """Further models, each with its own features."""
     weights: dict[str, Weight] | None = None
-    """Signed weights, by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
-    and others are derived; all others are given with the candidates. A feature that is not named does not count. `lm`
-    alone, with weight 1, if left out."""
+    """Signed weights by feature: total = Σ weight · feature. `lm`, `words`, `tokens` and `unk` are computed; `rank`
+    and others are derived; all other features come with the candidates. Unnamed features do not count. Default: `lm`
+    with weight 1."""
     profile: Name | None = None
-    """Weights that were tuned and saved under this name, with length exponent, posterior scale and models, as far as
-    the request does not give them itself."""
+    """Name of stored tuned settings: weights, length exponent, posterior scale and models. Values in the request take
+    precedence."""
     length_exponent: LengthExponent | None = None
-    """`lm` is the sum of the tokens' log-probabilities divided by their number to this power: 0 (default) the sum, 1
-    the mean. If it is not 0, `lm_sum` is the sum."""
+    """Exponent of the length normalisation: `lm` is the sum of the tokens' log-probabilities / tokens ** exponent, so
+    0 (default) gives the sum and 1 the mean. If it is not 0, the feature `lm_sum` is the sum."""
     posterior_scale: Annotated[float, schema_only(minimum=0, maximum=MAX_POSTERIOR_SCALE)] | None = None
-    """posterior = exp(scale · total), normalised over the list; 1 if left out, 0 makes all alike."""
+    """Scale of the posteriors, exp(scale · total) normalised over the list; default 1, and 0 makes them equal."""
     mbr: Utility | None = None
-    """Order by the utility that is expected under the posteriors, instead of the total: fewest word errors (`wer`), or
-    highest sentence `chrf` or `bleu`."""
+    """Rank by the expected utility under the posteriors instead of the total: fewest word errors (`wer`), or highest
+    sentence `chrf` or `bleu`."""
     confidences: bool = False
-    """Whether to tell how sure the list is of each word of the best candidate."""
+    """True to report a confidence for each word of the best candidate."""
     detail: DetailName = Detail.NONE
-    """How finely to report what the main model says: `none`, `token` or `word`."""
+    """Level of detail of the main model's scores: `none`, `token` or `word`."""
     bos: bool = True
-    """Whether `<s>` stands before each candidate, or before its context."""
+    """True to put `<s>` before each candidate, or before its context."""
     eos: bool = True
-    """Whether `</s>` after each is scored too."""
+    """True to also score `</s>` after each candidate."""
     score_mode: ScoreMode = "normalised"
-    """`unnormalised`: `lm` is the sum of the tokens' logits, which a model that was trained for it gives
-    faster, as it spares the sum over the vocabulary; they come near log-probabilities but are none."""
+    """`unnormalised` makes `lm` the sum of the tokens' logits, for models trained for it: faster, because it skips
+    the sum over the vocabulary, and close to log-probabilities."""
     drop_duplicates: bool = False
-    """Whether a candidate of the same text as one before it is left out."""
+    """True to omit a candidate whose text equals an earlier candidate's."""
     top: Annotated[int, Field(ge=1)] | None = None
-    """How many candidates of each list to report; all if left out."""
+    """Number of candidates of each list to report, best first; all if omitted."""
     commit_eos: bool = False
-    """Whether `</s>` is read after what a session commits, as models of running text expect between sentences."""
+    """True to read `</s>` after the committed text of a session, as models of running text expect between sentences."""
 
     def job(self, profile: Profile | None, resolve: Callable[[str | None], LoadedModel]) -> "RerankJob":
-        """Find the scoring models, and fill in what the settings leave out.
+        """Find the scoring models, and fill in omitted settings.
 
         Args:
-            profile: profile that `profile` names, if it names one; its models are used if the settings name none.
+            profile: the profile named by `profile`, if any; its models are used if the settings name none.
             resolve: finds a model by its address.
 
         Raises:
-            InvalidInputError: a weight, an exponent or a scale is outside its limits; a mixture is given beside a
-                model, or is invalid; or there are too many models.
+            InvalidInputError: a weight, an exponent or a scale is outside its limits; a mixture is invalid or given
+                together with a model; or there are too many models.
         """
         defaults = LogLinearModel() if profile is None else profile.weighting()
         weights = defaults.weights if self.weights is None else self.weights
@@ -248,7 +248,7 @@ class RerankSettings(TimedRequest):
         """Return the weights given beside models.
 
         Raises:
-            InvalidInputError: a weight is given in `weights` as well.
+            InvalidInputError: a weight is also in `weights`.
         """
         given = {feature_name(LM, m.name): m.weight for m in self.models if m.weight is not None}
         duplicate = next((name for name in given if name in (self.weights or {})), None)
@@ -261,13 +261,13 @@ class RerankSettings(TimedRequest):
 
 @dataclass(frozen=True, slots=True)
 class RerankJob:
-    """Models and settings of re-ranking, with what a profile or a default fills in.
+    """Models and settings of re-ranking, completed from a profile and the defaults.
 
     Attributes:
         models: the scoring models.
         weighting: weights of features.
         posterior_scale: factor of the totals in the posteriors.
-        settings: everything else.
+        settings: all other settings.
     """
 
     models: ScoringModels
@@ -277,7 +277,7 @@ class RerankJob:
 
     @property
     def is_pairwise(self) -> bool:
-        """Return whether all pairs of candidates of a list are compared."""
+        """Return True if all pairs of candidates of a list are compared."""
         consensus = (name for name in self.weighting.weights if name.startswith(CONSENSUS))
         return self.settings.mbr is not None or self.settings.confidences or any(consensus)
 
@@ -297,7 +297,7 @@ class RerankRequest(RerankSettings):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     lists: list[CandidateListIn] = Field(min_length=1)
-    """One or more lists."""
+    """Candidate lists, one or more."""
 
     def items(self, limits: Limits) -> list[RerankItem]:
         """Return the items to re-rank.
@@ -312,13 +312,13 @@ class RerankRequest(RerankSettings):
 def rerank_items(
     body: bytes, format_name: str, limits: Limits, *, reserved: Callable[[str], bool]
 ) -> Iterator[RerankItem | InvalidInputError]:
-    """Parse lists one by one when needed; yield an error for an invalid line.
+    """Parse lists lazily; yield an error for an invalid line.
 
     Args:
         body: JSON lines, or lists in another program's format.
         format_name: one of `FORMAT_NAMES`.
         limits: limits of one list.
-        reserved: predicate of names of computed features; a given `lm` of another program becomes `old_lm`.
+        reserved: true for names of computed features; an `lm` feature of another program becomes `old_lm`.
     """
     items: Iterator[RerankItem | InvalidInputError]
     if format_name == "jsonl":
@@ -344,8 +344,8 @@ def rerank_items(
 def read_rerank_query(query: Mapping[str, str]) -> RerankSettings:
     """Parse the settings in a query string.
 
-    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, all others
-    as plain values.
+    `weights=lm=0.5,am=1`, `mixture=ngram=0.3,lstm=0.7` and `models=old=small@3` are written as pairs, all other
+    settings as plain values.
 
     Raises:
         InvalidInputError: a setting is unknown or invalid.
@@ -383,7 +383,7 @@ def parse_names(text: str, *, parameter: str) -> dict[str, str]:
     """Parse pairs like `old=small@3,new=lstm`.
 
     Raises:
-        InvalidInputError: a part is not NAME=VALUE, or a name comes twice.
+        InvalidInputError: a part is not NAME=VALUE, or a name occurs twice.
     """
     values: dict[str, str] = {}
     for part in text.split(","):

@@ -51,25 +51,25 @@ class Detail(StrEnum):
     """Level of detail of a reported score."""
 
     NONE = "none"
-    TOKEN = "token"  # noqa: S105 - no secret
+    TOKEN = "token"  # noqa: S105 - not a secret
     WORD = "word"
 
 
 DetailName = Annotated[Detail, Field(strict=False)]
-"""Level of detail of a reply, in JSON by name."""
+"""Level of detail of a reply, by name in JSON."""
 
 
 class ScoreSettings(WireModel):
-    """Settings of scoring, in the query string of lines."""
+    """Settings of scoring; in the query string if the body is a stream of lines."""
 
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     bos: bool = True
-    """Whether `<s>` stands before the context."""
+    """True to put `<s>` before the context."""
     eos: bool = True
-    """Whether `</s>` after each is scored too."""
+    """True to also score `</s>` after each text."""
     detail: DetailName = Detail.NONE
-    """How finely to report: `none`, `token` or `word`."""
+    """Level of detail: `none`, or scores of each `token` or `word`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ScoreItem:
         parameter: its name in the request, for messages.
         given: the text or ids to score; not empty.
         context: the text or ids before it; may be empty.
-        name: the caller's name for it, if any.
+        name: the client's id for it, if any.
 
     Raises:
         InvalidInputError: there is nothing to score.
@@ -99,7 +99,7 @@ class ScoreItem:
 
 
 class ScoreRequest(ScoreSettings, TimedRequest):
-    """Score texts, each given the same context."""
+    """Score texts, each given one common context."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -111,11 +111,11 @@ class ScoreRequest(ScoreSettings, TimedRequest):
     )
 
     texts: list[str] | None = Field(default=None, min_length=1)
-    """What to score; or else `token_ids`."""
+    """Texts to score; give either `texts` or `token_ids`."""
     token_ids: list[list[TokenId]] | None = Field(default=None, min_length=1)
-    """What to score, as token ids; or else `texts`."""
+    """Sequences of token ids to score; give either `texts` or `token_ids`."""
     context: OneContext = ""
-    """What stands before each; tokenised together with it, and not scored."""
+    """Context before each text; tokenised together with the text, but not scored."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -136,7 +136,7 @@ class ScoreRequest(ScoreSettings, TimedRequest):
 
 
 class ScoreLine(WireModel):
-    """One line of a stream: one sequence."""
+    """One line of a stream, with one sequence to score."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -145,11 +145,11 @@ class ScoreLine(WireModel):
     )
 
     text: str | None = None
-    """What to score; or else `token_ids`."""
+    """Text to score; give either `text` or `token_ids`."""
     token_ids: list[TokenId] | None = None
-    """What to score, as token ids; or else `text`."""
+    """Token ids to score; give either `text` or `token_ids`."""
     context: OneContext = ""
-    """What stands before it; tokenised together with it, and not scored."""
+    """Context before the text; tokenised together with the text, but not scored."""
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -173,7 +173,7 @@ class SequenceScore(NamedTuple):
     Attributes:
         item: the sequence.
         ids: the scored tokens [T], `</s>` included if requested.
-        log_probs: of each token [T].
+        log_probs: log-probability of each token [T].
         num_bytes: size of the scored text in UTF-8.
     """
 
@@ -211,11 +211,11 @@ def score(
         loaded: the model.
         items: sequences, or errors of lines that could not be parsed.
         settings: settings of scoring.
-        limits: of one request.
-        each: whether the outcome of an invalid sequence is its error, and does not stop the rest.
+        limits: limits of one request.
+        each: true to return the error of an invalid sequence as its outcome, instead of raising it.
 
     Raises:
-        InvalidInputError: a sequence has nothing to score, is too long, or has a wrong id.
+        InvalidInputError: a sequence has nothing to score, is too long, or has an invalid id.
     """
     contexts: dict[bytes, TokenIds] = {}
 
@@ -327,7 +327,7 @@ def token_scores(
 
 
 def word_scores(loaded: LoadedModel, given: TokenIds, log_probs: npt.NDArray[np.floating]) -> list[WordScore]:
-    """Join scored tokens [T] into words, which begin at tokens with leading white space; `</s>` is one by itself."""
+    """Join scored tokens [T] into words, which begin at tokens with leading white space; `</s>` is a separate word."""
     token_bytes = loaded.tokenizer.token_bytes
     ids = given.tolist()
     starts = [k for k, i in enumerate(ids) if k == 0 or i == EOS or token_bytes[i][:1].isspace()]
@@ -345,7 +345,7 @@ _MAX_ID_CHARACTERS = 200
 
 
 class QualityLine(WireModel):
-    """One text."""
+    """One text to score."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -354,9 +354,9 @@ class QualityLine(WireModel):
     )
 
     text: str
-    """What to score."""
+    """Text to score."""
     id: Annotated[str, StringConstraints(max_length=_MAX_ID_CHARACTERS)] | None = None
-    """Told again in the answer."""
+    """Client's id of the text, echoed in the reply."""
 
     def item(self, parameter: str = "text") -> ScoreItem:
         """Return the text, with its name in the request.
@@ -372,18 +372,18 @@ _Text = Annotated[
     Discriminator(
         text_or_object_tag,
         custom_error_type="text",
-        custom_error_message="input should be a text, or an object with text and id",
+        custom_error_message="input should be a string, or an object with text and id",
     ),
 ]
 
 
 class QualitySettings(WireModel):
-    """Models of a request, in the query string of lines."""
+    """Models of a request; in the query string if the body is a stream of lines."""
 
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     against: str | None = None
-    """A second model: `difference` says which of the two a text is more like."""
+    """Second model; `difference` compares the texts under both, negative if the first fits better."""
 
 
 class QualityRequest(QualitySettings, TimedRequest):
@@ -399,7 +399,7 @@ class QualityRequest(QualitySettings, TimedRequest):
     )
 
     texts: list[_Text] = Field(min_length=1)
-    """What to score; each a text, or an object with `text` and `id`."""
+    """Texts to score; each a string, or an object with `text` and `id`."""
 
     def items(self, limits: Limits) -> list[ScoreItem]:
         """Return the items to score.
@@ -430,10 +430,10 @@ def quality(
 
     Args:
         loaded: the model.
-        against: the model of comparison, if any.
+        against: the model to compare with, if any.
         items: texts, or errors of lines that could not be parsed.
-        limits: of one request.
-        each: whether the outcome of an invalid text is its error, and does not stop the rest.
+        limits: limits of one request.
+        each: true to return the error of an invalid text as its outcome, instead of raising it.
 
     Raises:
         InvalidInputError: a text has nothing to score, or is too long.

@@ -1,9 +1,9 @@
 """Scoring of many texts in bounded chunks; prefixes common to several texts are read once.
 
-The texts are a prefix tree of tokens. `score_tree` reads it level by level, where a prefix of each
-length is one row of a state, and scores next tokens when enough rows are pending, since products of
-many rows are the cheapest. It is chosen when its estimated cost is lower than that of reading all
-texts side by side (costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
+The texts form a prefix tree of tokens. `score_tree` reads it level by level, with one row of a
+state per prefix, and scores next tokens when enough rows are pending, because matrix products of
+many rows are cheapest. It is used if its estimated cost is below the cost of reading all texts
+side by side (costs measured on small int8 mixtures and on a float32 LSTM of 2x512).
 
 Lookup models score without padding.
 """
@@ -56,9 +56,9 @@ def score_sequence_list(
     """Score each sequence's text given its context; a use case.
 
     Args:
-        loaded: any.
+        loaded: the model.
         sequences: texts with their contexts; equal contexts are one array (`share_context`).
-        bos: whether `<s>` precedes the context.
+        bos: true if `<s>` precedes the context.
 
     Returns:
         One array of natural-log probabilities [T] per text, in order.
@@ -73,7 +73,7 @@ def score_sequence_list(
 
 
 def _score_one(loaded: LoadedModel, sequence: EncodedText, *, bos: bool) -> Work[Any, FloatArray]:
-    """Score a single text, without the preparations for many: natural-log probabilities [T]."""
+    """Score a single text, without the overhead for many: natural-log probabilities [T]."""
     context, text = sequence
     states = yield from prefill(loaded, [context], bos=bos)
     if supports(loaded.model, RaggedScorer) and len(text) <= MAX_LOOKUP_TOKENS:
@@ -87,7 +87,7 @@ class TreeLevel(NamedTuple):
 
     Attributes:
         rows: prefix of each choice, in ascending order [C].
-        tokens: of each choice [C].
+        tokens: token of each choice [C].
         choices: choice of each text; −1 after its end [N].
         continued: choices with further tokens, the prefixes of the next level.
     """
@@ -99,12 +99,12 @@ class TreeLevel(NamedTuple):
 
 
 def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[Any, list[TreeLevel]]:
-    """Build the levels of texts, one per token of the longest. A use case.
+    """Build the levels of texts, one per token of the longest text; a use case.
 
     Args:
         contexts: index of the context of each text [N].
         tokens: ids [N, T].
-        lengths: of the texts [N].
+        lengths: lengths of the texts [N].
     """
     levels: list[TreeLevel] = []
     nodes = contexts  # prefix of each text; arbitrary for finished texts
@@ -126,18 +126,18 @@ def build_tree(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> Work[A
 
 
 def tree_is_cheaper(levels: list[TreeLevel], num_contexts: int, lengths: TokenIds) -> bool:
-    """Return whether reading prefixes once, level by level, costs less than all texts side by side."""
+    """Return True if reading prefixes once, level by level, costs less than all texts side by side."""
     num_prefixes = num_contexts + sum(len(level.continued) for level in levels)
     return _is_cheaper(num_prefixes, len(levels), lengths)
 
 
 def may_be_cheaper(contexts: Indices, tokens: TokenIds, lengths: TokenIds) -> bool:
-    """Return whether a tree could be cheaper, by a lower bound: the longest texts after each first token.
+    """Return True if a tree could be cheaper, by a lower bound: the longest text after each first token.
 
     Args:
         contexts: index of the context of each text [N].
         tokens: ids [N, T].
-        lengths: of the texts [N].
+        lengths: lengths of the texts [N].
     """
     starts, start_of = np.unique(contexts * (int(tokens[:, 0].max()) + 1) + tokens[:, 0], return_inverse=True)
     longest = np.zeros(len(starts), dtype=np.int64)
@@ -152,12 +152,12 @@ def _is_cheaper(num_prefixes: int, num_levels: int, lengths: TokenIds) -> bool:
 def score_tree(
     model: LanguageModel[Any], state: Any, levels: list[TreeLevel], shape: tuple[int, ...]
 ) -> Work[Any, FloatArray]:
-    """Score texts [N, T] by levels, in natural logarithms; 0 past a text's length. A use case.
+    """Score texts [N, T] by levels, in natural logarithms; 0 past a text's length; a use case.
 
     Args:
-        model: any; a `ChoiceScorer` gains most.
-        state: after each context [K].
-        levels: of the texts.
+        model: any model; a `ChoiceScorer` gains most.
+        state: state after each context [K].
+        levels: levels of the texts.
         shape: N and T.
     """
     scores = np.zeros(shape, dtype=np.float32)
@@ -175,14 +175,14 @@ def score_tree(
 
 
 class _PendingChoices(NamedTuple):
-    """Choices of one level that are still to be scored.
+    """Unscored choices of one level.
 
     Attributes:
-        depth: of the level.
-        state: after the prefixes.
+        depth: depth of the level.
+        state: state after the prefixes.
         rows: prefix of each choice.
-        tokens: of each choice.
-        choices: of each text; negative for texts with none of these.
+        tokens: token of each choice.
+        choices: choice of each text; negative for texts without one.
     """
 
     depth: int
@@ -192,7 +192,7 @@ class _PendingChoices(NamedTuple):
     choices: Indices
 
     def split(self, count: int) -> "tuple[_PendingChoices, _PendingChoices | None]":
-        """Split into the choices after the first `count` prefixes, and the remainder."""
+        """Split into the choices after the first `count` prefixes and the remainder."""
         if count >= len(self.state):
             return self, None
         cut = int(np.searchsorted(self.rows, count))
@@ -259,13 +259,13 @@ def score_ragged_texts(
     """Score each text given its context or start state; a use case.
 
     Contexts are read once. Texts of one list, which often share prefixes, are read side by side, and shared prefixes
-    once where that saves work. Lookup models score without padding.
+    only once if that saves work. Lookup models score without padding.
 
     Args:
-        loaded: any.
+        loaded: the model.
         texts: the texts.
-        list_of: list of each text, in ascending order [U]; None if each is alone.
-        bos: whether `<s>` precedes the contexts.
+        list_of: list of each text, in ascending order [U]; None if each text is a list.
+        bos: true if `<s>` precedes the contexts.
         starts: the model's stored states, for texts without a context.
         normalised: False for logits instead of log-probabilities.
 
@@ -287,7 +287,7 @@ def score_ragged_texts(
         else:
             for chunk in token_runs(lengths[rows].tolist(), MAX_TREE_TOKENS, padded=True):
                 tokens, widths, positions = _pad_rows(texts, rows[chunk])
-                if not positions.size:  # empty texts without an end
+                if not positions.size:  # empty texts without `</s>`
                     continue
                 shared, contexts = _distinct(numbers[chunk])
                 scored = yield from _score_padded(
@@ -300,24 +300,24 @@ def score_ragged_texts(
 
 def _distinct(numbers: Indices) -> tuple[Indices, Indices]:
     """Return the distinct numbers in ascending order, and the index of each number among them."""
-    if not numbers.any():  # of most requests, several times as fast
+    if not numbers.any():  # the common case, several times as fast
         return np.zeros(1, dtype=np.int64), numbers
     used, indices = np.unique(numbers, return_inverse=True)
     return used, indices
 
 
 def _lists_by_length(lengths: Indices, list_of: Indices | None) -> Indices:
-    """Order texts list by list, the lists with the shortest texts first."""
+    """Order texts by list, lists with short texts first."""
     if list_of is None:
         return np.argsort(lengths, kind="stable")
     starts = np.flatnonzero(np.diff(list_of, prepend=-1))
-    longest = np.maximum.reduceat(lengths, starts)  # of each list
+    longest = np.maximum.reduceat(lengths, starts)  # in each list
     of_list = np.repeat(longest, np.diff(starts, append=len(lengths)))
     return np.argsort(of_list, kind="stable")
 
 
 def _new_ragged_context_lengths(texts: RaggedTexts, order: Indices) -> list[int]:
-    """Return the length of each text's context, in an order; 0 where an earlier text has it too."""
+    """Return the length of each text's context, in an order; 0 if an earlier text has an equal context."""
     if not any(map(len, texts.contexts)):
         return [0] * len(order)
     fresh = np.zeros(len(order), dtype=np.int64)
@@ -330,7 +330,7 @@ def _new_ragged_context_lengths(texts: RaggedTexts, order: Indices) -> list[int]
 def _context_states(
     loaded: LoadedModel, texts: RaggedTexts, used: Indices, starts: Sequence[StoredState], *, bos: bool
 ) -> Work[Any, Any]:
-    """Compute the states after contexts, and take stored states, one row each."""
+    """Compute the states after contexts and append stored states, one row each."""
     known = len(texts.contexts)
     stored = [starts[i - known].state for i in used if i >= known]
     contexts = [texts.contexts[i] for i in used if i < known]
@@ -366,7 +366,7 @@ def _score_padded(
     *,
     normalised: bool,
 ) -> Work[Any, FloatArray]:
-    """Score texts [N, T] after contexts [N] of K, shared prefixes once if that saves work."""
+    """Score texts [N, T] after contexts [N] of K, shared prefixes only once if that saves work."""
     if normalised and len(lengths) > 1 and not is_lookup(model) and may_be_cheaper(contexts, tokens, lengths):
         levels = yield from build_tree(contexts, tokens, lengths)
         if tree_is_cheaper(levels, len(state), lengths):
@@ -393,7 +393,7 @@ def _pad_rows(texts: RaggedTexts, rows: Indices) -> tuple[TokenIds, TokenIds, In
 
 
 PromptScores: TypeAlias = tuple[FloatArray, TopTokens]
-"""The natural-log probability of each token of a prompt given those before it [T], and the most probable tokens at
+"""Natural-log probability of each token of a prompt given the preceding tokens [T], and the most probable tokens at
 each position [T, k], k possibly 0; the first values are meaningless."""
 
 
@@ -403,8 +403,8 @@ def score_prompt_tokens(
     """Score all tokens of prompts except the first of each; a use case.
 
     Args:
-        model: any.
-        prompts: nonempty; equal prompts are read once.
+        model: any model.
+        prompts: nonempty prompts; equal ones are read once.
         top: number of most probable tokens to find at each position; 0 scores each sequence in one call.
     """
     distinct, rows = distinct_prompts(prompts)
@@ -418,7 +418,7 @@ def score_prompt_tokens(
 def _score_chunk(
     model: LanguageModel[Any], prompts: Sequence[Prompt], top: int
 ) -> Work[Any, list[PromptScores]]:
-    """Score the tokens of prompts [B, T], with the most probable ones at each position if there are to be any."""
+    """Score the tokens of prompts [B, T], and find the most probable tokens at each position if `top` is not 0."""
     tokens, lengths = pad_sequences([prompt.ids for prompt in prompts])
     both = concatenate_states([model.initial_state(1), model.empty_state(1)])
     state: Any = both.select(np.array([0 if prompt.bos else 1 for prompt in prompts], dtype=np.int64))
@@ -444,11 +444,10 @@ def _score_with_top(
     log_probs: FloatArray,
     tops: TopTokens,
 ) -> Work[Any, None]:
-    """Fill in the log-probabilities of tokens [B, T] and the most probable ones [B, T, k].
+    """Fill in the log-probabilities of tokens [B, T] and the most probable tokens [B, T, k].
 
-    Distributions of all positions of a long prompt would fill the memory, as each has V numbers: states
-    are collected until their distributions fill a block of bounded size; only the most probable tokens
-    of a block are kept.
+    Distributions of all positions of a long prompt would fill the memory. States are collected until their
+    distributions fill a block of bounded size, and only the most probable tokens of a block are kept.
     """
     pending: list[tuple[Any, TokenIds, int]] = []
     limit = max(BLOCK_ENTRIES // len(model.vocabulary), 1)

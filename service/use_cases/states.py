@@ -1,7 +1,7 @@
 """Stored states for decoders: open after contexts, advance, fork, and query next tokens.
 
-First tokens of several continuations of one state are scored from one distribution where that costs
-less than scoring each.
+First tokens of several continuations of one state are scored from one distribution if that costs
+less than separate scores.
 """
 
 from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ def continue_states(
         want: log-probabilities, the states after the texts, or both.
 
     Returns:
-        The natural-log probabilities of the tokens of each text [T], and the states of one row after each, if wanted.
+        The natural-log probabilities of the tokens of each text [T], and the states (one row) after each, if wanted.
     """
     row_of_state: dict[int, int] = {}
     rows = np.array([row_of_state.setdefault(id(before.state), len(row_of_state)) for before in previous])
@@ -100,7 +100,7 @@ def next_log_prob_blocks(
         ids: the requested tokens [K]; None for all.
 
     Yields:
-        Events: natural-log probabilities of a block of rows [n, K], in order, none below `LOG_ZERO`.
+        Events: natural-log probabilities of a block of rows [n, K], in order, at least `LOG_ZERO`.
     """
     for block in _row_blocks(loaded, states, ids):
         yield (yield from _next_log_probs(loaded, block, ids))
@@ -154,7 +154,7 @@ def _score_and_advance(
     lengths: TokenIds,
     want: Want,
 ) -> Work[Any, tuple[FloatArray, Any]]:
-    """Read nonempty texts [R, T] after rows of distinct states, for what is wanted."""
+    """Read nonempty texts [R, T] after rows of distinct states; return the wanted scores and states."""
     used, row_of_used = np.unique(rows, return_inverse=True)
     num_tokens = tokens.shape[1]
     single = num_tokens == 1 and not want.state  # scoring would needlessly advance the state
@@ -162,7 +162,7 @@ def _score_and_advance(
     if is_lookup(model) or not by_distribution:
         result = yield from Read(model, distinct.select(rows), tokens, lengths, want)
         return result.log_probs, result.state
-    # first tokens are looked up in the distribution of the state before
+    # look up first tokens in the distribution of the state before
     scores = np.zeros(tokens.shape, dtype=np.float32)
     before = distinct.select(used)
     size = max(1, MAX_STATE_ENTRIES // len(model.vocabulary))
@@ -186,7 +186,7 @@ class OwnedStateStore:
     """State store of a request.
 
     Attributes:
-        store: the store of the service.
+        store: the service's store.
         owner: owner of the states.
     """
 
@@ -198,20 +198,20 @@ Handle = Annotated[str, Field(min_length=1, max_length=200)]
 """Handle of a state, opaque to clients."""
 
 _STATE = "1f0e2d3c.a1b2c3.kJ9dXw0hT2mQvB7s"
-"""Handle in the examples: the reply to the example of opening a state, and part of the other requests."""
+"""Handle in the examples: returned by the example that opens a state, and used in the other requests."""
 
 
 class OpenStatesRequest(TimedRequest):
-    """Keep the state of a model after one or more contexts."""
+    """Store the model state after one or more contexts."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"context": "Return the"}]})
 
     context: OneOrMoreContexts = ""
-    """A text, texts, token ids, or lists of them; empty for the start of a sentence."""
+    """A string, strings, a list of token ids, or several such lists; empty for the start of a sentence."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     bos: bool = True
-    """Whether `<s>` stands before each."""
+    """True to put `<s>` before each context."""
 
     @cached_property
     def contexts(self) -> tuple[tuple[str, TextOrIds], ...]:
@@ -220,18 +220,18 @@ class OpenStatesRequest(TimedRequest):
 
 
 class ContinuationIn(WireModel):
-    """A continuation of a state; with neither text nor ids it is a fork."""
+    """A continuation of a state; a fork if it has neither text nor ids."""
 
     state: Handle
-    """The state before it, which stays as it is."""
+    """Handle of the state to continue, which stays unchanged."""
     text: str | None = None
-    """Words, tokenised as they are after a space; or else `token_ids`."""
+    """Words to append, tokenised as after a space; give `text` or `token_ids`, or neither."""
     token_ids: list[TokenId] | None = None
-    """Token ids, which may be parts of words; or else `text`."""
+    """Token ids to append, possibly parts of words; give `text` or `token_ids`, or neither."""
     eos: bool = False
-    """Whether `</s>` after it is scored too; the new state stands before it."""
+    """True to also score `</s>` after the continuation; the new state is the one before `</s>`."""
     keep: bool = True
-    """Whether the state after it is kept; without, it is scored only."""
+    """True to store the state after the continuation; false only scores it."""
 
     @model_validator(mode="after")
     def _not_both(self) -> Self:
@@ -250,7 +250,7 @@ class ContinuationIn(WireModel):
 
 
 class AdvanceRequest(TimedRequest):
-    """Continue states: score what follows each, and keep the states after it."""
+    """Continue states: score the continuations, and store the states after them."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -267,44 +267,44 @@ class AdvanceRequest(TimedRequest):
     )
 
     continuations: list[ContinuationIn] = Field(min_length=1)
-    """Of states of one version of one model; a state may be continued in several ways."""
+    """Continuations of states of one model version; a state may have several."""
     next_token_ids: list[TokenId] = Field(default_factory=list)
-    """Tokens whose log-probabilities, if they came next, are told after each continuation."""
+    """Tokens whose log-probability as next token is reported after each continuation."""
     free: list[Handle] = Field(default_factory=list)
-    """States that are not needed any more once this is answered."""
+    """Handles of states to delete after the request succeeds."""
 
 
 class NextRequest(TimedRequest):
-    """Predict the next tokens after each of some states."""
+    """Return next-token log-probabilities after states."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"states": [_STATE], "token_ids": [2, 259, 311]}]}
     )
 
     states: list[Handle] = Field(min_length=1)
-    """Of one version of one model."""
+    """Handles of states of one model version."""
     token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
-    """The tokens that are asked about; all if they are left out."""
+    """Tokens to report; all tokens if omitted."""
 
 
 class FreeRequest(WireModel):
-    """Forget states."""
+    """Delete states."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"states": [_STATE]}]})
 
     states: list[Handle] = Field(min_length=1)
-    """Handles; those that lead nowhere do not matter."""
+    """Handles of the states; unknown handles are ignored."""
 
 
 def open_states(
     loaded: LoadedModel, request: OpenStatesRequest, state_store: OwnedStateStore, limits: Limits
 ) -> Work[Any, list[OpenedState]]:
-    """Keep the state after each context.
+    """Store the state after each context.
 
     Raises:
-        InvalidInputError: a context is wrong.
+        InvalidInputError: a context is invalid.
         UnsupportedParameterError: the model reads from right to left.
-        StatesFullError: the store has no capacity for the states; none is kept.
+        StatesFullError: the store has no capacity for the states; none is stored.
     """
     check_reads_forward(loaded)
     state_store.store.check_capacity(len(request.contexts))
@@ -316,7 +316,7 @@ def open_states(
             group_contexts = contexts[group]
             state = yield from prefill(loaded, group_contexts, bos=request.bos)
             rows = [state.select(np.array([row])) for row in range(len(group_contexts))]
-            prior = [StoredState(loaded, None)] * len(rows)  # nothing was read before
+            prior = [StoredState(loaded, None)] * len(rows)  # nothing read before
             stored = yield from stored_states(loaded, rows, group_contexts, prior)
             handles += state_store.store.keep(state_store.owner, stored)
         complete = True
@@ -333,19 +333,19 @@ def advance_states(
     state_store: OwnedStateStore,
     limits: Limits,
 ) -> Work[Any, list[AdvancedState]]:
-    """Score continuations of states and keep the states after them; the states before stay unchanged.
+    """Score continuations of states and store the states after them; the states before stay unchanged.
 
     Args:
         loaded: the model version of all states.
         request: the request.
         before: the state before each continuation.
         state_store: the owner's states.
-        limits: of one request.
+        limits: limits of one request.
 
     Raises:
         InvalidInputError: an id is outside the vocabulary, or the reply would be too long.
         ContextLengthError: a continuation is too long.
-        StatesFullError: the store has no capacity for the states; none is kept.
+        StatesFullError: the store has no capacity for the states; none is stored.
     """
     given = request.continuations
     next_ids = loaded.model.vocabulary.check_ids(request.next_token_ids, parameter="next_token_ids")
@@ -369,8 +369,8 @@ def advance_states(
         sum(map(len, texts)) + len(given) * len(next_ids),
         parameter="next_token_ids" if len(next_ids) else "continuations",
         description=f"{len(given)} continuations of {sum(map(len, texts))} tokens, "
-        f"asked about {len(next_ids)} after each",
-        instead="POST /v1/states/next gives whole distributions as application/octet-stream",
+        f"with {len(next_ids)} next tokens after each",
+        instead="POST /v1/states/next returns complete distributions as application/octet-stream",
     )
     ends = [i for i, item in enumerate(given) if item.eos]
     want = Want(scores=True, state=bool(to_keep or ends or len(next_ids)))
@@ -406,10 +406,10 @@ def advance_states(
 
 
 def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedModel:
-    """Find the model version of states.
+    """Return the common model version of states.
 
     Args:
-        states: at least one.
+        states: states, at least one.
         parameter: their name in the request, such as `states[]`.
 
     Raises:
@@ -420,8 +420,8 @@ def common_version(states: Sequence[StoredState], *, parameter: str) -> LoadedMo
         if state.loaded is not first:
             name = parameter.replace("[]", f"[{index}]", 1)
             raise InvalidInputError(
-                f"{name} is of {state.loaded.address} as it was loaded then, and the first is of {first.address}: "
-                "states of one version go into one request",
+                f"{name} is of {state.loaded.address} as loaded then, and the first is of {first.address}: all states "
+                "of a request must be of one version",
                 parameter=name,
             )
     return first
@@ -446,12 +446,12 @@ def requested_token_ids(loaded: LoadedModel, ids: Sequence[int] | None) -> Token
 def ids_after(before: StoredState, text: str) -> TokenIds:
     """Tokenise words that follow a state [T].
 
-    The words are tokenised as after a space, whatever precedes them: a space is inserted where neither the
-    text before the state ends in white space nor the words begin with it.
+    The words are tokenised as after a space: a space is inserted if neither the text before the state ends
+    with white space nor the words begin with it.
     """
     tokenizer = before.loaded.tokenizer
     if tokenizer.leading_space:
-        text = text.removeprefix(" ")  # the tokenizer adds its own
+        text = text.removeprefix(" ")  # the tokenizer adds one
     elif text and not text[0].isspace() and before.last_token is not None:
         spelled = tokenizer.token_bytes[before.last_token]
         if spelled and not spelled[-1:].isspace():
@@ -462,7 +462,7 @@ def ids_after(before: StoredState, text: str) -> TokenIds:
 def stored_states(
     loaded: LoadedModel, states: Sequence[Any], texts: Sequence[TokenIds], prior: Sequence[StoredState]
 ) -> Work[Any, list[StoredState]]:
-    """Copy states after texts, each read after a prior one, into their own memory; a bounded number per step."""
+    """Copy states after texts, each read after a prior state, into their own memory; a bounded number per step."""
 
     def build(index: int) -> StoredState:
         ids, before = texts[index], prior[index]

@@ -1,6 +1,6 @@
 """Tokenisation and detokenisation, for clients that count or compare tokens.
 
-Requests and replies have the field names of OpenAI and vLLM.
+Requests and replies use the field names of OpenAI and vLLM.
 """
 
 from dataclasses import dataclass
@@ -17,36 +17,36 @@ from service.use_cases.inputs import Limits
 
 
 class TokenizeRequest(WireModel):
-    """Tell a text's tokens; other fields are ignored."""
+    """Tokenise a text; unknown fields are ignored."""
 
     model_config = ConfigDict(
         extra="ignore", json_schema_extra={"examples": [{"prompt": "Return the value."}]}
     )
 
     prompt: str
-    """The text; `<s>`, `</s>` or `<unk>` alone is that control token."""
+    """Text to tokenise; exactly `<s>`, `</s>` or `<unk>` is the control token."""
     add_special_tokens: bool | None = None
-    """Whether `<s>` is put first; it is unless this is false. These ids mean to /v1/completions what the text does."""
+    """False to omit the leading `<s>`. With it, the ids are equivalent to the text as a prompt of /v1/completions."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
 
 
 class DetokenizeRequest(WireModel):
-    """Tell the text that tokens spell; other fields are ignored."""
+    """Decode token ids to text; unknown fields are ignored."""
 
     model_config = ConfigDict(
         extra="ignore", json_schema_extra={"examples": [{"tokens": [303, 260, 311, 259]}]}
     )
 
     tokens: list[TokenId]
-    """Token ids."""
+    """Token ids to decode."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizeReply:
-    """A text's tokens; `max_model_len` is how many the service reads of one text at most."""
+    """Tokens of a text; `max_model_len` is the maximum number of tokens of one sequence."""
 
     count: int
     max_model_len: int
@@ -56,14 +56,14 @@ class TokenizeReply:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizeReply:
-    """The text that tokens spell."""
+    """Text of the token ids."""
 
     prompt: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """A model's tokenizer: its kind, its control tokens and how many tokens there are."""
+    """A model's tokenizer: its kind, control tokens and vocabulary size."""
 
     model: str
     tokenizer_class: str
@@ -84,7 +84,7 @@ def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> W
     """Tokenise a text.
 
     A text equal to `<s>`, `</s>` or `<unk>` gives that control token, unless the vocabulary has an ordinary
-    token of that spelling: clients look up the ids of control tokens this way. Inside a longer text such
+    token with this spelling: clients look up the ids of control tokens this way. Inside longer texts these
     spellings are ordinary text.
 
     Raises:
@@ -106,10 +106,10 @@ def tokenize(loaded: LoadedModel, request: TokenizeRequest, limits: Limits) -> W
 
 
 def detokenize(loaded: LoadedModel, request: DetokenizeRequest, limits: Limits) -> Work[Any, DetokenizeReply]:
-    """Decode ids to text; control tokens give none.
+    """Decode ids to text; control tokens have no text.
 
     Raises:
-        InvalidInputError: an id is outside the vocabulary, or there are too many.
+        InvalidInputError: an id is outside the vocabulary, or there are too many ids.
     """
     limits.check_length(len(request.tokens), parameter="tokens")
     checked = loaded.model.vocabulary.check_ids(request.tokens, parameter="tokens")

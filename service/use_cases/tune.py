@@ -64,29 +64,29 @@ from service.use_cases.rerank import MAX_COMPARED
 from service.use_cases.rerank_request import CandidateIn, Mixture, TunedModel, main_models
 
 MAX_CANDIDATES = 65_536
-"""Candidates of all lists of one request at most; the command line takes any number."""
+"""Maximum candidates of all lists of one request; the command line has no limit."""
 
 MAX_SEARCHES = 4096
-"""Searches of one request at most: (folds + 1) times exponents, times restarts and resamples."""
+"""Maximum searches of one request: (folds + 1) · exponents · (restarts + resamples)."""
 
 _DEFAULTS = TuningSettings()
 
 
 class ReferredListIn(WireModel):
-    """The hypotheses for one input, in first-pass order, and what is right."""
+    """The hypotheses for one input, in first-pass order, with references."""
 
     candidates: list[CandidateIn] = Field(min_length=1)
-    """Whole sentences, as in /v1/rerank."""
+    """Candidates, each a complete sentence, as in /v1/rerank."""
     reference: str | None = None
-    """What is right. A list without it is left out."""
+    """Reference text; lists without a reference are not used."""
     references: list[str] | None = Field(default=None, min_length=1)
-    """Instead, where there are several ways to say it."""
+    """Several alternative references, instead of `reference`."""
     context: str = ""
-    """What stands before each candidate; not scored."""
+    """Context before each candidate; read but not scored."""
     continuation: str | None = None
-    """If given, each candidate is itself a context, and what is scored is this text after it."""
+    """Text to score after each candidate instead of the candidate, which becomes context."""
     id: str | None = None
-    """For your own use."""
+    """Client's id of the list; not used."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:
@@ -104,39 +104,39 @@ class TuneSettings(TimedRequest):
     """Settings of tuning and of its evaluation."""
 
     metric: Literal["wer", "cer", "bleu", "chrf"] = "wer"
-    """What to tune for."""
+    """Metric to optimise."""
     normaliser: Annotated[str, schema_only(enum=list(NORMALISERS))] = UNCHANGED
-    """What is done to texts before words or characters are compared, of `wer` and `cer`: `none`, `lower` or
+    """Normalisation of texts before `wer` and `cer` compare words or characters: `none`, `lower` or
     `lower-unpunctuated`."""
     model: str | None = None
-    """`name`, `name@7` or `name@champion`; the service's default if it is left out."""
+    """Model: `name`, `name@7` or `name@champion`; the service's default if omitted."""
     mixture: Mixture | None = None
-    """Instead of `model`: models whose probabilities are mixed at every token."""
+    """Models whose probabilities are mixed at every token, instead of `model`."""
     models: Annotated[list[TunedModel], schema_only(maxItems=MAX_MODELS)] = Field(default_factory=list)
-    """Further models, each with features of its own."""
+    """Further models, each with its own features."""
     given_only: bool = False
-    """Whether no model scores: only what is given with the candidates, and what is derived of it, gets weights."""
+    """True to use no model: only given features, and features derived from them, get weights."""
     features: Annotated[list[str], schema_only(minItems=1, maxItems=MAX_FEATURES)] | None = None
-    """What may have a weight. If left out: `rank` and `rank:log`; what is given with every candidate, and, if it looks
-    like a mean over the text, also times its words and characters; `lm` and `unk` of each model; `words`."""
+    """Features that may get a weight. Default: `rank`, `rank:log`, features given with every candidate (those that
+    look like means over the text also times its words and characters), `lm` and `unk` of each model, and `words`."""
     length_exponents: Annotated[list[LengthExponent], schema_only(minItems=1, maxItems=MAX_EXPONENTS)] = (
         Field(default_factory=lambda: list(_DEFAULTS.length_exponents))
     )
-    """Of `lm`, to choose from, the simplest first."""
+    """Length exponents of `lm` to choose from, the simplest first."""
     folds: Annotated[int, schema_only(minimum=2, maximum=MAX_FOLDS)] = _DEFAULTS.folds
-    """Parts of the lists, each of which is held out once."""
+    """Number of parts of the lists for cross-validation; each part is held out once."""
     seed: Annotated[int, schema_only(minimum=0, maximum=MAX_SEED)] = _DEFAULTS.seed
-    """Of folds and random starts: equal seeds give equal replies."""
+    """Seed of folds, random starts and resamples; equal seeds give equal replies."""
     restarts: Annotated[int, schema_only(minimum=0, maximum=MAX_RESTARTS)] = _DEFAULTS.restarts
-    """Random starts of a search, beside those from each feature alone."""
+    """Number of random starts of a search, in addition to a start from each feature alone."""
     resamples: Annotated[int, schema_only(minimum=1, maximum=MAX_RESAMPLES)] = _DEFAULTS.resamples
-    """Resamples of the lists; the weights are the mean of what is best for each."""
+    """Number of resamples of the lists; the weights are the mean of the best weights of each."""
     max_p_value: Probability = _DEFAULTS.max_p_value
-    """How probable by chance a gain may be at most for the weights to be used; 1 takes what is better at all."""
+    """Maximum p-value of the gain on held-out lists for the weights to be accepted; 1 accepts any gain."""
     bootstrap_samples: Annotated[int, schema_only(minimum=MIN_SAMPLES, maximum=MAX_SAMPLES)] = (
         _DEFAULTS.bootstrap_samples
     )
-    """That this probability is told from."""
+    """Number of bootstrap samples that estimate the p-value."""
 
     @cached_property
     def search(self) -> TuningSettings:
@@ -148,10 +148,10 @@ class TuneSettings(TimedRequest):
         return TuningSettings(**shared_fields(self, TuningSettings))
 
     def metric_of(self, lists: Sequence[CandidateList]) -> Metric:
-        """Return the objective, for lists of which some may have no references.
+        """Return the objective; some of the lists may have no references.
 
         Raises:
-            InvalidInputError: the metric takes no such normaliser.
+            InvalidInputError: the metric does not support the normaliser.
         """
         counts = {len(given.references) for given in lists if given.references}
         return make_metric(
@@ -167,7 +167,7 @@ class TuneSettings(TimedRequest):
             resolve: finds a model by its address.
 
         Raises:
-            InvalidInputError: a mixture is given beside a model, or is invalid; or a model beside `given_only`.
+            InvalidInputError: a mixture is invalid or given together with a model, or a model with `given_only`.
         """
         if self.given_only and (self.model is not None or self.mixture is not None or self.models):
             raise InvalidInputError("given_only is true, but models are given", parameter="given_only")
@@ -193,7 +193,7 @@ _EXAMPLE_LISTS: JsonValue = [
 
 
 class TuneRequest(TuneSettings):
-    """Find weights to re-rank with, and tell what they are worth."""
+    """Find weights for re-ranking, and evaluate them on held-out lists."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -202,10 +202,10 @@ class TuneRequest(TuneSettings):
     )
 
     lists: list[ReferredListIn] = Field(min_length=1)
-    """As for /v1/rerank, with references."""
+    """Candidate lists as for /v1/rerank, with references."""
 
     def given_lists(self) -> Steps[list[CandidateList]]:
-        """Convert the lists to those of the use case, in steps between which other requests run.
+        """Convert the lists for the use case, in steps between which other requests run.
 
         Raises:
             InvalidInputError: there are more candidates than one request may have.
@@ -213,7 +213,7 @@ class TuneRequest(TuneSettings):
         count = sum(len(wire.candidates) for wire in self.lists)
         if count > MAX_CANDIDATES:
             raise InvalidInputError(
-                f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are tuned on in one request: "
+                f"lists[].candidates has {count} entries; at most {MAX_CANDIDATES} are accepted in one request: "
                 "use `gramophone tune` for more",
                 parameter="lists",
             )
@@ -224,15 +224,14 @@ class TuneRequest(TuneSettings):
 
 @dataclass(frozen=True, slots=True)
 class TuneReply(TuningFigures):
-    """Weights, and what they are worth.
+    """Tuned weights, and their evaluation.
 
-    `decision` is `tuned` or `first_pass`, `reason` a sentence why. Scores are percent: `baseline` of the first
-    candidates, `tried` of those chosen by weights that had not seen their list, `tuned` of what is answered, which
-    is `tried`, or `baseline` where the first pass is kept; `oracle` of the best, `worst` of the worst.
-    `significance` and `folds` are of the weights that were tried. `weights` were found on all lists; where the
-    first pass is kept they are `{"rank": 1}`, which keep its order.
-    `features` are all that might have had a weight, `ignored_features` those given with some candidates only.
-    `profile` is what /admin/profiles stores.
+    `decision` is `tuned` or `first_pass`, `reason` explains it. Scores are in percent: `baseline` of the first
+    candidates; `tried` of the candidates chosen by weights found on other lists; `tuned` of the returned weights, which
+    is `tried`, or `baseline` if the decision is `first_pass`; `oracle` of the best candidates; `worst` of the worst.
+    `significance` and `folds` are those of the tried weights. `weights` were found on all lists; for `first_pass` they
+    are `{"rank": 1}`, which preserves the order. `features` are all features that could get a weight,
+    `ignored_features` those that only some candidates have. `profile` is the body for /admin/profiles.
     """
 
     model: str | None
@@ -251,7 +250,7 @@ _PROFILE_FIELDS = (
     "models",
     "decision",
 )
-"""Fields of the reply that a profile has of its own, and not in its figures; its models are described otherwise."""
+"""Fields of the reply that are fields of a profile, not part of its `figures`; `models` has another format."""
 
 
 def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
@@ -276,7 +275,7 @@ def tune_reply(tuned: TuningOutcome, models: ScoringModels) -> TuneReply:
 
 
 def _models(weights: Mapping[str, float], models: ScoringModels) -> list[dict[str, Any]]:
-    """Return the models that the weights need."""
+    """Return the models that the weights require."""
     needed = {
         feature_model(name) or ""
         for name in weights
@@ -307,7 +306,7 @@ def tune(models: ScoringModels, request: TuneRequest, limits: Limits) -> Work[An
     if searches > MAX_SEARCHES:
         raise InvalidInputError(
             f"(folds + 1) · length_exponents · (restarts + resamples) is {searches}; at most {MAX_SEARCHES} "
-            "searches are made in one request",
+            "searches are accepted in one request",
             parameter="restarts",
         )
     numbers, referenced = select_with_references(lists)
@@ -327,9 +326,9 @@ def tune_and_evaluate(
     """Search for weights and evaluate them; a use case.
 
     Args:
-        settings: of tuning.
+        settings: settings of tuning.
         metric: the objective.
-        lists: candidate lists; those without references are left out.
+        lists: candidate lists; lists without references are ignored.
         computed: features of the candidates of all lists with references.
         searched: called after each resample, at most `settings.search.num_resamples` times.
 
@@ -348,7 +347,7 @@ def tune_and_evaluate(
 def _check(
     features: Sequence[str], lists: Sequence[CandidateList], numbers: Ints, models: ScoringModels
 ) -> Work[Any, None]:
-    """Refuse lists unfit for tuning; `numbers` are their indices in the request, for messages."""
+    """Reject lists that are invalid for tuning; `numbers` are their indices in the request, for messages."""
     for begin in range(0, len(lists), LISTS_AT_ONCE):
         batch, batch_numbers = lists[begin : begin + LISTS_AT_ONCE], numbers[begin : begin + LISTS_AT_ONCE]
         check_given(batch, models=models.extra, place=partial(list_prefix, batch_numbers))
@@ -357,6 +356,6 @@ def _check(
     longest = max(len(item.candidates) for item in lists)
     if compares and longest > MAX_COMPARED:
         raise InvalidInputError(
-            f"a list has {longest} candidates; at most {MAX_COMPARED} are compared with each other for {CONSENSUS}",
+            f"a list has {longest} candidates; at most {MAX_COMPARED} are accepted for {CONSENSUS} features",
             parameter="features",
         )

@@ -1,14 +1,12 @@
-"""Options in requests, the README's reference and the playground agree.
+"""The playground offers the options of requests, and the generated reference describes all that it lists."""
 
-The README's Python runs, and its table of settings is complete.
-"""
-
-import json
 import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
+from docs import hooks
 from service.settings import described_settings
 from service.use_cases.autocomplete import AutocompleteRequest
 from service.use_cases.check import CheckRequest
@@ -62,65 +60,12 @@ LEFT_OUT = {
 """What the playground does not offer, with all inside it, and why; /v1/quality filters corpora and has no page."""
 
 FORM = re.compile(r'optionsOf\("(?P<kind>\w+)", (?P<groups>[A-Z]+)')
-ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| (?P<type>.*?) \| (?P<default>.*?) \| (?P<meaning>.+?) \|$")
 
 
-def options(schema, definitions, prefix=""):
-    """Name, type and default of every field, those of objects in lists too."""
-    for name, field in schema["properties"].items():
-        default = "required" if name in schema.get("required", ()) else said(field.get("default"))
-        yield f"{prefix}{name}", type_of(field, definitions), default
-        for inner in objects_in(field, definitions):
-            yield from options(inner, definitions, f"{prefix}{name}[].")
-
-
-def said(default):
-    """A default as it stands in the table; one that is null, or made anew each time, is not told."""
-    return "" if default is None else f"`{json.dumps(default)}`"
-
-
-def type_of(field, definitions):
-    """A type as it stands in the table."""
-    if "$ref" in field:
-        return type_of(definitions[field["$ref"].rpartition("/")[2]], definitions)
-    if "enum" in field:
-        return ", ".join(f"`{value}`" for value in field["enum"])
-    if alternatives := field.get("anyOf") or field.get("oneOf"):
-        kinds = [type_of(one, definitions) for one in alternatives]
-        return " or ".join(kind for kind in kinds if kind != "null")
-    if field["type"] == "array":
-        return f"[{type_of(field['items'], definitions)}]"
-    if isinstance(values := field.get("additionalProperties"), dict):
-        return f"{{{type_of(values, definitions)}}}"
-    return field["type"]
-
-
-def objects_in(field, definitions):
-    """The schemas of a list's items that are objects with fields of their own."""
-    if "$ref" in field:
-        found = definitions[field["$ref"].rpartition("/")[2]]
-        if "properties" in found:
-            yield found
-    for inner in [
-        *field.get("anyOf", ()),
-        *field.get("oneOf", ()),
-        *([field["items"]] if "items" in field else []),
-    ]:
-        yield from objects_in(inner, definitions)
-
-
-def documented(path):
-    """The rows of an endpoint's table in the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text.partition(f"<!-- options {path} -->")[2].partition("<!-- /options -->")[0]
-    return [found for line in table.splitlines() if (found := ROW.match(line))]
-
-
-@pytest.mark.parametrize("path", REQUESTS)
-def test_the_readme_has_every_option_with_its_type_and_default(path):
+def options(path):
+    """Names of all fields of a request, those of objects in lists too."""
     schema = REQUESTS[path].model_json_schema()
-    wanted = sorted(options(schema, schema.get("$defs", {})))
-    assert sorted((row["name"], row["type"], row["default"]) for row in documented(path)) == wanted
+    return {row.name for row in hooks.fields(schema, schema.get("$defs", {}))}
 
 
 def page(path):
@@ -129,9 +74,7 @@ def page(path):
 
 @pytest.mark.parametrize("path", PAGES)
 def test_the_playground_offers_every_option_that_is_not_left_out_on_purpose(path):
-    schema = REQUESTS[path].model_json_schema()
-    names = {name for name, _, _ in options(schema, schema.get("$defs", {}))}
-    left_out, text = LEFT_OUT[path], page(path)
+    names, left_out, text = options(path), LEFT_OUT[path], page(path)
     assert set(left_out) <= names
     for name in names:
         word = re.escape(name.rpartition(".")[2])
@@ -153,30 +96,86 @@ def test_the_forms_of_the_playground_offer_nothing_that_is_no_option():
     assert forms >= 5
 
 
-README = Path(__file__).parents[2] / "README.md"
+PYTHON_PAGE = ROOT / "docs/reference/python.md"
 
 
 def test_the_ngram_example_runs(capsys):
     blocks = [
         block.removeprefix("python\n")
-        for block in README.read_text().split("```")
+        for block in PYTHON_PAGE.read_text(encoding="utf-8").split("```")
         if block.startswith("python\n")
     ]
     (example,) = [block for block in blocks if "estimate(" in block]
-    exec(compile(example, "README.md", "exec"), {})  # noqa: S102 - our own text
+    exec(compile(example, PYTHON_PAGE.name, "exec"), {})  # noqa: S102 - our own text
     total, *best, _ = capsys.readouterr().out.splitlines()
     assert abs(float(total) - 1) < 1e-5
     assert best[0].split()[0] == "cat"
 
 
-START, END = "<!-- settings -->\n", "<!-- /settings -->"
+@pytest.fixture(scope="module")
+def reference():
+    """The generated pages by name; to make them fails where anything has no description."""
+    return hooks.reference_pages()
 
 
-def test_the_readme_documents_every_setting():
-    text = README.read_text(encoding="utf-8")
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for variable, default, meaning in described_settings():
-        shown = "" if default == "" else f"`{default}`"
-        rows.append(f"| `{variable}` | {shown} | {meaning} |")
-        assert meaning
-    assert text[text.index(START) + len(START) : text.index(END)].split("\n") == [*rows, ""]
+def test_the_reference_has_every_setting_with_its_default(reference):
+    for variable, default, _ in described_settings():
+        assert f"| `{variable}` | {f'`{default}`' if default != '' else ''} | " in reference["settings"]
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+def test_the_reference_has_every_option(path, reference):
+    section = reference["endpoints"].partition(f"### POST {path}\n")[2].partition("\n### ")[0]
+    assert {name for name in options(path) if f"| `{name}` | " not in section} == set()
+
+
+def test_the_reference_shows_a_request_and_its_reply(reference):
+    section = reference["endpoints"].partition("### POST /v1/score\n")[2].partition("\n### ")[0]
+    assert '-d \'{"texts": ["Return the value."]' in section
+    assert '"bits_per_byte":' in section
+
+
+def test_the_reference_has_metrics_of_workers_too(reference):
+    assert "| `gramophone_worker_restarts_total` | counter | " in reference["metrics"]
+    assert "| `gramophone_http_requests_total` | counter | " in reference["metrics"]
+
+
+class Silent(BaseModel):
+    """A recipe's table with a key that nobody described."""
+
+    mystery: int = 1
+
+
+def test_a_key_without_a_description_is_named():
+    with pytest.raises(hooks.UndocumentedError, match=r"cache\.mystery has no description"):
+        hooks.key_row("cache.mystery", "mystery", Silent)
+
+
+def test_an_option_without_help_is_found():
+    listed = "* `--seed INTEGER`:   [default: 1]\n"
+    assert hooks.UNDOCUMENTED_OPTION.search(listed)[1] == "`--seed INTEGER`"
+    assert hooks.UNDOCUMENTED_OPTION.search("* `--json`\n")
+    assert not hooks.UNDOCUMENTED_OPTION.search("* `--json`: Print JSON.\n")
+
+
+def test_a_field_without_a_description_is_named():
+    schema = {"properties": {"mystery": {"type": "integer"}}}
+    operation = {
+        "description": "Ask.",
+        "requestBody": {"content": {"application/json": {"schema": schema}}},
+        "responses": {"200": {}},
+    }
+    with pytest.raises(hooks.UndocumentedError, match="POST /v1/ask: mystery"):
+        hooks.operation_section("POST", "/v1/ask", operation, {}, {})
+
+
+def test_pages_of_other_folders_link_within_the_site():
+    text = hooks.relinked("deploy/RUNBOOK.md")
+    assert "](../docs/" not in text
+    assert "](kubernetes/" not in text
+
+
+def test_the_drawing_has_every_layer():
+    drawing = hooks.layers_svg()
+    for name in ("cli", "engine", "checkpoint", "kernels", "training"):
+        assert f">{name}</text>" in drawing

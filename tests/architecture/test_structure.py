@@ -1,4 +1,4 @@
-"""The product's modules: their number and size, who imports them, no cycles, and names made of the glossary's words."""
+"""The product's modules: their number and size, who imports them, no cycles, names made of the glossary's words."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ MAX_LINES = 800
 MAX_LONELY_SHARE = 0.35
 """Of modules with at most one importer."""
 MAX_BYTES_PER_LINE = 42
-NO_BEGINNING = re.compile(r"(What|How|Where|Who|Whom|Which|Whose|That|So|Some|They|It)\b")
+NO_BEGINNING = re.compile(r"(What|How|Where|When|Who|Whom|Which|Whose|Whether|Why|That|If|So|Some|They|It)\b")
 """No docstring begins so: a noun or a verb says what the thing is."""
 CLIENT = "service/client/"
 """Its public names are those of what it asks for: `service.client.RerankOptions` is what a caller sends."""
@@ -144,17 +144,19 @@ def test_names_are_taken_apart():
     assert words_of("MAX_ROWS2") == ["max", "rows"]
 
 
-def read_glossary():
+def read_words():
     """The words that names are made of, and those that they avoid."""
-    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-    terms, avoided, plain = re.split(r"^## (?:Words that names avoid|Plain words)$", text, flags=re.MULTILINE)
+    terms = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     field = {word for row in re.findall(r"^\| ([^|]+) \|", terms, re.MULTILINE) for word in words_of(row)}
-    return field | set(re.findall(r"[a-z]+", plain)), set(
-        re.findall(r"^\| ([a-z]+) \|", avoided, re.MULTILINE)
+    text = re.sub(
+        r"^#.*$", "", (ROOT / "tests/architecture/words.txt").read_text(encoding="utf-8"), flags=re.MULTILINE
     )
+    avoided = set(re.findall(r"^([a-z]+) -> ", text, re.MULTILINE))
+    plain = re.sub(r"^[a-z]+ -> .*$", "", text, flags=re.MULTILINE)
+    return field | set(re.findall(r"[a-z]+", plain)), avoided
 
 
-KNOWN, AVOIDED = read_glossary()
+KNOWN, AVOIDED = read_words()
 ENDINGS = {
     "s": "",
     "es": "",

@@ -47,6 +47,7 @@ import numpy as np
 from models.checkpoint.golden import replay_golden
 from models.checkpoint.load import load_checkpoint
 from models.checkpoint.manifest import read_manifest, verify_files
+from models.language_model import score_sequences
 from models.ngram.automaton import Automaton
 from models.ngram.model import NGramModel
 from models.ngram.build import verify_automaton

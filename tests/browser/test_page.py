@@ -228,7 +228,7 @@ def test_the_api_page_asks_for_a_key_and_shows_none(open_page, registry):
     with serving_at(settings) as at:
         page = open_page(SCORING, at=at, allowed=f"status of 401|{SWAGGER_WARNING}")
         page.get_by_label("API key").fill(key.secret)
-        page.get_by_role("button", name="Use it").click()
+        page.get_by_role("button", name="Use key").click()
         expect(page.get_by_role("button", name="Authorize")).to_be_visible()
         reply = tried(page, '{"texts": ["the cat sat"]}')
         expect(reply).to_contain_text('"model": "words@1"')

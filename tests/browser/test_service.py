@@ -51,7 +51,7 @@ def test_a_stream_that_breaks_off_is_told(open_page, registry):
     page = open_page("#generate", allowed="ERR_|status of 503")
     page.route("**/v1/generate", lambda route: route.fulfill(content_type="text/event-stream", body=": \n\n"))
     page.get_by_role("button", name="Generate", exact=True).click()
-    expect(page.get_by_role("alert").locator("visible=true")).to_have_text("the answer broke off")
+    expect(page.get_by_role("alert").locator("visible=true")).to_have_text("the stream ended early")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_a_key_is_asked_for_once_and_kept_for_the_tab(open_page, locked):
     page = open_page("#write", at=address, allowed="status of 401")
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("API key").fill(secret)
-    dialog.get_by_role("button", name="Use it").click()
+    dialog.get_by_role("button", name="Use key").click()
     expect(page.locator("aside .bar").first).to_be_visible()
     page.reload()
     write(page, "return the nu")
@@ -88,7 +88,7 @@ def test_a_refusal_that_comes_after_the_key_is_there_asks_for_none(open_page, lo
     }"""
     with page.expect_request("**/v1/quality"):
         page.evaluate(start)
-    dialog.get_by_role("button", name="Use it").click()
+    dialog.get_by_role("button", name="Use key").click()
     expect(page.locator("aside .bar").first).to_be_visible()
     held[0].continue_()
     page.wait_for_function("() => window.done", timeout=10_000)

@@ -183,7 +183,7 @@ def test_confidences_are_told_for_each_word(rerank_page):
 def test_a_profile_that_is_not_there_is_told_at_its_field(open_page):
     page = open_page("#rerank", allowed="status of 400")
     page.get_by_text("Options", exact=True).locator("visible=true").click()
-    page.get_by_text("Weighing").click()
+    page.get_by_text("Scoring", exact=True).click()
     page.get_by_label("profile").fill("nosuch")
     expect(page.locator(".problem", has_text="nosuch")).to_be_visible()
 
@@ -201,14 +201,14 @@ def test_a_word_that_is_wrong_is_underlined(check_page):
     write(check_page, "🎺 the caat sat on the mat")
     expect(check_page.locator(".mirror .issue:visible")).to_have_text(["caat"])
     expect(issues(check_page)).to_have_count(1)
-    expect(issues(check_page)).to_contain_text("not a word the model knows")
+    expect(issues(check_page)).to_contain_text("unknown word")
 
 
 def test_a_word_is_not_found_fault_with_while_it_is_typed(check_page):
     with check_page.expect_response("**/v1/check"):
         write(check_page, "the cat sat on the ma")
     check_page.wait_for_load_state("networkidle")
-    expect(issues(check_page)).to_have_text(["Nothing seems wrong."])
+    expect(issues(check_page)).to_have_text(["No issues found."])
     check_page.keyboard.type(" ")
     expect(check_page.locator(".mirror .issue:visible")).to_have_text(["ma"])
 
@@ -230,13 +230,13 @@ def test_a_click_on_an_underlined_word_offers_suggestions(check_page):
 def test_a_word_of_the_dictionary_is_right(check_page):
     write(check_page, "the caat sat on the mat")
     expect(issues(check_page)).to_have_count(1)
-    issues(check_page).get_by_role("button", name="It is right").click()
+    issues(check_page).get_by_role("button", name="Add to dictionary").click()
     expect(check_page.locator(".mirror .issue:visible")).to_have_count(0)
 
 
 def test_the_threshold_says_how_much_is_told(check_page):
     write(check_page, "the caat sat on the mat")
-    expect(issues(check_page).get_by_role("button", name="It is right")).to_have_count(1)
+    expect(issues(check_page).get_by_role("button", name="Add to dictionary")).to_have_count(1)
     # what was typed may still be asked about meanwhile, at the threshold before
     with check_page.expect_request(lambda asked: '"threshold":0.9' in (asked.post_data or "")):
         check_page.get_by_label("Threshold").fill("0.9")

@@ -166,7 +166,7 @@ def test_words_are_told_instead_of_tokens(page):
     write(page, "return the ")
     page.locator("aside").get_by_text("Options").click()
     page.get_by_label("unit").select_option("word")
-    expect(page.locator("aside p.quiet").first).to_contain_text("not looked at")
+    expect(page.locator("aside p.quiet").first).to_contain_text("unexplored")
     expect(page.locator("aside .bar .word").first).to_have_text(re.compile("^(name|number)$"))
 
 

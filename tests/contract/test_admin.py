@@ -164,7 +164,7 @@ def test_three_loads_at_once_are_done_one_after_the_other(started, admin, monkey
         ({"model": ""}, 400, "model"),
         ({"model": 7}, 400, "model"),
         ({}, 400, "model is required"),
-        ({"model": "main", "now": True}, 400, "no parameter 'now'"),
+        ({"model": "main", "now": True}, 400, "unknown parameter 'now'"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_with_the_reason(admin, registry, body, status, says):

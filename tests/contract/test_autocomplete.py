@@ -232,7 +232,7 @@ def test_a_dictionary_of_long_phrases_is_bounded(http):
     response = http.post("/v1/autocomplete", json={"text": "the ", "dictionary": entries})
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "dictionary")
-    assert "40032 words in its first 417 entries; all may have 40000" in error["message"]
+    assert "40032 words in its first 417 entries; at most 40000" in error["message"]
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def error_of(response, status):
         (SCORE, {"token_ids": [[]]}, "token_ids[0]", "empty"),
         (SCORE, {"token_ids": [[3, 99]]}, "token_ids[0][1]", "99"),
         (SCORE, {"texts": [" "], "eos": False}, "texts[0]", "no token"),
-        (SCORE, {"texts": ["a"], "context": [3]}, "context", "alike"),
+        (SCORE, {"texts": ["a"], "context": [3]}, "context", "both must be of one kind"),
         (SCORE, {"texts": ["a"], "detail": "all"}, "detail", "'all'"),
         (SCORE, {"texts": ["a"], "bos": 1}, "bos", "1"),
         (RERANK, {"lists": []}, "lists", "[]"),

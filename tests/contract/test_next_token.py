@@ -118,7 +118,7 @@ def test_words_are_put_together_from_characters(http):
 def test_token_ids_have_no_word_to_come(http):
     error = refused(http, context=[3, 4])
     assert error["param"] == "context"
-    assert "must be a text" in error["message"]
+    assert "requires a string" in error["message"]
 
 
 def test_too_many_words_are_refused(http):

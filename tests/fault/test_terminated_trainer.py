@@ -55,8 +55,8 @@ def test_the_training_is_saved_and_the_line_says_how_to_go_on(train, tmp_path):
     assert process.returncode == 143
     assert state.stat().st_mtime_ns > before
     assert said.splitlines()[-1] == (
-        f"gramophone: ended by SIGTERM; the training is saved in {folder}; the same command with --resume goes on "
-        "with it"
+        f"gramophone: ended by SIGTERM; the training is saved in {folder}; the same command with --resume "
+        "continues it"
     )
     assert open_registry(tmp_path / "registry").models() == []
     process = train("--resume")
@@ -77,7 +77,7 @@ def test_before_there_is_anything_to_save_it_ends_at_once(train, tmp_path):
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     assert said.splitlines()[-1] == (
-        "gramophone: ended by SIGTERM; nothing was saved yet, so the same command begins anew"
+        "gramophone: ended by SIGTERM; nothing was saved yet; the same command starts from the beginning"
     )
     assert not list(tmp_path.glob("registry/.runs/*"))
 
@@ -115,7 +115,7 @@ def processes(tmp_path):
 
 @pytest.mark.parametrize(
     ("hung", "told"),
-    [(1, "process 1 on .* is gone"), (0, "the machine of process 0 has not answered")],
+    [(1, "process 1 on .* was lost"), (0, "the machine of process 0 has not answered")],
     ids=["second", "first"],
 )
 def test_the_other_one_ends_and_names_it(processes, hung, told):

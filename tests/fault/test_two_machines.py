@@ -156,7 +156,7 @@ def test_evicted_then_killed_then_resumed_equals_left_in_peace_bit_for_bit(toget
         status, said = first.ended()
         assert status != 0
         assert "process 1 on" in said
-        assert "with --resume the training goes on" in said
+        assert "with --resume, the training continues" in said
         assert said.count("Traceback") == 1  # torchrun's own
     with two_machines(folders, [*ARGUMENTS, "--resume"]) as machines:
         for status, said in [machine.ended() for machine in machines]:

@@ -1,4 +1,4 @@
-"""The README's recipe for re-ranking, its commands as they stand, on a few public lists of a recogniser."""
+"""The guide's careful recipe for re-ranking, its commands unchanged, on public lists of a recogniser."""
 
 import json
 import os
@@ -17,8 +17,8 @@ NUM_TRAIN, NUM_TEST = 300, 100
 
 
 def recipe():
-    """The README's shell block that tunes."""
-    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```sh\n")[1:]
+    """Return the guide's shell block that tunes with the models of folds."""
+    blocks = (ROOT / "docs/guides/rerank-speech.md").read_text(encoding="utf-8").split("```sh\n")[1:]
     (found,) = [block.split("```")[0] for block in blocks if "--fold-models" in block]
     return found
 

@@ -1,7 +1,7 @@
 """Simulated typist: types held-out lines letter by letter with a model's completions.
 
-The completion list is computed before each letter. The searches of several lines run as one batch;
-`gramophone evaluate --task autocomplete` compares one model, or two over the same lines.
+The completion list is computed before each letter. The searches of several lines run as one batch.
+`gramophone evaluate --task autocomplete` evaluates one model, or compares two on the same lines.
 """
 
 import re
@@ -47,9 +47,9 @@ class TypingContexts:
     """Model states of several texts, and the next-token distribution of each.
 
     Args:
-        model: any family.
+        model: model of any family.
         start: initial state of each text, one row.
-        batch: the number of texts.
+        batch: number of texts.
     """
 
     def __init__(self, model: LanguageModel[Any], start: Any, batch: int) -> None:
@@ -60,9 +60,9 @@ class TypingContexts:
         self._log_probs: list[FloatArray] = [np.zeros((1, 0), dtype=np.float32)] * batch
 
     def read(self, wanted: Mapping[int, Sequence[int]]) -> None:
-        """Advance texts, by index, to given ids; only ids beyond those already read are computed.
+        """Advance texts, by index, to the given ids; only new ids are computed.
 
-        A text whose ids no longer extend the earlier ids, as its last word is tokenised differently, is read anew.
+        A text is read anew if its ids do not extend the earlier ids because its last word is tokenised differently.
         """
         changed = [index for index, ids in wanted.items() if ids != self._ids[index]]
         if not changed:
@@ -95,7 +95,7 @@ class TypingContexts:
 
 
 UNKNOWN_MARK = "<unk>"
-"""Placeholder of rare words in some corpora; neither typed nor completed."""
+"""Placeholder for rare words in some corpora; it is neither typed nor completed."""
 
 _MARK = re.compile(rf"(?<!\S){UNKNOWN_MARK}(?!\S)")
 _NOT_SPACE = re.compile(r"\S+")
@@ -105,8 +105,8 @@ _SEED = 1
 def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
     """Split a line into the words that the typist types for a model.
 
-    Words are the tokenizer's, or runs of word characters if it has none. For a tokenizer
-    that lower-cases, the line is lower-cased: case does not count. `<unk>` marks are not typed.
+    Words are the words of a word tokenizer, else runs of word characters. The line is lower-cased if the
+    tokenizer lower-cases. `<unk>` marks are not typed.
     """
     if isinstance(tokenizer, WordTokenizer):
         text = text.lower() if tokenizer.lowercase else text
@@ -126,12 +126,12 @@ def typing_line(tokenizer: Tokenizer, text: str) -> TypingLine:
 
 
 def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False) -> list[str]:
-    """Sample lines until they have `words` white-space words, `<unk>` marks not counted.
+    """Sample lines until they have `words` white-space words, without `<unk>` marks.
 
     Args:
         texts: all lines.
         words: minimum number of words.
-        consecutive: take the first lines; else lines at random, with a fixed seed, in the text's order.
+        consecutive: take the first lines instead of random lines (fixed seed, in the text's order).
     """
     order = (
         range(len(texts)) if consecutive else np.random.default_rng(_SEED).permutation(len(texts)).tolist()
@@ -148,19 +148,19 @@ def sample_lines(texts: Sequence[str], words: int, *, consecutive: bool = False)
 
 MAX_COMPLETIONS = 10
 """Length of the completion list that ranks refer to."""
-_SETTINGS = CompletionSettings(limit=MAX_COMPLETIONS + 1)  # one more, as `<unk>` is not shown
+_SETTINGS = CompletionSettings(limit=MAX_COMPLETIONS + 1)  # one more, because `<unk>` is not shown
 
 _BATCH_LINES = 32
-"""Lines typed in parallel, so that model calls have many rows."""
+"""Number of lines typed in parallel, which gives model calls many rows."""
 
 
 class Typist:
-    """Simulated typist: ranks the wanted words in a model's completions, for several lines.
+    """Simulated typist that ranks the wanted words in a model's completions, for several lines.
 
     Args:
-        model: any family that reads forward.
-        tokenizer: the model's.
-        carries_state: whether a line continues from the state after the line before it, like `stream` in
+        model: model of any family that reads forward.
+        tokenizer: tokenizer of the model.
+        carries_state: continue each line from the state after the previous line, like `stream` in
             `training.evaluation.evaluate`; else each line starts anew.
     """
 
@@ -176,7 +176,7 @@ class Typist:
         """Type all words of all lines.
 
         Args:
-            lines: to type.
+            lines: lines to type.
             progress: counts words.
         """
         progress.start(f"typing with the {self._model.family}", sum(len(line.words) for line in lines))
@@ -202,7 +202,7 @@ class Typist:
                 state = prefill_sequences(self._model, state, tokens, lengths)
 
     def type_line(self, line: TypingLine, start: Any) -> Iterator[CompletionRank]:
-        """Type one line, yielding the rank at each keystroke, as a service computes it for a single request."""
+        """Type one line; yield the rank at each keystroke, computed as for a single service request."""
         contexts = TypingContexts(self._model, start, 1)
         for word in line.words:
             for ranks in self._type_words(contexts, {0: (line, word)}):
@@ -252,14 +252,14 @@ class Typist:
 
 
 def _completion_rank(result: SearchResult, wanted: str) -> CompletionRank:
-    """Rank the wanted word; "" matches none, where every completion would begin with an unwanted space."""
+    """Rank the wanted word; "" matches no completion, because all would begin with an unwanted space."""
     shown = [c for c in result.completions if c.is_complete and c.text != UNKNOWN_MARK][:MAX_COMPLETIONS]
     rank = next((rank for rank, c in enumerate(shown, start=1) if c.text == wanted), 0)
     return CompletionRank(rank, shown[0].mass / result.live_mass if shown else 0.0)
 
 
 DEFAULT_WORDS = 2_000
-"""Minimum number of words typed: enough to measure keystroke savings to about one percentage point."""
+"""Minimum number of words typed: measures keystroke savings to about one percentage point."""
 
 _TIMED_KEYSTROKES = 400
 _WARMUP_KEYSTROKES = 20  # caches are cold at first
@@ -278,10 +278,10 @@ def autocomplete_figures(
 
     Args:
         checkpoint: the model.
-        texts: lines.
-        words: minimum number of words typed; fewer if the text has fewer.
-        context: `sentence`: random lines, each from its start; `stream`: the first lines, as one text.
-        against: a second model, of any tokenizer, for the same lines.
+        texts: held-out lines.
+        words: minimum number of words to type; fewer if the text has fewer.
+        context: `sentence` types random lines, each from its start; `stream`, the first lines as one text.
+        against: second model for the same lines; its tokenizer may differ.
         progress: counts words.
 
     Raises:
@@ -289,13 +289,13 @@ def autocomplete_figures(
     """
     if context == "document":
         raise InvalidInputError(
-            "--context is 'document', but lines are typed one by one: it can be 'sentence' or 'stream'",
+            "--context is 'document', but lines are typed one by one; it must be 'sentence' or 'stream'",
             parameter="context",
         )
     for model in (checkpoint, against):
         if model is not None and model.manifest.direction == "backward":
             raise InvalidInputError(
-                "--task autocomplete needs a model that reads left to right, this one reads right to left",
+                "--task autocomplete requires a model that reads left to right; this one reads right to left",
                 parameter="task",
             )
     carries_state = context == "stream"
@@ -322,7 +322,7 @@ def _with_intervals(figures: Mapping[str, Ratio], draws: LineValues) -> dict[str
 def _model_figures(
     checkpoint: Checkpoint, texts: Sequence[str], progress: Progress, *, carries_state: bool
 ) -> tuple[dict[str, Any], dict[str, Ratio]]:
-    """Return a model's figures as JSON values, and as ratios those that get intervals."""
+    """Return a model's figures as JSON values, and its figures with intervals as ratios."""
     lines = [typing_line(checkpoint.tokenizer, text) for text in texts]
     spelled = [line.text[word.begin : word.end] for line in lines for word in line.words]
     if not spelled:
@@ -352,7 +352,7 @@ def _model_figures(
 def _keystroke_ms(typist: Typist, lines: Sequence[TypingLine], progress: Progress) -> dict[str, Any]:
     """Measure wall-clock time per keystroke in this process, one text at a time: percentiles in ms.
 
-    The state before a word and its distribution are reused while the word is typed, as in the service.
+    As in the service, the state and the distribution before a word are reused while the word is typed.
     """
 
     def seconds() -> Iterator[float]:

@@ -2,21 +2,21 @@
 
 Keystroke savings = 1 − keys pressed / keys without completions (Trnka and McCoy 2008; Trnka et al.
 2009). Every code point is a key, and so is a line's end. The typist reads the list before each
-letter of a word and selects the word by one key as soon as it is listed; that key also inserts the
-space after it (or ends the line). It inserts no space before other characters, such as a comma in
+letter of a word and selects the word by one key as soon as it is listed. The key also inserts the
+space after the word (or ends the line), but no space before other characters, such as a comma in
 untokenised text. A completion that saves no key is not selected, and no wrong key is pressed.
 
-Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; once
-before the first letter, once over all positions before a letter. Recoverable length: the number of a
-word's last letters that need not be typed, back to the last position where the list lacks it (Kim
-2019). Phrases of n words match if the most probable word, the most probable word after it, … are
-the next n words of the text (ExactMatch of Chen et al. 2019, greedily). Acceptance: a service that
-shows its first completion only above a probability does so at a share of positions (coverage) and
-is right at a share of them (precision).
+Recall: the share of words in the list. MRR: the mean of 1 / rank, 0 beyond the tenth; before the first
+letter, and over all positions before a letter. Recoverable length: the number of a word's last letters
+that need not be typed, back to the last position where the list lacks the word (Kim 2019). A phrase of
+n words matches if the most probable word, the most probable word after it, … are the next n words of
+the text (ExactMatch of Chen et al. 2019, greedy). Acceptance: a service that shows its first completion
+only above a probability shows it at a share of positions (coverage) and is correct at a share of the
+shown positions (precision).
 
-Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993, chapter 13):
-words of a line are dependent, so whole lines are resampled. Every metric is a ratio of two sums over
-lines; two models over the same lines are compared resample by resample.
+Intervals are percentile intervals of a bootstrap over lines (Efron and Tibshirani 1993, chapter 13).
+The words of a line are dependent, so entire lines are resampled. Every metric is a ratio of two sums over
+lines; two models are compared on the same lines, resample by resample.
 """
 
 import math
@@ -34,11 +34,11 @@ _SEED = 1
 
 
 class Ratio(NamedTuple):
-    """A metric as a ratio of two sums over lines.
+    """Metric as a ratio of two sums over lines.
 
     Attributes:
-        numerator: of each line [L].
-        denominator: of each line [L].
+        numerator: numerator of each line [L].
+        denominator: denominator of each line [L].
     """
 
     numerator: LineValues
@@ -57,12 +57,12 @@ def bootstrap_interval(
 ) -> dict[str, float | None]:
     """Compute a figure, `value`, with the ends of its 95 % interval, `low` and `high`.
 
-    All are None where there is nothing to divide by.
+    All are None if the denominator is 0.
 
     Args:
-        ratio: of L lines.
+        ratio: the figure of L lines.
         draws: `bootstrap_counts` of L lines.
-        less: another model's figure over the same lines; the figure is then the difference from it.
+        less: another model's figure on the same lines, to subtract.
     """
     value, resampled = _value(ratio), _resampled_values(ratio, draws)
     if less is not None:
@@ -80,7 +80,7 @@ def _value(ratio: Ratio) -> float:
 
 
 def _resampled_values(ratio: Ratio, draws: LineValues) -> LineValues:
-    """Return the figure of each draw; NaN where the denominator is 0."""
+    """Return the figure of each draw; NaN if the denominator is 0."""
     denominators = draws @ ratio.denominator
     values: LineValues = np.divide(
         draws @ ratio.numerator, denominators, out=np.full(len(draws), np.nan), where=denominators > 0
@@ -93,9 +93,9 @@ class WordSpan(NamedTuple):
 
     Attributes:
         begin: start offset in the line, in code points.
-        end: end offset.
-        spaced: whether a space or the line's end follows, which a completion includes.
-        joined: whether only a space separates it from the word before.
+        end: end offset in the line.
+        spaced: True if a space or the line's end follows, which a completion includes.
+        joined: True if a single space separates it from the previous word.
     """
 
     begin: int
@@ -127,8 +127,8 @@ class CompletionRank(NamedTuple):
     """Completion list before one keystroke.
 
     Attributes:
-        rank: of the wanted word in the list of completions, from 1; 0 if it is not listed.
-        probability: of the first completion; 0 where there is none.
+        rank: rank of the wanted word in the list of completions, from 1; 0 if it is not listed.
+        probability: probability of the first completion; 0 without completions.
     """
 
     rank: int
@@ -136,11 +136,11 @@ class CompletionRank(NamedTuple):
 
 
 class TypedLine(NamedTuple):
-    """A line with the completion ranks while it was typed.
+    """A typed line with its completion ranks.
 
     Attributes:
         line: the line.
-        completion_ranks: of each word: after 0, 1, 2, … letters, until one letter is left.
+        completion_ranks: ranks of each word after 0, 1, 2, … letters, until one letter is left.
     """
 
     line: TypingLine
@@ -150,7 +150,7 @@ class TypedLine(NamedTuple):
 LIST_LENGTHS = (1, 3)
 """Numbers of completions shown to the typist."""
 MAX_PHRASE_WORDS = 5
-"""Words of the longest phrase compared."""
+"""Number of words of the longest compared phrase."""
 COVERAGES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 _MAX_LETTERS = 10
 
@@ -160,11 +160,11 @@ class Ranks(NamedTuple):
 
     Attributes:
         table: ranks after 0, 1, 2, … letters [N, K]; 0 where a word is not listed, -1 past its last letter.
-        letters: of each word [N].
-        spaced: whether a space or the line's end follows [N].
-        joined: whether only a space separates it from the word before in the line [N].
+        letters: number of letters of each word [N].
+        spaced: True if a space or the line's end follows [N].
+        joined: True if a single space separates the word from the previous word of the line [N].
         lines: line index of each word [N].
-        num_keys: of each line [L].
+        num_keys: number of keys of each line [L].
     """
 
     table: npt.NDArray[np.int64]
@@ -199,12 +199,12 @@ class Ranks(NamedTuple):
         return sums
 
     def shown(self, length: int) -> npt.NDArray[np.bool_]:
-        """Return whether each word is among the first `length` completions, before each letter [N, K]."""
+        """Return True for words among the first `length` completions, before each letter [N, K]."""
         return (self.table > 0) & (self.table <= length)
 
 
 def ratios(ranks: Ranks) -> dict[str, Ratio]:
-    """Return all figures that get an interval, by name."""
+    """Return all figures with an interval, by name."""
     words = ranks.by_line(np.ones(len(ranks.letters)))
     first = ranks.table[:, 0]
     figures: dict[str, Ratio] = {}
@@ -228,7 +228,7 @@ def ratios(ranks: Ranks) -> dict[str, Ratio]:
 
 
 def saved_keys(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
-    """Return the keys saved at each word by a list of `length` completions [N]."""
+    """Return the number of keys that a list of `length` completions saves at each word [N]."""
     shown = ranks.shown(length)
     typed = np.where(shown.any(axis=1), shown.argmax(axis=1), ranks.letters)
     saved: npt.NDArray[np.int64] = np.maximum(ranks.letters - typed + ranks.spaced - 1, 0)
@@ -236,7 +236,7 @@ def saved_keys(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
 
 
 def recoverable_letters(ranks: Ranks, length: int) -> npt.NDArray[np.int64]:
-    """Return the number of trailing letters of each word at which the list always holds it [N]."""
+    """Return the number of trailing letters of each word at which the list always contains it [N]."""
     missing = ~ranks.shown(length) & (ranks.table >= 0)
     columns = np.arange(ranks.table.shape[1])
     last = np.where(missing, columns, -1).max(axis=1, initial=-1)
@@ -260,11 +260,11 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
 
     Args:
         typed: the lines.
-        first_only: count positions before a word's first letter only, else before every letter.
+        first_only: count only positions before a word's first letter; else before every letter.
 
     Returns:
-        The coverage, the threshold (least probability shown), the mean probability shown, and the precision,
-        which equals that mean for a calibrated model.
+        Coverage, threshold (lowest probability shown), mean probability shown, and precision, which equals the
+        mean probability for a calibrated model.
     """
     last = 1 if first_only else None
     ranks = [rank for line in typed for word_ranks in line.completion_ranks for rank in word_ranks[:last]]
@@ -285,7 +285,7 @@ def acceptance(typed: list[TypedLine], *, first_only: bool) -> list[dict[str, fl
 
 
 def _phrase_matches(ranks: Ranks) -> Sequence[tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """Return, for n = 1, 2, …, whether n greedy words from each word match, and whether n words exist [N]."""
+    """Return, for n = 1, 2, …, masks of the words where n greedy words match, and where n words exist [N]."""
     is_first = ranks.table[:, 0] == 1
     matches, phrases = is_first, np.ones_like(is_first)
     rows = [(matches, phrases)]

@@ -1,8 +1,8 @@
-"""Breakdowns of held-out results: by frequency and position, entropy, and two models compared.
+"""Breakdowns of held-out results by frequency and position, entropy, and comparison of two models.
 
-Full distributions are computed at sampled positions only: a row has V numbers, so a few thousand
-positions, evenly spread, represent the text. Rows come in small batches, in the same order for every
-model with the same vocabulary, so that two models are compared row by row in bounded memory.
+Full distributions have V values, so they are computed only at a few thousand evenly spread positions.
+Rows come in small batches, in the same order for all models with one vocabulary, so two models are
+compared row by row in bounded memory.
 """
 
 import math
@@ -32,15 +32,15 @@ _POWERS_OF_TWO = 2 ** np.arange(62)
 
 
 TokenGroups: TypeAlias = list[dict[str, Any]]
-"""Figures of groups of a text's predicted tokens: `group_figures`, and the group's `name`, such as `10-99`."""
+"""Groups of a text's predicted tokens: the figures of `group_figures`, and the `name`, such as `10-99`."""
 
 
 def by_frequency(targets: CorpusScores, counts: npt.NDArray[np.integer[Any]]) -> TokenGroups:
-    """Group tokens by powers of ten of their counts; `<unk>` and `</s>` are groups of their own.
+    """Group tokens by powers of ten of their counts; `<unk>` and `</s>` have their own groups.
 
     Args:
         targets: scores of a model.
-        counts: of each vocabulary token in a reference text [V].
+        counts: count of each vocabulary token in a reference text [V].
     """
     of_each = counts[targets.tokens]
     powers = np.searchsorted(_POWERS_OF_TEN, of_each, side="right")
@@ -58,7 +58,7 @@ def by_position(targets: CorpusScores, positions: TokenIds) -> TokenGroups:
 
     Args:
         targets: scores of a model.
-        positions: of each token, from 1 [N].
+        positions: position of each token, from 1 [N].
     """
     powers = np.searchsorted(_POWERS_OF_TWO, positions)  # 1, 2, 3-4, 5-8, …
     ranges = (f"{2 ** (k - 1) + 1}-{2**k}" for k in range(2, int(powers.max(initial=0)) + 1))
@@ -71,9 +71,9 @@ def positions_in_sentence(corpus: EncodedCorpus) -> TokenIds:
 
 
 def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: int) -> TokenIds:
-    """Return each predicted token's position, from 1, since the model's state was reset [N].
+    """Return the position of each predicted token since the last state reset, from 1 [N].
 
-    The state is reset at each sentence; for `stream` at the text's start only, for `document` at each window.
+    The state is reset at each sentence; for `stream`, at the start of the text; for `document`, at each window.
     """
     if context == "sentence":
         return positions_in_sentence(corpus)
@@ -83,7 +83,7 @@ def positions_since_start(corpus: EncodedCorpus, *, context: Context, window: in
 
 
 def token_counts(corpus: EncodedCorpus, vocab_size: int) -> npt.NDArray[np.int64]:
-    """Count the tokens of a text, one `</s>` per sentence included [V]."""
+    """Count the tokens of a text, including one `</s>` per sentence [V]."""
     counts = np.bincount(corpus.tokens, minlength=vocab_size).astype(np.int64)
     counts[EOS] += corpus.num_sentences
     return counts
@@ -102,7 +102,7 @@ def _counting_ranges(lengths: TokenIds) -> TokenIds:
 
 
 DEFAULT_SAMPLE = 4096
-"""Sampled positions: enough to measure a mean of a few bits to a few hundredths."""
+"""Number of sampled positions: measures a mean of a few bits to a few hundredths."""
 
 _BATCH_ROWS = 64
 _MAX_BATCH_VALUES = 1 << 20  # in a batch of rows
@@ -114,8 +114,8 @@ class EvaluationOptions(NamedTuple):
     """Options of an evaluation.
 
     Attributes:
-        context: see `training.evaluation.evaluate`.
-        window: tokens in a window, for `document`.
+        context: context of the tokens; see `training.evaluation.evaluate`.
+        window: tokens per window, for `document`.
         sample: maximum number of predictions with full distributions.
     """
 
@@ -129,8 +129,8 @@ class _SampledText(NamedTuple):
 
     Attributes:
         before: context tokens before the text, at least one.
-        text: its tokens.
-        stops: numbers of tokens read before each sampled prediction, ascending [n].
+        text: tokens of the text.
+        stops: number of tokens read before each sampled prediction, ascending [n].
     """
 
     before: TokenIds
@@ -154,15 +154,15 @@ def sampled_distributions(
     """Compute the model's distributions over the token at each position, given the tokens before it.
 
     Args:
-        model: any family.
-        corpus: encoded with its tokenizer.
-        positions: indices of predicted tokens, as `score_corpus` counts them, ascending.
+        model: model of any family.
+        corpus: text encoded with its tokenizer.
+        positions: ascending indices of predicted tokens, in the order of `score_corpus`.
         options: context and window.
         progress: counts rows.
 
     Yields:
-        Natural-log probabilities [b, V] in batches, each row summing to 1; their order depends on
-        the text, the positions and V, not on the model.
+        Batches of natural-log probabilities [b, V] of normalised rows; their order depends on the text,
+        the positions and V, not on the model.
     """
     texts = sorted(_sampled_texts(corpus, positions, options), key=lambda text: -len(text.stops))
     most = max(1, min(_BATCH_ROWS, _MAX_BATCH_VALUES // len(model.vocabulary)))
@@ -200,7 +200,7 @@ def _sampled_texts(
 
 
 def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -> Iterator[Any]:
-    """Yield the states at all first stops, all second stops, …; texts with the most stops come first."""
+    """Yield the states at the first stops of all texts, at their second stops, …; most stops first."""
     state = read_segments(model, [text.before for text in texts], model.empty_state(len(texts)))
     for number in range(len(texts[0].stops)):
         live = [text for text in texts if len(text.stops) > number]
@@ -212,7 +212,7 @@ def _states_at_stops(model: LanguageModel[Any], texts: Sequence[_SampledText]) -
 
 
 def _rebatch_states(states: Iterator[Any], rows: int) -> Iterator[Any]:
-    """Concatenate states into batches of at least `rows` rows, which an output layer computes faster."""
+    """Concatenate states into batches of at least `rows` rows, which an output layer processes faster."""
     pending: list[Any] = []
     for state in states:
         pending.append(state)
@@ -241,18 +241,18 @@ def mean_over_positions(
     options: EvaluationOptions,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute the mean of a quantity of models' predictions at sampled positions of a text.
+    """Compute the mean of a quantity of the models' predictions at sampled positions of a text.
 
     Args:
-        title: of the quantity, for progress.
-        quantity: computes it [n] of each model's distributions [n, V]: `entropies_of` or `divergences_of`.
-        models: any families, of one vocabulary.
-        corpus: encoded with their tokenizer.
-        options: of the evaluation.
-        progress: counts predictions, once for each model.
+        title: title of the quantity, for progress.
+        quantity: function from the models' distributions [n, V] to values [n]: `entropies_of` or `divergences_of`.
+        models: models of any family with one vocabulary.
+        corpus: text encoded with their tokenizer.
+        options: options of the evaluation.
+        progress: counts predictions, once per model.
 
     Returns:
-        As `sampled_mean`.
+        The result of `sampled_mean`.
     """
     positions = sample_positions(num_predicted(corpus, options.context), options.sample)
     progress.start(title, len(models) * len(positions))
@@ -265,7 +265,7 @@ def mean_over_positions(
 def entropies_of(rows: LogProbRows) -> LogProbRows:
     """Compute the entropy in nats [n] of each row of natural-log probabilities [n, V].
 
-    The cross-entropy of a calibrated model is close to its mean.
+    The mean entropy of a calibrated model is close to its cross-entropy.
     """
     entropies: LogProbRows = -np.sum(np.exp(rows) * np.where(np.isfinite(rows), rows, 0.0), axis=1)
     return entropies
@@ -277,11 +277,11 @@ def num_predicted(corpus: EncodedCorpus, context: Context) -> int:
 
 
 def sampled_mean(values: LogProbRows) -> dict[str, Any]:
-    """Compute the mean of values in nats [n], at sampled positions of a text, as JSON values.
+    """Compute the mean of values in nats [n] at sampled positions of a text, as JSON values.
 
     Returns:
-        The mean in `nats`, None where it is infinite or no position was sampled; the same in `bits`; the mean's
-        `standard_error_bits`, positions taken as independent, None for fewer than two; the number of `positions`.
+        The mean in `nats` and in `bits`, None if it is infinite or no position was sampled; its standard error
+        `standard_error_bits` for independent positions, None for fewer than two; the number of `positions`.
     """
     count = len(values)
     mean = error = bits = None
@@ -300,21 +300,21 @@ def log_prob_difference(
 ) -> dict[str, float | None]:
     """Compute the paired difference of two models' log-probabilities of the same tokens.
 
-    Both read the same sentences, so the difficulty that a sentence has for both cancels: the difference is
-    measured far more precisely than either perplexity. It is a ratio of two sums over sentences, nats and
-    tokens; its standard error is that of the linearised ratio (Cochran, Sampling Techniques, 1977,
-    section 6.4), which a bootstrap over sentences approaches.
+    Both models read the same sentences, so the common difficulty of a sentence cancels, and the difference is
+    far more precise than either perplexity. It is a ratio of two sums over sentences: nats and tokens. Its
+    standard error comes from the linearised ratio (Cochran, Sampling Techniques, 1977, section 6.4) and is
+    close to a bootstrap over sentences.
 
     Args:
         a: scores of A.
         b: scores of B on the same corpus in the same context.
         corpus: the text.
-        context: of the scores; for `document`, texts count as sentences.
+        context: context of the scores; for `document`, texts count as sentences.
 
     Returns:
-        A's mean log-probability less B's, `nats_per_token`, positive where A is better and None where either gives
-        a token the probability 0; its `standard_error`, from its variance between sentences, None for fewer than
-        two; the ends of the 95 % interval, `low` and `high`; and the number of `sentences`.
+        `nats_per_token`, A's mean log-probability minus B's, positive if A is better, None if a model gives a token
+        the probability 0; its `standard_error`, from the variance between sentences, None for fewer than two
+        sentences; the ends of the 95 % interval, `low` and `high`; and the number of `sentences`.
     """
     lengths = np.diff(corpus.offsets) + (context != "document")
     differences = a.log_probs.astype(np.float64) - b.log_probs
@@ -338,7 +338,7 @@ def log_prob_difference(
 def divergences_of(a: LogProbRows, b: LogProbRows) -> LogProbRows:
     """Compute the Kullback–Leibler divergences KL(A‖B) in nats [n] of rows of log-probabilities [n, V].
 
-    They are infinite where only B rules a token out.
+    A divergence is infinite if only B gives some token the probability 0.
     """
     p = np.exp(a)
     possible = p > 0

@@ -2,13 +2,13 @@
 
 The context of a token is one of:
 
-sentence  every line starts anew after `<s>`, and its `</s>` is predicted.
-stream    the state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>`
+sentence  Every line starts anew after `<s>`, and its `</s>` is predicted.
+stream    The state is carried across lines: …, `</s>`, `<s>`, next line; `</s>` is predicted, `<s>`
           is not.
-document  each text with its line ends, cut into disjoint windows; a window starts from the token
-          before it alone (`<s>` for the first), and the last, shorter one from as many tokens as
-          fill it up; `</s>` is not predicted. This is how lm-evaluation-harness computes rolling
-          log-likelihoods.
+document  Each text, with its line ends, is cut into disjoint windows. The context of a window is the
+          token before it (`<s>` for the first); a shorter last window gets more context tokens, to
+          reach the full length. `</s>` is not predicted. lm-evaluation-harness computes rolling
+          log-likelihoods in the same way.
 """
 
 import math
@@ -41,7 +41,7 @@ DEFAULT_WINDOW_TOKENS = 65_534
 
 _BATCH_TOKENS = 16_384
 CHUNK_TOKENS = 2_048
-"""Tokens of a long text read in one model call."""
+"""Tokens of a long text per model call."""
 
 
 class CorpusScores(NamedTuple):
@@ -105,7 +105,7 @@ def _score_sentences(model: LanguageModel[Any], corpus: EncodedCorpus, progress:
 def _read(
     model: LanguageModel[Any], state: Any, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> tuple[FloatArray, npt.NDArray[np.integer[Any]] | None, Any]:
-    """Compute log-probabilities [B, T], an n-gram model's lengths of the n-grams found [B, T], and the state after."""
+    """Return log-probabilities [B, T], lengths of the n-grams found by an n-gram model [B, T], and the new state."""
     ngram = as_ngram(model)
     if ngram is None:
         read = read_sequences(model, state, tokens, lengths, want)
@@ -116,7 +116,7 @@ def _read(
 
 
 def as_ngram(model: Any) -> Any:
-    """Return an n-gram model, on any device; None for another family."""
+    """Return the model if it is an n-gram model, on any device; None for another family."""
     return model if model.family == NGramModel.family else None
 
 
@@ -132,14 +132,14 @@ def _batches_of_similar_length(lengths: npt.NDArray[np.int64]) -> Iterator[npt.N
 
 
 def running_text(corpus: EncodedCorpus) -> TokenIds:
-    """Return the tokens of a corpus read as one text after `<s>`, with unpredicted `<s>` among them."""
+    """Return the tokens of a corpus as one text after `<s>`, including the `<s>`, which are not predicted."""
     return corpus.with_boundaries().astype(np.int64)[1:]
 
 
 def windows(corpus: EncodedCorpus, window: int) -> Iterator[tuple[TokenIds, TokenIds]]:
     """Yield the context tokens and the tokens of each window of documents.
 
-    With its context, every window but the first has `window` + 1 tokens.
+    Context and window have `window` + 1 tokens together, except in the first window.
     """
     for index in range(corpus.num_sentences):
         document = corpus.sentence(index).astype(np.int64)
@@ -161,7 +161,7 @@ def read_segments(model: LanguageModel[Any], segments: Sequence[TokenIds], state
 def _score_long(
     model: LanguageModel[Any], texts: Iterator[tuple[TokenIds, TokenIds]], progress: Progress
 ) -> CorpusScores:
-    """Score texts in sequence, each in chunks with the state carried between them."""
+    """Score texts one after the other, each in chunks with carried state."""
     log_probs: list[npt.NDArray[np.float32]] = []
     matched: list[npt.NDArray[np.integer[Any]]] = []
     targets: list[TokenIds] = []
@@ -186,23 +186,23 @@ def _score_long(
 class Evaluation(NamedTuple):
     """Figures over a text.
 
-    Figures per token depend on the tokenizer. Figures per word or byte do not, so they compare
-    models with different tokenizers on the same text.
+    Figures per token depend on the tokenizer. Figures per word and per byte do not, so they can compare
+    models with different tokenizers on one text.
 
     Attributes:
-        context: of the tokens.
-        tokens: predicted tokens, `</s>` and `<unk>` included.
-        oov: number of `<unk>` among them.
-        logprob: their natural-log probability.
-        nats_per_token: the cross-entropy, −logprob / tokens; None where a probability was zero.
-        bits_per_token: the same in bits.
-        perplexity: per token, unknown tokens charged at p(<unk>).
-        perplexity_without_oov: the same with unknown tokens left out of sum and count.
-        word_perplexity: per word between white space; a predicted `</s>` counts as a word.
-        byte_perplexity: per byte of UTF-8, line ends aside (`document`: included).
-        bits_per_byte: its logarithm.
-        hit_rates: of the tokens whose longest n-gram found has the length `order`, from 1: `group_figures`;
-            empty for other models than n-gram models.
+        context: context of the tokens.
+        tokens: number of predicted tokens, including `</s>` and `<unk>`.
+        oov: number of predicted `<unk>` tokens.
+        logprob: natural-log probability of the tokens.
+        nats_per_token: cross-entropy, −logprob / tokens; None if a probability is zero.
+        bits_per_token: cross-entropy in bits.
+        perplexity: perplexity per token; unknown tokens have the probability p(<unk>).
+        perplexity_without_oov: perplexity per token, with unknown tokens excluded from sum and count.
+        word_perplexity: perplexity per white-space word; a predicted `</s>` counts as a word.
+        byte_perplexity: perplexity per UTF-8 byte, without line ends (`document`: with line ends).
+        bits_per_byte: base-2 logarithm of `byte_perplexity`.
+        hit_rates: `group_figures` of the tokens whose longest n-gram found has the length `order`, from 1;
+            empty for models of other families.
     """
 
     context: Context
@@ -221,7 +221,7 @@ class Evaluation(NamedTuple):
     def facts(self) -> dict[str, Any]:
         """Return the figures by name, as JSON values: a log-probability of minus infinity is null.
 
-        `hit_rates` is present for n-gram models only.
+        Only n-gram models have `hit_rates`.
         """
         values = {**self._asdict(), "oov_rate": self.oov / self.tokens if self.tokens else 0.0}
         if not self.hit_rates:
@@ -237,8 +237,8 @@ def evaluate(
     """Score a corpus and summarise the scores.
 
     Args:
-        model: any family.
-        corpus: encoded with the model's tokenizer; for `document` each "sentence" is a whole text.
+        model: model of any family.
+        corpus: text encoded with the model's tokenizer; for `document`, each "sentence" is an entire text.
         context: `sentence`, `stream` or `document`; see the module.
         progress: counts tokens.
     """
@@ -280,16 +280,16 @@ def summarise_scores(
 def group_figures(
     log_probs: npt.NDArray[np.floating[Any]], group: npt.NDArray[np.integer[Any]], count: int
 ) -> list[dict[str, Any]]:
-    """Compute figures of each of `count` groups of a text's tokens, as JSON values.
+    """Compute the figures of each of `count` groups of a text's tokens, as JSON values.
 
     Args:
         log_probs: natural-log probabilities of the tokens [N].
-        group: of each token [N].
+        group: group of each token [N].
         count: number of groups.
 
     Returns:
-        The number of `tokens`, their `share` of all tokens, their mean natural-log probability, `logprob`, None
-        without any or where one is impossible, and the `perplexity` of them alone, None likewise.
+        Per group the number of `tokens`, their `share` of all tokens, their mean natural-log probability `logprob`
+        and their `perplexity`; the last two are None without tokens or with an impossible token.
     """
     tokens = np.bincount(group, minlength=count)
     totals = np.bincount(group, log_probs, minlength=count)

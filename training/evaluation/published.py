@@ -1,4 +1,4 @@
-"""Details of an evaluated checkpoint: entropy, breakdowns, a second model, the cost of int8."""
+"""Details of an evaluated checkpoint: entropy, breakdowns, comparison with a second model, cost of int8."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,8 +28,8 @@ from training.evaluation.evaluate import Context, CorpusScores, evaluate, score_
 from training.progress import Progress
 
 OOV_POLICY = (
-    "unknown tokens are charged at p(<unk>) and counted in every figure but perplexity_without_oov, "
-    "which leaves them out of sum and count"
+    "unknown tokens have the probability p(<unk>) and are counted in every figure except perplexity_without_oov, "
+    "which excludes them from sum and count"
 )
 COUNTS_FILE = "token_counts.npy"
 """Checkpoint file with the count of each token in the training text [V], int64."""
@@ -44,9 +44,9 @@ def evaluation_details(
     entropy: Mapping[str, Any] | None = None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Compute the predictions' entropy, unless given, and figures by frequency and position, by name.
+    """Compute the entropy of the predictions, unless given, and figures by frequency and position, by name.
 
-    Frequencies are those in the training text if the checkpoint has them, else in the text itself.
+    Frequencies come from the training text if the checkpoint has its counts, else from the evaluated text.
     """
     vocab_size = len(checkpoint.model.vocabulary)
     known = training_counts(checkpoint.path, vocab_size)
@@ -80,10 +80,10 @@ def compare_models(
 
     Args:
         a: the first model.
-        b: the second; see `check_comparable`.
+        b: the second model; see `check_comparable`.
         corpus: the text.
         targets: the first model's scores of the text.
-        options: of the evaluation.
+        options: options of the evaluation.
         progress: reports each stage.
     """
     of_b = score_corpus(b.model, corpus, context=options.context, window=options.window, progress=progress)
@@ -109,24 +109,24 @@ def check_comparable(a: Checkpoint, b: Checkpoint, names: tuple[str, str]) -> No
             f"{len(v):,} tokens ({name})" for v, name in zip(vocabularies, names, strict=True)
         )
         raise InvalidInputError(
-            f"--against needs a model with the same vocabulary, but these differ: {sizes}; "
-            "evaluate each alone and compare perplexities per word or byte",
+            f"--against requires a model with the same vocabulary; the vocabularies have {sizes}; "
+            "evaluate each model alone and compare perplexities per word or byte",
             parameter="against",
         )
     if a.tokenizer.fingerprint != b.tokenizer.fingerprint:
         raise InvalidInputError(
-            f"--against needs a model with the same tokenizer: {names[0]} and {names[1]} split texts differently",
+            f"--against requires a model with the same tokenizer; {names[0]} and {names[1]} split texts differently",
             parameter="against",
         )
     if a.manifest.direction != b.manifest.direction:
         raise InvalidInputError(
-            f"--against: {names[0]} reads {a.manifest.direction}, {names[1]} {b.manifest.direction}",
+            f"--against: {names[0]} reads {a.manifest.direction}, but {names[1]} reads {b.manifest.direction}",
             parameter="against",
         )
 
 
 def training_counts(directory: Path, vocab_size: int) -> npt.NDArray[np.int64] | None:
-    """Read a checkpoint's token counts of its training text [V]; None if it has none of this size."""
+    """Read the token counts of a checkpoint's training text [V]; None if they are missing or of another size."""
     path = directory / COUNTS_FILE
     if not path.is_file():
         return None
@@ -135,7 +135,7 @@ def training_counts(directory: Path, vocab_size: int) -> npt.NDArray[np.int64] |
 
 
 INT8_TOKENS = 20_000
-"""Maximum number of tokens compared: enough to measure the ratio of perplexities to a few in ten thousand."""
+"""Maximum number of compared tokens: measures the ratio of perplexities to a few in ten thousand."""
 
 
 def int8_facts(
@@ -144,9 +144,9 @@ def int8_facts(
     """Measure the cost of int8 for metrics.json; empty for a model without networks.
 
     Returns:
-        Under `int8`: `perplexity` in int8 and `perplexity_float32` over `tokens` of the text, `cost`, their
-        ratio less 1, and `default`, whether the cost is at most `MAX_INT8_COST`; `problems`: why a network
-        stays in single precision.
+        Under `int8`: `perplexity` in int8 and `perplexity_float32` over `tokens` of the text; `cost`, their
+        ratio minus 1; `default`, True if the cost is at most `MAX_INT8_COST`; `problems`, the reasons why a
+        network stays in float32.
     """
     problems = int8_problems(model)
     rounded = to_int8(model)
@@ -164,7 +164,7 @@ def int8_facts(
 
 
 def first_sentences(text: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Return the first sentences with at most `tokens` tokens, at least one sentence; words and bytes are 0."""
+    """Return the first sentences, up to `tokens` tokens but at least one sentence; words and bytes are 0."""
     ends = text.offsets[1:] + np.arange(1, len(text.offsets))
     count = max(1, int(np.searchsorted(ends, tokens, side="right")))
     return EncodedCorpus(text.tokens[: text.offsets[count]], text.offsets[: count + 1], 0, 0)

@@ -2,13 +2,13 @@
 
 Kinds of errors:
 
-real_word   a word becomes another word one edit away, frequent words more often: their, there
+real_word   a word becomes another word one edit away, sampled by frequency: their, there
 non_word    one or two random edits make a non-word: four in five have one (Damerau 1964)
-space       a word is split, or loses the space before the next one
+space       a word is split, or joined with the next word
 
-Every line is corrupted once for each kind and checked. Precision, recall and F0.5 use a threshold
-chosen on every other line and applied to the rest, for the checker and for two baselines:
-the surprisal of a word given the text before it, and the checker without the text after a word.
+Every line is corrupted and checked once per kind. Precision, recall and F0.5 use a threshold that is
+chosen on every other line and applied to the rest, for the checker and for two baselines: the surprisal
+of a word given the text before it, and the checker without the text after a word.
 """
 
 from bisect import bisect_left
@@ -47,15 +47,15 @@ _TWO_EDITS_SHARE = 0.2
 _MIN_LETTERS = 2
 
 WordReplacement: TypeAlias = tuple[str, int]
-"""Replacement text, and the number of words it replaces."""
+"""Replacement text and the number of words that it replaces."""
 
 
 class InjectedError(NamedTuple):
     """An error in a corrupted line.
 
     Attributes:
-        start: offset in the corrupted line, in code points.
-        end: end offset.
+        start: start offset in the corrupted line, in code points.
+        end: end offset in the corrupted line.
         meant: the original text.
     """
 
@@ -68,8 +68,8 @@ class CorruptedLine(NamedTuple):
     """A line with errors.
 
     Attributes:
-        text: the line.
-        errors: in it, in order.
+        text: the corrupted line.
+        errors: its errors, in order.
     """
 
     text: str
@@ -77,12 +77,12 @@ class CorruptedLine(NamedTuple):
 
 
 class ErrorInjector:
-    """Puts errors of one kind into lines.
+    """Injector of one kind of error.
 
     Args:
         counts: word counts; every other string is a non-word.
-        kind: of error.
-        rate: share of errors among the words eligible for one.
+        kind: kind of error.
+        rate: share of the eligible words to corrupt.
         random: random number generator.
     """
 
@@ -120,7 +120,7 @@ class ErrorInjector:
             text += sentence.text[copied : word.start]
             errors.append(InjectedError(len(text), len(text) + len(new), sentence.text[word.start : end]))
             text += new
-            copied, index = end, index + count  # skip the next word, so that errors are not adjacent
+            copied, index = end, index + count  # skips the next word, so errors are not adjacent
         return CorruptedLine(text + sentence.text[copied:], tuple(errors))
 
     def _real_word(self, words: Sequence[Word], number: int) -> WordReplacement | None:
@@ -158,7 +158,7 @@ class ErrorInjector:
 ScoreArray = npt.NDArray[np.float64]
 
 _BETA_SQUARED = 0.25
-"""β² of F0.5: precision counts twice as much as recall, as false alarms annoy more (Ng et al. 2014)."""
+"""β² of F0.5, which weights precision twice as much as recall because of false alarms (Ng et al. 2014)."""
 
 
 class Detections(NamedTuple):
@@ -166,8 +166,8 @@ class Detections(NamedTuple):
 
     Attributes:
         errors: score of each error [E]; minus infinity if undetected.
-        corrected: whether its first suggestion is the original [E].
-        alarms: scores of false alarms [A].
+        corrected: True for errors whose first suggestion is the original text [E].
+        alarms: scores of the false alarms [A].
     """
 
     errors: ScoreArray
@@ -180,10 +180,10 @@ class DetectionFigures(NamedTuple):
 
     Attributes:
         threshold: minimum score of an issue.
-        precision: share of errors among issues; 1 without issues.
-        recall: share of detected errors.
-        f0_5: their weighted harmonic mean.
-        correction_accuracy: share of detected errors with the right first suggestion; None without any.
+        precision: share of issues that are errors; 1 without issues.
+        recall: share of errors that are detected.
+        f0_5: weighted harmonic mean of precision and recall.
+        correction_accuracy: share of detected errors with the correct first suggestion; None without any.
     """
 
     threshold: float
@@ -194,12 +194,12 @@ class DetectionFigures(NamedTuple):
 
 
 def concatenate_detections(parts: Sequence[Detections]) -> Detections:
-    """Concatenate detections of several texts."""
+    """Concatenate the detections of several texts."""
     return Detections(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def figures_at_threshold(detections: Detections, threshold: float) -> DetectionFigures:
-    """Compute a method's figures at a threshold."""
+    """Compute the figures of a method at a threshold."""
     hit = detections.errors >= threshold
     right, wrong = int(hit.sum()), int((detections.alarms >= threshold).sum())
     precision = right / (right + wrong) if right + wrong else 1.0
@@ -233,13 +233,13 @@ _MIN_PROBABILITY = 1e-4
 
 _MAX_SUGGESTIONS = 1
 _Detection: TypeAlias = tuple[int, int, float, str]
-"""A span of the checked lines, its score, and the first suggestion."""
+"""Start and end in the checked text, score and first suggestion."""
 
 _LEFT_ONLY = CandidateSettings(right_tokens=0)
 
 
 class LineDetections(NamedTuple):
-    """Detections of the method, of the method without right context, and of surprisal alone."""
+    """Detections by the checker, by the checker without right context, and by surprisal alone."""
 
     method: Detections
     left_only: Detections
@@ -249,12 +249,12 @@ class LineDetections(NamedTuple):
 def detect_errors(
     checkpoint: Checkpoint, checker: Checker, lines: Sequence[CorruptedLine]
 ) -> Iterator[LineDetections]:
-    """Detect errors in corrupted lines; yield each line's detections, matched with its injected errors.
+    """Detect errors in corrupted lines; yield the detections of each line, matched with its errors.
 
     Args:
         checkpoint: the model.
-        checker: for its tokenizer.
-        lines: checked in one batch.
+        checker: checker for its tokenizer.
+        lines: lines to check in one batch.
     """
     text = "\n".join(line.text for line in lines)
     rescored = _check_line(checkpoint, checker, text, CandidateSettings())
@@ -293,14 +293,14 @@ def _check_line(
 
 
 def _surprisal_detections(rescored: RescoredBatch) -> list[_Detection]:
-    """Score each non-exempt word by its surprisal in bits given the text before it."""
+    """Score each non-exempt word by its surprisal in bits, given the text before it."""
     bits = (-rescored.word_log_probs / log(2)).tolist()
     slots = rescored.slots[: len(bits)]
     return [(slot.start, slot.end, b, "") for slot, b in zip(slots, bits, strict=True) if not slot.exempt]
 
 
 def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detection]) -> Detections:
-    """Assign detections to the errors of a line that they overlap; the others are false alarms."""
+    """Assign detections to overlapping errors of a line; detections without overlap are false alarms."""
     errors, end = line.errors, offset + len(line.text)
     scores, corrected = [-inf] * len(errors), [False] * len(errors)
     alarms: list[float] = []
@@ -318,15 +318,15 @@ def _match_errors(line: CorruptedLine, offset: int, detections: Sequence[_Detect
 
 
 ERROR_RATE = 0.05
-"""Share of eligible words that are corrupted."""
+"""Share of the eligible words to corrupt."""
 
 DEFAULT_CHECK_WORDS = 5_000
-"""Words checked per kind of error."""
+"""Number of words to check per kind of error."""
 
 _BATCH_LINES = 32
 _MIN_LINES = 2
 THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
-"""Thresholds at which precision and recall are reported and calibrated."""
+"""Thresholds for reports and calibration of precision and recall."""
 
 
 def run_check_task(
@@ -344,18 +344,18 @@ def run_check_task(
     """Evaluate error checking with a published model, by kind of error.
 
     Args:
-        address: of the model.
-        corpus: held-out files, one sentence a line; empty: the default corpus's test part.
-        registry: holds the model.
-        device: to compute on.
-        precision: of networks, see `models.checkpoint.load`.
-        sample: minimum number of words checked per kind; fewer if the text has fewer.
-        seed: for sampling lines and errors.
-        kinds: of errors.
-        save_calibration: store precision and recall by threshold, for /v1/check's `precision`.
+        address: address of the model.
+        corpus: held-out files, one sentence per line; empty for the test part of the default corpus.
+        registry: registry of the model.
+        device: compute device.
+        precision: precision of networks; see `models.checkpoint.load`.
+        sample: minimum number of words to check per kind; fewer if the text has fewer.
+        seed: random seed of lines and errors.
+        kinds: kinds of errors.
+        save_calibration: store precision and recall by threshold, for `precision` in /v1/check.
 
     Raises:
-        LanguageModelError: the model, a file or an option is wrong.
+        LanguageModelError: the model, a file or an option is invalid.
     """
     _check_options(sample, kinds)
     store, progress = open_registry(registry), console_progress()
@@ -363,7 +363,7 @@ def run_check_task(
     checkpoint = load_checkpoint(store.fetch(version), device=device, precision=precision)
     if checkpoint.manifest.direction == "backward":
         raise UnsupportedParameterError(
-            f"model {version.address} reads from right to left; checking asks what comes next",
+            f"model {version.address} reads from right to left; checking requires a model that reads left to right",
             parameter="model",
         )
     text = read_corpus(corpus, unit="line", progress=progress) if corpus else read_default_corpus(progress)[2]
@@ -400,18 +400,18 @@ def run_check_task(
 
 def _check_options(sample: int, kinds: Sequence[Kind]) -> None:
     if sample < 1:
-        raise InvalidInputError(f"--sample is {sample}, it must be at least 1", parameter="sample")
+        raise InvalidInputError(f"--sample is {sample}; it must be at least 1", parameter="sample")
     for kind in kinds:
         if kind not in KINDS:
             raise InvalidInputError(
-                f"--kinds names {kind!r}; there are {', '.join(KINDS)}", parameter="kinds"
+                f"--kinds contains {kind!r}; the kinds are {', '.join(KINDS)}", parameter="kinds"
             )
     if not kinds:
-        raise InvalidInputError(f"--kinds names none; there are {', '.join(KINDS)}", parameter="kinds")
+        raise InvalidInputError(f"--kinds is empty; the kinds are {', '.join(KINDS)}", parameter="kinds")
 
 
 def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Generator) -> list[str]:
-    """Sample lines without replacement until they have `words` white-space words; at least two.
+    """Sample lines without replacement until they have `words` white-space words; at least two lines.
 
     Raises:
         InvalidInputError: there are fewer than two lines.
@@ -424,15 +424,15 @@ def _sample_lines(sentences: Sequence[str], words: int, random: np.random.Genera
         words -= len(sentences[index].split())
     if len(lines) < _MIN_LINES:
         raise InvalidInputError(
-            f"the text has {len(lines)} line; at least {_MIN_LINES} are needed, to choose a threshold on one and "
-            "tell what it is worth on the other",
+            f"the text has {len(lines)} line; at least {_MIN_LINES} are needed, one to choose a threshold and "
+            "one to measure it",
             parameter="corpus",
         )
     return lines
 
 
 def _word_counts(checkpoint: Checkpoint, sentences: Sequence[str]) -> Mapping[str, int]:
-    """Count words: the tokenizer's vocabulary by training counts, or the words of the text itself."""
+    """Return word counts: training counts of a word tokenizer's vocabulary, else counts in the text itself."""
     tokenizer = checkpoint.tokenizer
     if isinstance(tokenizer, WordTokenizer):
         counts = training_counts(checkpoint.path, len(tokenizer.vocabulary))
@@ -454,7 +454,7 @@ def _detect_in_halves(
     progress: Progress,
     title: str,
 ) -> tuple[list[LineDetections], int]:
-    """Return the detections in even-numbered and in odd-numbered lines, and the number of words."""
+    """Return the detections in even and in odd lines, and the number of words."""
     progress.start(f"finding {title.replace('_', ' ')} errors", sum(len(line.split()) for line in lines))
     parts: tuple[list[LineDetections], list[LineDetections]] = ([], [])
     words = 0
@@ -501,8 +501,8 @@ def _calibration(
     """
     if not len(pooled.errors):
         raise InvalidInputError(
-            f"no error was put into the text, of whose words one in {1 / ERROR_RATE:.0f} is made wrong where it can "
-            "be; to calibrate a model, give more lines",
+            f"no error was injected into the text, where one in {1 / ERROR_RATE:.0f} eligible words is corrupted; "
+            "give more lines to calibrate a model",
             parameter="corpus",
         )
     points = [figures_at_threshold(pooled, threshold) for threshold in THRESHOLDS]

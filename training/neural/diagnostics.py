@@ -1,7 +1,7 @@
 """Diagnostics of a network's training: gradients by lag, gate saturation, failures, TensorBoard.
 
-Gradients and gates are measured on text, not on random numbers. For self-normalised models the
-deviation of logits from log-probabilities is measured, too. TensorBoard is an optional package.
+Gradients and gates are measured on text, not on random numbers. For self-normalised models, the
+deviation of logits from log-probabilities is also measured. TensorBoard is an optional package.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ _NEARLY_CLOSED, _NEARLY_OPEN = 0.1, 0.9
 def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
     """Compute the norm of the gradient of a late loss with respect to the state at earlier tokens.
 
-    ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …, the mean over rows, L_T being the loss of the last token alone
-    and s the whole state: of an LSTM the cell as well, which is its memory. A curve that falls straight
-    on a logarithmic scale is a vanishing gradient, a rising one an exploding gradient (Pascanu et al.
+    The norm is ‖∂L_T/∂s_{T−k}‖ for k = 0, 1, …, averaged over rows. L_T is the loss of the last token, and
+    s the complete state, for an LSTM including the cell. A curve that falls in a straight line on a
+    logarithmic scale shows a vanishing gradient, a rising curve an exploding gradient (Pascanu et al.
     2013, section 2.1).
 
     Args:
-        network: of any family; it is used in evaluation mode.
+        network: network of any family; it runs in evaluation mode.
         tokens: ids [T + 1, B]; the last one is predicted.
 
     Returns:
@@ -52,7 +52,7 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
         hidden = tuple(p.clone().requires_grad_() if p.is_floating_point() else p for p in hidden)
         for token in tokens[:-1]:
             _, hidden = network(token[None], hidden)
-            # copies: only the next step depends on them, even if a kernel shares memory between its outputs
+            # copies, so only the next step depends on them, even if a kernel's outputs share memory
             hidden = tuple(part.clone() for part in hidden)
             carried.append(tuple(part for part in hidden if part.requires_grad))
         loss = -network.output.target_log_probs(network.features(hidden[0][0]), tokens[-1]).sum()
@@ -69,15 +69,15 @@ def gradient_by_lag(network: Network, tokens: Tensor) -> list[float]:
 
 
 def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
-    """Compute the share of each gate's values near either end of their range, where hardly any gradient passes.
+    """Compute the shares of gate values near the ends of their range, where hardly any gradient passes.
 
     Args:
-        network: of any family; it is used in evaluation mode. One without known gates has none.
+        network: network of any family; it runs in evaluation mode. Cells without known gates have no entry.
         tokens: ids [T, B].
 
     Returns:
-        For each gate its `layer`, from 1, the lowest; its name, `gate`, which is `|h|` for the absolute outputs
-        of a layer without gates; and the shares of its values at all tokens below 0.1, `low`, and above 0.9, `high`.
+        For each gate its `layer`, from 1 for the lowest; its name, `gate`, which is `|h|` for the absolute outputs
+        of a layer without gates; and the shares of its values below 0.1, `low`, and above 0.9, `high`.
     """
     cells = [module for module in network.modules() if isinstance(module, Cell)]
     values_by_gate: dict[Cell, dict[str, list[Tensor]]] = {cell: {} for cell in cells}
@@ -109,7 +109,7 @@ def gate_saturation(network: Network, tokens: Tensor) -> list[dict[str, Any]]:
 
 
 def diagnose(network: Network, text: EncodedCorpus) -> dict[str, Any]:
-    """Gradients by lag and gate saturation on segments of a text, for metrics.json; empty for tiny texts."""
+    """Compute gradients by lag and gate saturation on segments of a text, for metrics.json; empty for tiny texts."""
     segments = sample_segments(text, length=LAGS + 1, rows=_ROWS)
     if segments is None:
         return {}
@@ -123,9 +123,9 @@ def diagnose(network: Network, text: EncodedCorpus) -> dict[str, Any]:
 
 
 def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds | None:
-    """Sample segments [T, B] of running text, evenly spaced, each ending in a predicted token.
+    """Sample evenly spaced segments [T, B] of running text that end in a predicted token.
 
-    They are shorter than `length` if the text is; None if it has fewer than two tokens.
+    Segments are shorter than `length` if the text is; None if the text has fewer than two tokens.
     """
     running = text.with_boundaries().astype(np.int64)
     length = min(length, len(running))
@@ -139,7 +139,7 @@ def sample_segments(text: EncodedCorpus, *, length: int, rows: int) -> TokenIds 
 
 
 def _gates(cell: Cell, inputs: Tensor, before: CellState, outputs: Tensor) -> dict[str, Tensor]:
-    """Return the values in [0, 1] of each gate of a layer at one token, each [B, H]."""
+    """Return the values of each gate of a layer at one token, in [0, 1], each [B, H]."""
     if isinstance(cell, MinGRU):
         return {"update": cell.gates(inputs).chunk(2, dim=-1)[0].sigmoid()}
     kernel = cast("TorchCell", cell).kernel
@@ -174,19 +174,19 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator"
 def divergence_error(
     step: int, *, loss: float, norm: float, text: str, settings: TrainSettings
 ) -> InvalidInputError:
-    """Make the error for an update whose loss or gradient is not a finite number.
+    """Build the error for an update with a loss or gradient that is not finite.
 
     Args:
-        step: the update, from 1.
-        loss: mean over the batch.
-        norm: of its gradient.
+        step: index of the update, from 1.
+        loss: mean loss of the batch.
+        norm: norm of its gradient.
         text: the batch's worst row.
-        settings: the run's settings.
+        settings: settings of the run.
     """
     return InvalidInputError(
-        f"the training diverged at step {step}: the loss is {loss:g}, the gradient's norm {norm:g}, with "
-        f"train.learning_rate {settings.learning_rate:g}: try a third of it, or train.precision=float32; "
-        f"the worst row of text: {text!r}",
+        f"the training diverged at step {step}: the loss is {loss:g} and the gradient norm {norm:g}; "
+        f"train.learning_rate is {settings.learning_rate:g}: try a third of it, or train.precision=float32; "
+        f"the row of text with the highest loss is {text!r}",
         parameter="train.learning_rate",
     )
 
@@ -197,8 +197,8 @@ def worst_row(network: Network, outputs: Tensor, targets: Tensor, vocabulary: Vo
 
     Args:
         network: source of the outputs.
-        outputs: [T, B, W].
-        targets: the ids that follow, [T, B].
+        outputs: outputs of the body [T, B, W].
+        targets: target ids [T, B].
         vocabulary: maps ids to tokens.
     """
     losses = []
@@ -234,25 +234,25 @@ def memory_advice(settings: TrainSettings) -> Iterator[None]:
         if not is_known and _CPU_ALLOCATOR not in str(error):
             raise
         raise InvalidInputError(
-            f"the training ran out of memory: train.batch_size is {settings.batch_size}, try half of it; or lower "
+            f"the training ran out of memory: train.batch_size is {settings.batch_size}; try half of it, or lower "
             f"train.bptt_length ({settings.bptt_length}), neural.hidden_size or tokenizer.vocab_size",
             parameter="train.batch_size",
         ) from error
 
 
-_SENTENCES = 256  # scored together
+_SENTENCES = 256  # per batch
 _TOKENS = 20_000  # enough for two significant digits
 
 
 def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, float]:
     """Compute `mean` and `deviation` of log Σ exp of the logits, over sentences spread over a text, in nats.
 
-    The mean is near 0 if the scores are comparable with log-probabilities; the deviation disturbs the
-    order of candidates.
+    The mean is near 0 if scores are comparable with log-probabilities; the deviation disturbs the order
+    of candidates.
 
     Args:
         model: source of the logits.
-        corpus: at least one sentence; about 20,000 of its tokens are used.
+        corpus: text of at least one sentence; about 20,000 of its tokens are used.
     """
     every = max(1, corpus.num_tokens // _TOKENS)
     indices = range(0, corpus.num_sentences, every)
@@ -270,14 +270,14 @@ def log_normalisers(model: NeuralModel, corpus: EncodedCorpus) -> dict[str, floa
 
 
 class TensorBoardWriter:
-    """Writer of training records for TensorBoard; it does nothing without a folder.
+    """Writer of training records for TensorBoard; without a folder it writes nothing.
 
     Args:
         folder: the log folder; empty for none.
-        step: updates made before; records of later ones in the folder are hidden.
+        step: number of updates before; the folder's records of later updates are hidden.
 
     Attributes:
-        failure: reason for which writing stopped; empty while it works.
+        failure: reason why writing stopped; empty without a failure.
 
     Raises:
         InvalidInputError: the package is not installed, or the folder cannot be written.
@@ -294,7 +294,7 @@ class TensorBoardWriter:
         except ImportError:
             raise InvalidInputError(
                 f"train.tensorboard is {folder!r}, but the package tensorboard is not installed: "
-                "pip install 'gramophone-lm[tensorboard]', or leave the key out",
+                "pip install 'gramophone-lm[tensorboard]', or omit the key",
                 parameter="train.tensorboard",
             ) from None
         try:
@@ -306,7 +306,7 @@ class TensorBoardWriter:
             ) from None
 
     def close(self) -> None:
-        """Write what is buffered."""
+        """Flush and close the writer."""
         if self._writer is not None:
             with self._ignore_write_errors():
                 self._writer.close()
@@ -322,7 +322,7 @@ class TensorBoardWriter:
 
     @contextmanager
     def _ignore_write_errors(self) -> Iterator[None]:
-        """Stop writing when the file system refuses: the run matters more than its charts."""
+        """Stop writing after a file error, which must not end the run."""
         try:
             yield
         except OSError as error:

@@ -1,17 +1,17 @@
-"""Data-parallel training in several processes, liveness of its processes, and signals.
+"""Data-parallel training in several processes, liveness of the processes, and signals.
 
-Each process has a share of the streams, and all make the same updates. Random numbers, dropout
-masks among them, are drawn for the whole batch in every process and each takes its rows, so the
-result is that of one process but for rounding. The first process decides whatever depends on the
-clock or on a signal. Processes may be on several machines; only the first one writes to disk.
+Each process has a share of the streams, and all processes make the same updates. Every process draws
+the random numbers, such as dropout masks, for the entire batch and uses its rows, so the result equals
+the result of one process except for rounding. Rank 0 makes all decisions that depend on the clock or
+on a signal. Processes may run on several machines; only rank 0 writes to disk.
 
-Each process writes a heartbeat to torchrun's store once a second and reads those of the others, so
-it can wait hours for a busy process and still detects a lost one in bounded time. Only a thread of
-its own accesses the store, so that a waiting process can be interrupted.
+Each process writes a heartbeat to torchrun's store once per second and reads the heartbeats of its
+peers, so it can wait hours for a busy process and still detects a lost process in bounded time. A
+separate thread accesses the store, so a waiting process can be interrupted.
 
-Signals act between two updates, so that saved states are complete. Ctrl-C ends a training, which is
-then evaluated and published. SIGTERM, as an orchestrator sends it, only saves: there may be no time
-for more, and a half-trained model must not be served because a machine is serviced.
+Signals act between two updates, so saved states are complete. Ctrl-C ends the training; the model is
+then evaluated and published. SIGTERM, which orchestrators send, only saves the state: there may be no
+time for more, and a half-trained model must not be served because a machine is drained.
 """
 
 import json
@@ -36,21 +36,21 @@ from models.errors import InvalidInputError, LanguageModelError, ProcessLostErro
 from models.neural.cells import Dropout, Hidden
 
 PATIENCE_S = 300.0
-"""Longest silence of a process, or duration of an exchange, before a process counts as dead, in seconds."""
+"""Maximum time without a heartbeat, or duration of an exchange, before a process counts as lost, in seconds."""
 
 _HEARTBEAT_S = 1.0
 _FIRST_PAUSE_S = 0.001
-_SILENCE_S = 3.5  # longest silence once an exchange has failed: three missed heartbeats
-_ADVICE = "start all of them again; with --resume the training goes on from what was saved"
+_SILENCE_S = 3.5  # maximum time without a heartbeat after a failed exchange: three missed heartbeats
+_ADVICE = "restart all processes; with --resume, the training continues from the saved state"
 
 
 class _Peer:
     """Last known state of another process.
 
     Attributes:
-        name: its rank and its machine.
+        name: rank and machine of the process.
         barriers: number of barriers that it has reached.
-        exit_reason: why it ended; empty if it ended normally, None while it runs.
+        exit_reason: reason for its end; empty after a normal end, None while it runs.
         heard: time of its last new message, by this process's clock.
     """
 
@@ -63,7 +63,7 @@ class _Peer:
         self._said = b""
 
     def update(self, message: bytes) -> None:
-        """Process its newest message, JSON as `PeerMonitor` writes it."""
+        """Process its latest message, in the JSON of `PeerMonitor`."""
         if message == self._said:
             return
         self._said, self.heard = message, time.monotonic()
@@ -73,13 +73,13 @@ class _Peer:
 
 
 class PeerMonitor:
-    """Heartbeats between the processes of a run, and detection of lost ones.
+    """Heartbeats between the processes of a run, and detection of lost processes.
 
     Args:
-        store: shared by all processes; this object has the handle for itself.
-        rank: of this process.
+        store: store of all processes; this object is the only user of the handle.
+        rank: rank of this process.
         count: number of processes.
-        patience_s: silence after which a process counts as dead.
+        patience_s: time without a heartbeat after which a process counts as lost, in seconds.
     """
 
     def __init__(self, store: Store, rank: int, count: int, *, patience_s: float) -> None:
@@ -91,16 +91,16 @@ class PeerMonitor:
         self._heartbeats = 0
         self._exit_reason: str | None = None
         self._heard = time.monotonic()  # when the store last answered
-        self._failure = ""  # of the store
+        self._failure = ""  # error of the store
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="company", daemon=True)
         self._thread.start()
 
     def barrier(self) -> None:
-        """Wait until all processes have reached this barrier, however long that takes while they live.
+        """Wait until all processes have reached this barrier; there is no timeout while they are alive.
 
         Raises:
-            ProcessLostError: a process is gone.
+            ProcessLostError: another process was lost.
         """
         self._barriers += 1
         self._wake.set()
@@ -108,15 +108,15 @@ class PeerMonitor:
         while late := [peer for peer in self._peers.values() if peer.barriers < self._barriers]:
             ended = [peer.name for peer in late if peer.exit_reason is not None]
             if ended or self._problem(late, silent_s=self._patience_s):
-                raise self.lost_peer_error(f"{', '.join(ended)} ended before the others")
+                raise self.lost_peer_error(f"{', '.join(ended)} ended before the other processes")
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
     def lost_peer_error(self, problem: str) -> ProcessLostError:
-        """Make the error of a failed exchange; it names the lost process and why, if soon known.
+        """Build the error for a failed exchange; it names the lost process and the reason if found in time.
 
         Args:
-            problem: reported if no lost process is found.
+            problem: problem to report if no lost process is found.
         """
         until = time.monotonic() + 2 * _SILENCE_S
         while not (reason := self._problem(self._peers.values(), silent_s=_SILENCE_S)):
@@ -127,7 +127,7 @@ class PeerMonitor:
         return ProcessLostError(f"{reason}; {_ADVICE}")
 
     def leave(self, farewell: str) -> None:
-        """Report to the other processes that this one ends, and why, if not normally."""
+        """Report the end of this process to its peers, with the reason unless it is normal."""
         self._exit_reason = farewell
         self._wake.set()
         self._thread.join(timeout=2 * _HEARTBEAT_S)
@@ -136,7 +136,7 @@ class PeerMonitor:
         """Describe a lost process among `peers`; empty if none is known to be lost."""
         now = time.monotonic()
         if self._failure:
-            return f"torchrun on the machine of process 0 is gone: {self._failure}"
+            return f"torchrun on the machine of process 0 was lost: {self._failure}"
         if now - self._heard > silent_s:
             return f"torchrun on the machine of process 0 has not answered for {now - self._heard:.0f} s"
         for peer in peers:
@@ -144,7 +144,7 @@ class PeerMonitor:
                 return f"{peer.name} ended: {peer.exit_reason}"
         for peer in peers:
             if peer.exit_reason is None and now - peer.heard > silent_s:
-                return f"{peer.name} is gone: nothing was heard of it for {now - peer.heard:.0f} s"
+                return f"{peer.name} was lost: no heartbeat for {now - peer.heard:.0f} s"
         return ""
 
     def _run(self) -> None:
@@ -183,14 +183,14 @@ def _key(rank: int) -> str:
 
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
-"""Exit status of a command that SIGTERM ended: 143, as of one that does not handle it."""
+"""Exit status of a command ended by SIGTERM: 143, as without a handler."""
 
 
 class Terminated(SystemExit):
-    """Exit by SIGTERM; it unwinds the stack, so that everything is cleaned up.
+    """Exit by SIGTERM that unwinds the stack and runs all cleanup.
 
     Args:
-        unsaved: why the run could not be saved; empty if it was, or if there was none.
+        unsaved: reason why the run was not saved; empty if it was saved or there is no run.
     """
 
     def __init__(self, unsaved: str = "") -> None:
@@ -202,8 +202,8 @@ class Interruption:
     """Requests to end a run.
 
     Attributes:
-        requested: Ctrl-C was pressed once; a second one interrupts immediately, as usual.
-        terminated: SIGTERM was received; a second one ends the process immediately.
+        requested: True after Ctrl-C; a second Ctrl-C interrupts immediately, as usual.
+        terminated: True after SIGTERM; a second SIGTERM ends the process immediately.
     """
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ class Interruption:
 def catch_interruption() -> Iterator[Interruption]:
     """Record Ctrl-C inside the block, and SIGTERM inside an `exit_on_sigterm` block.
 
-    A signal with another handler is left alone, and so is every signal outside the main thread.
+    Signals with another handler, and all signals outside the main thread, are left unchanged.
     """
     interruption = Interruption()
     with (
@@ -238,9 +238,9 @@ def catch_interruption() -> Iterator[Interruption]:
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM raise `Terminated` inside the block; process 1 of a container would ignore it otherwise.
+    """Make SIGTERM raise `Terminated` inside the block; otherwise process 1 of a container ignores it.
 
-    An error of a library that it interrupted, such as DuckDB, becomes `Terminated`, too.
+    An error of a library that SIGTERM interrupted, such as DuckDB, also becomes `Terminated`.
     """
     with _signal_handler(signal.SIGTERM, _raise_terminated, instead_of=signal.SIG_DFL):
         handler = signal.getsignal(signal.SIGTERM)
@@ -255,7 +255,7 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process immediately
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second signal ends the process immediately
     raise Terminated
 
 
@@ -263,7 +263,7 @@ def _raise_terminated(_number: int, _frame: FrameType | None) -> NoReturn:
 def _signal_handler(
     number: signal.Signals, handler: Callable[..., Any], *, instead_of: object
 ) -> Iterator[None]:
-    """Handle a signal inside the block, if its handler so far is `instead_of`."""
+    """Handle a signal inside the block, if its current handler is `instead_of`."""
     before = signal.getsignal(number)
     if before != instead_of or threading.current_thread() is not threading.main_thread():
         yield
@@ -277,13 +277,13 @@ def _signal_handler(
 
 
 class ExchangeStatus(NamedTuple):
-    """State of an update in one process, before an exchange, or in all, after it.
+    """State of an update in one process before an exchange, or in all processes after it.
 
     Attributes:
-        loss: mean over the process's rows, or over all.
-        seconds: by the process's clock, or by the first one's.
-        interrupted: whether the process, or any, got Ctrl-C.
-        terminated: whether it got SIGTERM: end and publish nothing.
+        loss: mean loss over the rows of the process, or over all rows.
+        seconds: seconds of the run, by the clock of the process, or of rank 0.
+        interrupted: True if the process, or any process, received Ctrl-C.
+        terminated: True if it received SIGTERM: end and publish nothing.
     """
 
     loss: float
@@ -293,10 +293,10 @@ class ExchangeStatus(NamedTuple):
 
 
 class Processes:
-    """The processes of a run; a single one exchanges nothing.
+    """The processes of a run; a single process exchanges nothing.
 
     Args:
-        rank: of this process, from 0.
+        rank: rank of this process, from 0.
         count: number of processes.
         monitor: monitor of the other processes; None for a single process.
     """
@@ -310,39 +310,39 @@ class Processes:
 
     @classmethod
     def current(cls) -> "Processes":
-        """Return the joined processes; without any, this single one."""
+        """Return the joined processes, or this single process."""
         return cls._joined or cls()
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process validates, saves, publishes and reports."""
+        """True if this process validates, saves, publishes and reports."""
         return self.rank == 0
 
     def rows(self, batch: int) -> slice:
         """Return this process's rows of a batch.
 
         Raises:
-            InvalidInputError: the batch cannot be divided equally.
+            InvalidInputError: the number of processes does not divide the batch.
         """
         if batch % self.count:
             raise InvalidInputError(
-                f"train.batch_size is {batch} here, which {self.count} processes cannot divide equally",
+                f"train.batch_size is {batch} for this text; it must be a multiple of the {self.count} processes",
                 parameter="train.batch_size",
             )
         share = batch // self.count
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def divide_dropout(self, network: nn.Module) -> None:
-        """Make the network's dropout draw masks for the whole batch and use this process's rows."""
+        """Make the network's dropout draw masks for the entire batch and use this process's rows."""
         for module in network.modules():
             if isinstance(module, Dropout):
                 module.shard = (self.rank, self.count)
 
     def barrier(self) -> None:
-        """Wait for all processes; needed before an exchange that one of them may reach much later.
+        """Wait for all processes; required before an exchange that one process may reach much later.
 
         Raises:
-            ProcessLostError: a process is gone; the methods below raise it, too.
+            ProcessLostError: another process was lost; the methods below also raise it.
         """
         if self._monitor is not None:
             self._monitor.barrier()
@@ -350,10 +350,10 @@ class Processes:
     def exchange(
         self, parameters: Sequence[nn.Parameter], own: ExchangeStatus, *, weight: float
     ) -> ExchangeStatus:
-        """Replace gradients by the weighted sum of all processes' gradients, and return the status of all.
+        """Replace gradients by the weighted sum over all processes; return the common status.
 
         Args:
-            parameters: with gradients of a mean loss.
+            parameters: parameters with gradients of a mean loss.
             own: status of this process.
             weight: this process's share of the predicted tokens; shares sum to 1.
         """
@@ -372,7 +372,7 @@ class Processes:
         return ExchangeStatus(loss, seconds, interruptions > 0, terminations > 0)
 
     def broadcast_value(self, value: float) -> float:
-        """Return the first process's number, which may take it a long time to compute."""
+        """Broadcast the value of rank 0, which may need a long time to compute it."""
         if self.count == 1:
             return value
         self.barrier()
@@ -382,7 +382,7 @@ class Processes:
         return float(tensor)
 
     def broadcast_bytes(self, content: bytes | None, *, source: int = 0) -> bytes | None:
-        """Return the bytes of one process, the first by default, or None; those of other processes are ignored."""
+        """Broadcast the bytes, or None, of one process, by default rank 0; other processes' bytes are ignored."""
         if self.count == 1:
             return content
         length = torch.tensor([-1 if content is None else len(content)])
@@ -396,7 +396,7 @@ class Processes:
         return tensor.numpy().tobytes()
 
     def broadcast_weights(self, network: nn.Module) -> None:
-        """Copy the first process's parameters into the network."""
+        """Broadcast the parameters of rank 0 into the network."""
         if self.count == 1:
             return
         with self._detect_lost_peer():
@@ -404,13 +404,13 @@ class Processes:
                 dist.broadcast(parameter.data, src=0)
 
     def gather_texts(self, text: str) -> list[str]:
-        """Return each process's text, by rank."""
+        """Gather the texts of all processes, by rank."""
         self.barrier()
         contents = [self.broadcast_bytes(text.encode(), source=rank) for rank in range(self.count)]
         return [(content or b"").decode() for content in contents]
 
     def gather_hidden(self, hidden: Hidden) -> Hidden:
-        """Join the processes' states, tensors [·, B / count, ·] in each, to [·, B, ·]."""
+        """Gather the states of all processes, [·, B / count, ·] each, into [·, B, ·]."""
         if self.count == 1:
             return hidden
         gathered = []
@@ -435,13 +435,13 @@ class Processes:
 
 @contextmanager
 def join_processes(device: torch.device) -> Iterator[torch.device]:
-    """Join the processes that torchrun started, and leave them at the end; without torchrun do nothing.
+    """Join the processes that torchrun started, and leave them at the end; without torchrun, do nothing.
 
     Args:
-        device: `cuda` becomes the device of this process.
+        device: compute device; `cuda` becomes the device of this process.
 
     Yields:
-        The device to compute on.
+        The compute device.
     """
     if not dist.is_available() or not dist.is_torchelastic_launched():
         yield device
@@ -465,13 +465,13 @@ def join_processes(device: torch.device) -> Iterator[torch.device]:
 
 @contextmanager
 def _report_exit(monitor: PeerMonitor | None) -> Iterator[None]:
-    """Report to the other processes why this one ends."""
+    """Report to the other processes why this process ends."""
     reason = ""
     try:
         yield
     except BaseException as error:
         if isinstance(error, LanguageModelError):
-            # the others detect themselves that one is lost
+            # all processes detect a lost process themselves
             reason = "" if isinstance(error, ProcessLostError) else str(error)
         else:
             reason = "by SIGTERM" if isinstance(error, Terminated) else f"{type(error).__name__}: {error}"

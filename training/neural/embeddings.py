@@ -1,7 +1,7 @@
 """Pre-trained word vectors as the initial embeddings of a network.
 
-The files are text: a word and its numbers a line, as word2vec and fastText write it, with the
-number of words and of dimensions in a first line, or as GloVe writes it, without. They may be
+The files are text, with a word and its numbers on each line. The first line of word2vec and fastText
+files has the number of words and of dimensions; GloVe files have no such line. Files may be
 compressed (.gz, .xz, .zst).
 """
 
@@ -28,8 +28,8 @@ class Embeddings(NamedTuple):
     """Vectors for a subset of a vocabulary's tokens.
 
     Attributes:
-        rows: ids of the tokens that were found, each once [N].
-        vectors: of those tokens [N, E], float32.
+        rows: ids of the found tokens, each once [N].
+        vectors: vectors of these tokens [N, E], float32.
     """
 
     rows: npt.NDArray[np.int64]
@@ -37,15 +37,15 @@ class Embeddings(NamedTuple):
 
 
 def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddings:
-    """Read the vectors of a vocabulary's tokens from a file; of a word listed twice, the first.
+    """Read the vectors of a vocabulary's tokens from a file; the first entry of a repeated word counts.
 
-    Words are looked up as they are spelled; control tokens are never found. Numbers of words that the
-    vocabulary lacks are counted, not read.
+    The lookup is case-sensitive and never finds control tokens. The numbers of words outside the
+    vocabulary are counted but not parsed.
 
     Args:
         path: the file.
-        vocabulary: the tokens to find.
-        size: E, which the file's vectors must have.
+        vocabulary: tokens to find.
+        size: required size of the vectors, E.
 
     Raises:
         FormatError: the file cannot be read, a line is not a word and E numbers, lines are missing, or
@@ -66,7 +66,7 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
         raise FormatError(
             path,
             f"has none of the vocabulary's {len(vocabulary.ids)} tokens",
-            hint="its words are those of tokenizer.kind=word; check tokenizer.lowercase",
+            hint="use tokenizer.kind=word, and check tokenizer.lowercase",
         )
     return Embeddings(np.array(rows, dtype=np.int64), np.stack(vectors))
 
@@ -74,15 +74,15 @@ def read_embeddings(path: Path, vocabulary: Vocabulary, *, size: int) -> Embeddi
 def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
     """Initialise a network's embeddings of the tokens found in a file.
 
-    All are scaled by one number to the root mean square of the network's own initial values: vectors from
-    elsewhere are up to ten times as long, too much for a tied output.
+    One factor scales all vectors to the root mean square of the network's initial values: pre-trained
+    vectors are up to ten times as long, too long for a tied output.
 
     Raises:
         InvalidInputError: the network's vectors have several widths.
     """
     if not isinstance(network.embedding, nn.Embedding):
         raise InvalidInputError(
-            "train.embeddings cannot start the vectors of a tied adaptive softmax, which are of several widths; "
+            "train.embeddings cannot initialise a tied adaptive softmax, whose vectors have several widths; "
             "set neural.output=softmax or neural.tied=false",
             parameter="train.embeddings",
         )
@@ -94,7 +94,7 @@ def initialise_embeddings(network: Network, embeddings: Embeddings) -> None:
 
 
 def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
-    """Yield non-blank lines, right-stripped, with numbers from 1; a first line of counts is checked."""
+    """Yield non-blank lines, right-stripped, with line numbers from 1; check a first line with counts."""
     expected: int | None = None
     count = 0
     for number, line in enumerate(read_lines(path), start=1):
@@ -108,8 +108,8 @@ def _word_lines(path: Path, size: int) -> Iterator[tuple[int, str]]:
     if expected is not None and count != expected:
         raise FormatError(
             path,
-            f"has {count} words, its first line says {expected}",
-            hint="download it again, it may be cut off",
+            f"has {count} words; the first line gives {expected}",
+            hint="it may be truncated; download it again",
         )
 
 
@@ -121,7 +121,7 @@ def _header_counts(line: str) -> tuple[int, int] | None:
 
 
 def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str]:
-    """Split a line whose word contains spaces into word and numbers; such a word does not end in a number."""
+    """Split a line into a word with spaces and its numbers; such a word must not end in a number."""
     fields = line.split(" ")
     width = sum(1 for _ in itertools.takewhile(_is_number, reversed(fields[1:])))
     if width == size and fields[0]:
@@ -130,8 +130,8 @@ def _split_line(path: Path, number: int, line: str, size: int) -> tuple[str, str
         _check_width(path, width, size)
     raise FormatError(
         path,
-        f"line {number} has {width} numbers behind its word, not {size}: {line[:40]!r}",
-        hint="each line is a word and its numbers, with a space between any two",
+        f"line {number} has {width} numbers after its word, not {size}: {line[:40]!r}",
+        hint="each line is a word and its numbers, separated by single spaces",
     )
 
 
@@ -139,7 +139,7 @@ def _check_width(path: Path, width: int, size: int) -> None:
     if width != size:
         raise FormatError(
             path,
-            f"has vectors of {width} numbers, neural.embedding_size is {size}",
+            f"has vectors of {width} numbers; neural.embedding_size is {size}",
             hint=f"set neural.embedding_size={width}",
         )
 
@@ -151,7 +151,7 @@ def _vector(path: Path, number: int, numbers: str) -> FloatArray:
     except ValueError as error:
         raise FormatError(path, f"line {number}: {error}", hint="give the file in text format") from None
     if not np.isfinite(vector).all():
-        raise FormatError(path, f"line {number} has a number that is not finite in single precision")
+        raise FormatError(path, f"line {number} has a number that is not finite in float32")
     return vector
 
 

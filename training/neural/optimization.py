@@ -1,7 +1,7 @@
 """Optimisers, learning-rate schedules, weight averages, output penalties and dropout schedules.
 
-Averages of the weights over many updates predict better than the weights of one of them. Penalties
-on outputs are AR and TAR (Merity et al. 2017, "Revisiting activation regularization"); dropout may
+Weights averaged over many updates predict better than the weights of a single update. The output
+penalties are AR and TAR (Merity et al. 2017, "Revisiting activation regularization"). Dropout may
 rise over a run (Morerio et al. 2017, "curriculum dropout").
 """
 
@@ -26,12 +26,12 @@ _MIN_RATE_SHARE = 0.01
 
 
 class Schedule:
-    """Progress of a run by updates and the clock, and the learning rate at each point.
+    """Progress of a run by updates and time, and the learning rate at each point.
 
     Args:
-        settings: the bounds and the shape of the learning rate.
-        steps_per_epoch: updates in one pass over the text.
-        clock: seconds that only grow.
+        settings: limits of the run and learning-rate schedule.
+        steps_per_epoch: number of updates per pass over the text.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(self, settings: TrainSettings, *, steps_per_epoch: int, clock: Callable[[], float]) -> None:
@@ -42,7 +42,7 @@ class Schedule:
         self._started = clock()
 
     def resume_from(self, seconds: float) -> None:
-        """Count from seconds that the run took before it was interrupted."""
+        """Continue from the seconds that the run took before its interruption."""
         self._started = self._clock() - seconds
 
     @property
@@ -51,11 +51,11 @@ class Schedule:
         return self._clock() - self._started
 
     def done(self, step: int, *, seconds: float | None = None) -> float:
-        """Return the completed share of the run after `step` updates: of its updates or time, the larger.
+        """Return the completed share of the run, by updates or by time, whichever is larger.
 
         Args:
-            step: updates made.
-            seconds: since the run began; None to read this clock.
+            step: number of updates.
+            seconds: seconds since the start of the run; None reads the clock.
         """
         share = step / self._steps
         if self._settings.max_minutes is not None:
@@ -64,13 +64,13 @@ class Schedule:
         return min(share, 1.0)
 
     def reached(self, step: int) -> StopReason:
-        """Return the bound that ended the run after `step` updates."""
+        """Return the limit that ended the run after `step` updates."""
         if step < self._steps:
             return "max_minutes"
         return "epochs" if step >= self._epoch_steps else "max_steps"
 
     def learning_rate(self, done: float) -> float:
-        """Return the rate at a share of the run; see `TrainSettings.schedule`."""
+        """Return the learning rate at a share of the run; see `TrainSettings.schedule`."""
         settings, peak = self._settings, self._settings.learning_rate
         if done < settings.warmup:
             lowest = _CYCLE_START if settings.schedule == "one-cycle" else 0.0
@@ -90,10 +90,10 @@ class Schedule:
 
 
 def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
-    """Make the optimiser that the settings name, over all parameters.
+    """Create the optimiser of the settings for all parameters.
 
-    Weight decay acts on matrices only. Biases, the gains of norms and learned initial states set
-    levels; decay towards zero would only shift the network's outputs.
+    Weight decay applies to matrices only. Biases, gains of norms and learned initial states set levels;
+    their decay would only shift the network's outputs.
     """
     matrices = [p for p in network.parameters() if p.ndim == 2]
     rest = [p for p in network.parameters() if p.ndim != 2]
@@ -112,16 +112,16 @@ def make_optimizer(network: nn.Module, settings: TrainSettings) -> Optimizer:
 
 
 class WeightAverage:
-    """Average of the weights over updates, of the kind that the settings name.
+    """Average of the weights over updates, as the settings select.
 
-    `ema` is an exponential moving average (Polyak and Juditsky 1992; decayed). While it is young, its
-    decay is (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd` is the plain
-    mean of all updates since the first validation that was no better than the best of those more than
-    `nonmonotone` before it (Merity et al. 2018, algorithm 1).
+    `ema` is an exponential moving average (Polyak and Juditsky 1992; decayed). Its decay is at most
+    (1 + t) / (10 + t) after t updates, to discount the random start. `nt-asgd` is the plain mean of all
+    updates since the first validation that was worse than the best validation more than `nonmonotone`
+    validations before it (Merity et al. 2018, algorithm 1).
 
     Args:
-        network: owner of the parameters; every average but `none` has a copy of them.
-        settings: name the average.
+        network: network with the parameters; every average except `none` copies them.
+        settings: selects the average.
 
     Attributes:
         updates: number of updates in the average; 0 before it begins.
@@ -137,7 +137,7 @@ class WeightAverage:
 
     @property
     def is_pending(self) -> bool:
-        """Whether `nt-asgd` has yet to begin; worse validations until then start it instead of ending the run."""
+        """True until `nt-asgd` begins; until then, a worse validation starts it instead of ending the run."""
         return self._settings.average == "nt-asgd" and not self.updates
 
     @torch.no_grad()
@@ -156,7 +156,7 @@ class WeightAverage:
         self.updates += 1
 
     def record_validation(self, perplexity: float) -> None:
-        """Record a validation; `nt-asgd` begins when there is no more progress."""
+        """Record a validation; `nt-asgd` begins when validations stop improving."""
         if self._triggered or self._settings.average != "nt-asgd":
             return
         earlier = self._validations[: -self._settings.nonmonotone]
@@ -165,7 +165,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Replace the network's weights by the average inside the block, if there is one."""
+        """Replace the network's weights by the average inside the block, if it has begun."""
         if not self.updates:
             yield
             return
@@ -186,7 +186,7 @@ class WeightAverage:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
+        """Restore a result of `state`."""
         self.updates = state["updates"]
         self._averages = [
             average.to(parameter.device)
@@ -201,17 +201,17 @@ class WeightAverage:
 
 
 class OutputPenalties:
-    """Penalty α · mean(d²) + β · mean((h_t − h_{t−1})²) on outputs h, and d = h after dropout.
+    """Penalty α · mean(d²) + β · mean((h_t − h_{t−1})²) on outputs h, where d is h after dropout.
 
-    Their gradients are simple, so backward hooks add them to the loss's own gradient: nothing is
-    propagated twice. The reported loss excludes them.
+    Backward hooks add the closed-form gradients to the gradient of the loss, so one backward pass is
+    enough. The reported loss excludes the penalty.
 
     Args:
-        network: its outputs [T, B, W] are penalised in training.
+        network: network with the penalised outputs [T, B, W].
         settings: α, `activation_penalty`, and β, `slowness_penalty`.
 
     Attributes:
-        scale: of both; 1, except in a process with a part of the batch.
+        scale: factor of both terms; 1, except in a process with a part of the batch.
     """
 
     def __init__(self, network: Network, settings: TrainSettings) -> None:
@@ -248,10 +248,10 @@ def _hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> None:
 class DropoutSchedule:
     """Dropout shares that rise linearly over a run (Morerio et al. 2017, "curriculum dropout").
 
-    Dropout of weights and of whole tokens stays constant.
+    Dropout of weights and of entire tokens is constant.
 
     Args:
-        network: its layers have the final shares.
+        network: network with the final shares in its layers.
         start: initial fraction of the final shares, from 0 to 1.
     """
 

@@ -1,7 +1,7 @@
 """State of an interrupted run in one file, replaced atomically.
 
-It is a SHA-256, then torch's format of tensors, numbers and text, read with `weights_only`, so that
-reading it runs no code.
+The file is a SHA-256 followed by tensors, numbers and text in torch's format. It is read with
+`weights_only`, so reading it runs no code.
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from training.corpus import EncodedCorpus
 from training.neural.settings import BOUNDS, TrainSettings
 
 STATE_FORMAT = 1
-"""Format number of the state; any other is refused."""
+"""Format number of the state; other formats are rejected."""
 
 _DIGEST_BYTES = 32
 _DISTRIBUTION = "gramophone-lm"
-_RESTART_HINT = "without --resume the training begins anew"
+_RESTART_HINT = "without --resume, the training starts from the beginning"
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Replace a run's state file atomically: after a crash either the old or the new one is there.
+    """Replace a run's state file atomically: after a crash, either the old or the new file exists.
 
-    Its folder is made on the first write.
+    The first write creates the folder.
 
     Raises:
-        RegistryError: the file system refused; the old file is as it was.
+        RegistryError: a file operation failed; the old file is unchanged.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     content_fields = {"format": STATE_FORMAT, "version": library_version(), **state}
@@ -52,16 +52,16 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
         temporary.replace(path)
         fsync_path(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the disk may refuse any change
+        with contextlib.suppress(OSError):  # removing the file may also fail
             temporary.unlink()
         raise RegistryError(f"cannot save the training state in {path}: {error}") from error
 
 
 def read_state_bytes(path: Path) -> bytes | None:
-    """Read a state file's bytes; None if there is no file.
+    """Read the bytes of a state file; None if it does not exist.
 
     Raises:
-        FormatError: it cannot be read.
+        FormatError: the file cannot be read.
     """
     try:
         return path.read_bytes()
@@ -75,25 +75,25 @@ def parse_state(path: Path, content: bytes) -> dict[str, Any]:
     """Parse a state file's bytes into a state on the CPU.
 
     Raises:
-        FormatError: they are no training state, or one of another format.
+        FormatError: the bytes are not a training state, or have another format.
     """
     digest, written = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(written).digest() != digest:
-        raise FormatError(path, "is no training state, or a damaged one", hint=_RESTART_HINT)
+        raise FormatError(path, "is not a training state, or is damaged", hint=_RESTART_HINT)
     try:
         state: Any = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
         found = state["format"]
-    except Exception as error:  # noqa: BLE001 - reading a file that was made to deceive can raise anything
+    except Exception as error:  # noqa: BLE001 - a malicious file can raise any exception
         raise state_error(path, error) from None
     if found != STATE_FORMAT:
-        raise FormatError(path, f"has format {found!r:.40}, this is {STATE_FORMAT}", hint=_RESTART_HINT)
+        raise FormatError(path, f"has format {found!r:.40}, not {STATE_FORMAT}", hint=_RESTART_HINT)
     return dict(state)
 
 
 def state_error(path: Path, error: Exception) -> FormatError:
-    """Make the error for an intact file with a content other than a training state."""
+    """Build the error for an intact file that does not contain a training state."""
     reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return FormatError(path, f"does not hold the state of a training: {reason:.200}", hint=_RESTART_HINT)
+    return FormatError(path, f"does not contain a training state: {reason:.200}", hint=_RESTART_HINT)
 
 
 def identity_of(
@@ -105,7 +105,7 @@ def identity_of(
     settings: TrainSettings,
     seed: int,
 ) -> dict[str, Any]:
-    """Return a run's identity, by the names that messages use: hashes, and the recipe's keys."""
+    """Return a run's identity: hashes and recipe keys, by the names used in messages."""
     return {
         "the tokenizer": vocabulary.fingerprint,
         "the training text": text_hash(train),
@@ -117,10 +117,10 @@ def identity_of(
 
 
 def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, folder: Path) -> list[str]:
-    """Describe the changes of a resumed run's bounds, each in words.
+    """Describe each changed limit of a resumed run.
 
     Raises:
-        InvalidInputError: anything else differs; the message names it.
+        InvalidInputError: anything except the limits differs; the message lists the differences.
     """
     before: Mapping[str, Any] = state["identity"]
     names = [name for name in {**identity, **before} if before.get(name) != identity.get(name)]
@@ -136,13 +136,13 @@ def changed_bounds(state: Mapping[str, Any], identity: Mapping[str, Any], *, fol
 
 
 def check_same_structure(given: Any, own: Any, name: str) -> None:
-    """Check that a part of a saved state has the types and shapes of a new run's own.
+    """Check that a part of a saved state has the types and shapes of the part in a new run.
 
-    Parts that the new run lacks so far, an empty list or None, are not compared; a tensor may be None.
+    Parts that are still empty in the new run, an empty list or None, are not compared; a tensor may be None.
 
     Args:
-        given: the saved part.
-        own: the new run's.
+        given: part of the saved state.
+        own: part of the new run.
         name: name of the part in messages.
 
     Raises:
@@ -153,11 +153,11 @@ def check_same_structure(given: Any, own: Any, name: str) -> None:
         return
     kinds = (int, float) if type(own) is float else (type(own),)
     if type(given) not in kinds and not (isinstance(own, Mapping) and isinstance(given, Mapping)):
-        raise TypeError(f"{name} is of the kind {type(given).__name__}, not {type(own).__name__}")
+        raise TypeError(f"{name} has the type {type(given).__name__}, not {type(own).__name__}")
     if isinstance(given, int) and abs(given) >> 63 and not (isinstance(own, int) and abs(own) >> 63):
-        raise ValueError(f"{name} has more than 63 bits")  # only states of random generators have that many
+        raise ValueError(f"{name} has more than 63 bits")  # allowed only in states of random generators
     if isinstance(own, torch.Tensor):
-        # a recurrent state computed in bfloat16 has that type, an initial one has not
+        # a recurrent state computed in bfloat16 is bfloat16, an initial state is float32
         same_kind = given.dtype == own.dtype or (given.is_floating_point() and own.is_floating_point())
         if given.shape != own.shape or not same_kind:
             raise ValueError(
@@ -179,12 +179,12 @@ def text_hash(corpus: EncodedCorpus) -> str:
 
 
 def library_version() -> str:
-    """Return the versions of this library and of torch."""
+    """Return the versions of this package and of torch."""
     return f"{own_version()}, torch {torch.__version__}"
 
 
 def own_version() -> str:
-    """Return the version of this library."""
+    """Return the version of this package."""
     try:
         return metadata.version(_DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -193,5 +193,5 @@ def own_version() -> str:
 
 def _difference(name: str, before: Any, now: Any) -> str:
     if name.startswith("the "):
-        return f"{name} is another one (sha256 {str(before)[:12]} then, {str(now)[:12]} now)"
+        return f"{name} has changed (sha256 {str(before)[:12]} then, {str(now)[:12]} now)"
     return f"{name} was {before!s:.80} and is {now!s:.80}"

@@ -35,12 +35,12 @@ from training.progress import SILENT, HistoryRecord
 
 @dataclass
 class BestWeights:
-    """The weights of the lowest validation perplexity.
+    """Weights of the lowest validation perplexity.
 
     Attributes:
-        perplexity: the lowest.
-        failures: number of the last validations in a row that were no better.
-        weights: of the network by name; None before the first validation.
+        perplexity: lowest perplexity.
+        failures: number of consecutive validations without improvement.
+        weights: weights of the network by name; None before the first validation.
     """
 
     perplexity: float = math.inf
@@ -51,9 +51,9 @@ class BestWeights:
         """Record a validation.
 
         Args:
-            perplexity: its result.
+            perplexity: result of the validation.
             network: the validated network.
-            counts: whether a result that is no better is a failure.
+            counts: count a result without improvement as a failure.
         """
         if perplexity < self.perplexity:
             self.perplexity = perplexity
@@ -63,7 +63,7 @@ class BestWeights:
             self.failures += counts
 
     def apply(self, network: Network) -> None:
-        """Load the best weights into the network; without a validation leave it as it is."""
+        """Load the best weights into the network; without a validation, leave it unchanged."""
         if self.weights is not None:
             network.load_state_dict(self.weights)
 
@@ -72,49 +72,49 @@ _CPU_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 
 
 def training_precision(settings: TrainSettings, device: torch.device) -> torch.dtype:
-    """Return the type that the settings name; for `auto`, bfloat16 if the device has instructions for it.
+    """Return the type of the settings; for `auto`, bfloat16 if the device has instructions for it.
 
     Raises:
-        InvalidInputError: bfloat16 on a CPU without AVX-512, where torch has no LSTM of it.
+        InvalidInputError: bfloat16 on a CPU without AVX-512, where torch has no bfloat16 LSTM.
     """
     if settings.precision == "auto":
         if device.type == "cuda":
             is_native = torch.cuda.get_device_capability(device) >= (8, 0)
         else:
-            # missing in older torch
+            # missing in older versions of torch
             capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
             is_native = any(capabilities.get(name, False) for name in _CPU_INSTRUCTIONS)
         return torch.bfloat16 if is_native else torch.float32
     if settings.precision == "float32":
         return torch.float32
-    # absent in builds without oneDNN, where torch computes LSTMs itself
+    # missing in builds without oneDNN, where torch computes LSTMs itself
     onednn = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     if device.type == "cpu" and onednn is not None and not onednn():
         raise InvalidInputError(
-            "train.precision is bfloat16, which needs a CPU with AVX-512 and this one has none: use auto or float32",
+            "train.precision is bfloat16, but this CPU lacks AVX-512; use auto or float32",
             parameter="train.precision",
         )
     return torch.bfloat16
 
 
 def autocast(precision: torch.dtype, device: torch.device) -> torch.autocast:
-    """Make a context in which matrix products compute in a type."""
+    """Return a context manager that computes matrix products in the given type."""
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
 _NUM_ROWS = 16
-_MIN_ROW_TOKENS = 256  # in shorter rows the tokens with little context would dominate
+_MIN_ROW_TOKENS = 256  # in shorter rows, tokens with little context would dominate
 
 
 class Validation:
     """Perplexity of a fixed sample of the validation text.
 
-    In sentence context, the sample is sentences spread over the text. In stream context, it is a few rows of
-    running text, spread likewise and read in parallel: one row would be slow, many rows would lack context.
+    In sentence context, the sample consists of sentences spread over the text. In stream context, it consists
+    of a few rows of running text, read in parallel: one row would be slow, many rows would lack context.
 
     Args:
-        corpus: the validation text.
-        settings: context and size.
+        corpus: validation text.
+        settings: context and size of the sample.
     """
 
     def __init__(self, corpus: EncodedCorpus, settings: TrainSettings) -> None:
@@ -123,7 +123,7 @@ class Validation:
         self._rows = sample_rows(corpus, settings.valid_tokens)
 
     def perplexity(self, model: NeuralModel) -> float:
-        """Compute the perplexity per token; infinite if a probability is zero or not a number."""
+        """Compute the perplexity per token; infinite if a probability is 0 or not a number."""
         if not self._stream:
             measured = evaluate(model, self._sentences, progress=SILENT).perplexity or math.inf
         else:
@@ -136,7 +136,7 @@ class Validation:
 
 
 def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
-    """Sample sentences spread over a corpus, with about `tokens` tokens to predict, at least one sentence."""
+    """Sample sentences spread over a corpus: about `tokens` predicted tokens, at least one sentence."""
     every = -(-corpus.num_tokens // tokens)
     return EncodedCorpus.from_sentences(
         [corpus.sentence(i).tolist() for i in range(0, corpus.num_sentences, every)]
@@ -144,7 +144,7 @@ def sample_sentences(corpus: EncodedCorpus, tokens: int) -> EncodedCorpus:
 
 
 def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Sample rows of running text [R, T] spread over a corpus, with at most about `tokens` tokens in all."""
+    """Sample rows of running text [R, T] spread over a corpus, up to about `tokens` tokens in total."""
     text = corpus.with_boundaries().astype(np.int64)
     count = max(1, min(_NUM_ROWS, min(len(text), tokens) // _MIN_ROW_TOKENS))
     width = max(2, min(len(text), tokens) // count)
@@ -153,20 +153,20 @@ def sample_rows(corpus: EncodedCorpus, tokens: int) -> np.ndarray[tuple[int, int
 
 
 STOP_REQUESTED = ("interrupted", "terminated")
-"""Reasons for a stop from outside the run; when resumed, it continues."""
+"""Stop reasons from outside the run, which continues when it is resumed."""
 
 
 class TrainingRun:
     """Components and state of a run; see `train_network` for the arguments.
 
     Attributes:
-        rows: this process's part of each batch.
+        rows: rows of each batch that belong to this process.
         hidden: recurrent state carried from segment to segment.
-        step: updates made.
-        tokens: of training text seen.
+        step: number of updates.
+        tokens: number of training tokens seen.
         done: completed share of the run.
-        loss: of the last updates, smoothed; not a number before the first.
-        stopped: why it ended; empty while it has not.
+        loss: smoothed loss of the last updates; NaN before the first update.
+        stopped: reason for the end; empty while the run continues.
         notes: messages for the user.
     """
 
@@ -223,7 +223,7 @@ class TrainingRun:
         self.notes: list[str] = []
 
     def state(self) -> dict[str, Any]:
-        """Return the state for resuming; every process must call it, as hidden states are gathered."""
+        """Return the state for resuming; every process must call it, because it gathers hidden states."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "step": self.step,
@@ -246,7 +246,7 @@ class TrainingRun:
         """Check that a state fits this run; every process must call it.
 
         Raises:
-            KeyError, TypeError, ValueError: it does not fit.
+            KeyError, TypeError, ValueError: the state does not fit.
         """
         own = self.state()
         check_same_structure(state, own, "state")

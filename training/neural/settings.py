@@ -1,4 +1,4 @@
-"""Settings of a network's training: the recipe's `train.*` keys."""
+"""Training settings of a network: the recipe's `train.*` keys."""
 
 import itertools
 from typing import Literal, Self
@@ -22,76 +22,75 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "average_start": ("average", ("ema",)),
     "nonmonotone": ("average", ("nt-asgd",)),
 }
-"""Keys that act only with certain values of another key: that key and those values."""
+"""Keys that act only with certain values of another key: the other key and its values."""
 
 BOUNDS = frozenset({"max_minutes", "epochs", "max_steps", "patience", "save_minutes", "tensorboard"})
-"""Keys that may change when a run is resumed: they set its end and its reports, not its learning."""
+"""Keys that may change on resume: limits of the run, saving and reports."""
 
 
 class TrainSettings(BaseModel):
-    """Length, optimiser and bookkeeping of a training run.
+    """Length, optimiser, validation and saving of a training run.
 
-    A run ends at whichever comes first of `max_minutes`, `epochs` and `max_steps`; the schedule of
-    the learning rate spans just that, so a shorter run is a complete one.
+    A run ends at the first limit it reaches: `max_minutes`, `epochs` or `max_steps`. The learning-rate
+    schedule always spans the entire run.
 
     Attributes:
-        max_minutes: wall-clock bound; None for none. Time before resuming counts.
-        epochs: passes over the text.
-        max_steps: bound on the number of updates; None for none.
-        batch_size: number of parallel streams of the text, summed over all processes.
-        bptt_length: tokens of each stream between two updates; gradients do not reach further back.
-        variable_bptt: whether the length varies around `bptt_length` between updates, with one in twenty half
-            as long, and the learning rate in proportion (Merity et al. 2018).
-        reset: probability of resetting a stream's state before an update. Sentences are mostly scored
-            from an empty state: of 0, 0.1, 0.3 and 1, 0.1 gave the lowest perplexity for them, as low
-            as training on single sentences, and preserved most of the gain of carried states on running text.
+        max_minutes: time limit in minutes, including the time before a resume; None for no limit.
+        epochs: maximum number of passes over the training text.
+        max_steps: maximum number of updates; None for no limit.
+        batch_size: number of parallel streams of text, over all processes.
+        bptt_length: tokens per stream and update; gradients are truncated at this length.
+        variable_bptt: vary the number of tokens per update around `bptt_length`, halve it for one update in
+            twenty, and scale the learning rate in proportion (Merity et al. 2018).
+        reset: probability that a stream's state is reset before an update. Sentences are mostly scored from
+            an empty state: of 0, 0.1, 0.3 and 1, 0.1 gave the lowest sentence perplexity, as low as training
+            on single sentences, and kept most of the gain of carried states on running text.
         optimizer: `adamw` (Loshchilov and Hutter 2019), `adam` (Kingma and Ba 2015), `sgd` or
             `rmsprop` (Tieleman and Hinton 2012).
-        betas: of Adam and AdamW: decay rates of the means of gradients and of their squares.
-        momentum: of SGD and RMSProp.
-        learning_rate: its peak.
-        schedule: of the learning rate: `cosine` falls along half a cosine to zero (Loshchilov and
-            Hutter 2017); `one-cycle` rises from and falls to a 25th of the peak in straight lines, then
-            to zero (Smith 2018); `step` is multiplied at certain shares of the run; `constant`.
-        warmup: share of the run over which the rate rises to its peak, with every schedule.
-        anneal: share of the run, at its end, over which `one-cycle` goes to zero.
-        decay_at: shares of the run at which `step` lowers the rate, rising.
-        decay_factor: factor of the rate there.
-        weight_decay: of matrices only, not of biases, gains of norms and initial states. For AdamW
-            decoupled; for the others a part of the gradient, so far smaller values are suitable.
-        loss: the minimised loss: `softmax`, cross-entropy over the whole vocabulary; or, for large
-            vocabularies, losses that need only sampled tokens: `sampled`, the softmax over them (Jean et al.
-            2015); `nce`, noise-contrastive estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov
-            et al. 2013). Models are evaluated by the exact softmax whatever the loss.
-        self_normalise: weight of the mean squared log-normaliser added to the loss, so that logits can be
-            used as log-probabilities (`score_mode` of re-ranking); 0 for none.
-        samples: noise tokens sampled for each update, shared by all its positions.
-        noise: distribution of the samples: `unigram`, by their counts to the power of 3/4; `log-uniform`, by rank.
-        sampled_share: share of the run, from its start, with sampled tokens; the rest uses all tokens.
-        clip_norm: gradients are scaled down to this Euclidean norm.
-        dropout_start: initial fraction of the network's dropout of values; it rises linearly to 1 at the end
-            of the run (Morerio et al. 2017).
-        activation_penalty: α, weight of the mean square of the body's outputs after dropout (Merity
-            et al. 2017, "AR").
-        slowness_penalty: β, weight of the mean square of their changes from token to token, before
-            dropout (the same, "TAR").
-        average: the weights that are validated, kept and published, once they exist: `none`, the
-            last update's; `ema`, an exponential moving average; `nt-asgd`, the mean of all updates since
-            validation stopped improving (Merity et al. 2018).
-        average_decay: of `ema`: share of the average that an update retains; less at first,
-            (1 + t) / (10 + t) after t updates.
+        betas: decay rates of Adam and AdamW for the means of gradients and of squared gradients.
+        momentum: momentum of SGD and RMSProp.
+        learning_rate: peak learning rate.
+        schedule: learning-rate schedule: `cosine` follows half a cosine to 0 (Loshchilov and Hutter 2017);
+            `one-cycle` rises linearly from 1/25 of the peak, falls back to it, then to 0 (Smith 2018);
+            `step` multiplies the rate by `decay_factor` at each point of `decay_at`; `constant`.
+        warmup: share of the run over which every schedule raises the rate to its peak.
+        anneal: share at the end of the run over which `one-cycle` lowers the rate to 0.
+        decay_at: increasing shares of the run at which `step` lowers the rate.
+        decay_factor: factor by which `step` multiplies the rate at each point.
+        weight_decay: decay of matrices; biases, gains of norms and initial states have none. AdamW decouples
+            it; the other optimisers add it to the gradient and need much smaller values.
+        loss: training loss: `softmax`, cross-entropy over the full vocabulary. For large vocabularies, a loss
+            over sampled tokens: `sampled`, sampled softmax (Jean et al. 2015); `nce`, noise-contrastive
+            estimation (Mnih and Teh 2012); `negative-sampling` (Mikolov et al. 2013). Evaluation always
+            uses the exact softmax.
+        self_normalise: weight λ of the penalty ½ λ mean((log Z)²) on the log-normaliser, which makes logits
+            usable as log-probabilities (`score_mode` of re-ranking); 0 disables it.
+        samples: noise tokens sampled per update, shared by all its positions.
+        noise: distribution of the noise tokens: `unigram`, counts to the power of 3/4; `log-uniform`, by rank.
+        sampled_share: initial share of the run that samples tokens; the rest uses the full softmax.
+        clip_norm: maximum Euclidean norm of the gradient; longer gradients are scaled down.
+        dropout_start: initial fraction of `neural.dropout`, `neural.input_dropout` and `neural.hidden_dropout`;
+            it rises linearly to 1 at the end of the run (Morerio et al. 2017).
+        activation_penalty: weight α of the mean square of the last layer's outputs after dropout (AR; Merity
+            et al. 2017).
+        slowness_penalty: weight β of the mean square of the differences between the outputs of consecutive
+            tokens, before dropout (TAR; Merity et al. 2017).
+        average: weights to validate and publish: `none`, the weights of the last update; `ema`, an
+            exponential moving average; `nt-asgd`, the mean over all updates since validation stopped
+            improving (Merity et al. 2018).
+        average_decay: decay of `ema` per update, at most (1 + t) / (10 + t) after t updates.
         average_start: share of the run at which `ema` begins.
-        nonmonotone: of `nt-asgd`: number of last validations excluded from the comparison.
-        precision: of the matrix products in training; `auto` is bfloat16 if the CPU or GPU has
-            instructions for it. Weights, and the resulting model, are float32.
-        validations: number of validations, evenly spread over the run.
-        validate_context: context of the validation text: `sentence`, each line on its own; `stream`,
-            running text.
-        valid_tokens: approximate number of its tokens that are scored, at most.
-        patience: number of validations in a row without a better perplexity that ends the run.
-        save_minutes: interval between saved states.
-        tensorboard: folder for TensorBoard's files; empty for none.
-        embeddings: file of word2vec, fastText or GloVe with initial vectors of tokens; empty for none.
+        nonmonotone: number of latest validations that `nt-asgd` ignores; averaging begins when a validation
+            is worse than the best earlier one.
+        precision: type of the matrix products; `auto` is bfloat16 if the CPU or GPU has instructions for it,
+            else float32. Weights and the published model are float32.
+        validations: number of validations, evenly spaced over the run.
+        validate_context: context of validation: `sentence`, each line alone; `stream`, running text.
+        valid_tokens: approximate maximum number of tokens scored per validation.
+        patience: number of consecutive validations without improvement that ends the run.
+        save_minutes: interval in minutes between saves of the state.
+        tensorboard: folder for TensorBoard files; empty for none.
+        embeddings: word2vec, fastText or GloVe text file with initial token vectors; empty for none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -147,7 +146,7 @@ class TrainSettings(BaseModel):
     def _check_decay_points(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         bounded = (0.0, *shares, 1.0)
         if not all(low < high for low, high in itertools.pairwise(bounded)):
-            raise ValueError(f"must rise between 0 and 1, given {list(shares)}")
+            raise ValueError(f"must increase between 0 and 1, given {list(shares)}")
         return shares
 
     @model_validator(mode="after")
@@ -160,11 +159,11 @@ class TrainSettings(BaseModel):
 
     @property
     def self_normalises(self) -> bool:
-        """Whether training makes logits approximate log-probabilities: by `self_normalise` or by `nce`."""
+        """True if `self_normalise` or `nce` trains logits to approximate log-probabilities."""
         return self.self_normalise > 0 or (self.loss == "nce" and self.sampled_share == 1)
 
     def problem_with(self, output: str) -> str | None:
-        """Describe why these settings cannot train an output layer, `neural.output`; None if they can."""
+        """Return the reason why these settings cannot train the output layer `neural.output`; None if they can."""
         if output == "softmax":
             return None
         if self.loss != "softmax":
@@ -174,7 +173,7 @@ class TrainSettings(BaseModel):
         return None
 
     def unused_key(self) -> str | None:
-        """Describe a key that was set but has no effect; None if there is none."""
+        """Return a message on a key that is set but has no effect; None without such a key."""
         for key, (condition, values) in ACTS_WITH.items():
             given = getattr(self, condition)
             if key in self.model_fields_set and given not in values:

@@ -20,10 +20,10 @@ class StreamSegment(NamedTuple):
     """Tokens of one update.
 
     Attributes:
-        epoch: the pass over the text, from 0.
-        first: whether an epoch begins here, with no state carried into it.
-        inputs: ids [T, B].
-        targets: the ids that follow, [T, B]; `<s>` is not predicted.
+        epoch: index of the pass over the text, from 0.
+        first: True for the first segment of an epoch, which starts without carried state.
+        inputs: input ids [T, B].
+        targets: next ids [T, B]; `<s>` is not predicted.
     """
 
     epoch: int
@@ -33,18 +33,18 @@ class StreamSegment(NamedTuple):
 
 
 class Streams:
-    """A text cut into parallel streams.
+    """Text cut into parallel streams.
 
-    Each epoch starts at another offset of the text, which is cyclic, so that streams and segments are
-    cut at other tokens. An epoch depends on the seed and its number alone, so a resumed run needs only
-    the number of updates made.
+    The text is cyclic, and each epoch starts at another offset, so streams and segments are cut at
+    different tokens. An epoch depends only on the seed and its index, so a resumed run needs only the
+    number of updates.
 
     Args:
         corpus: the text.
-        batch_size: streams, B; fewer if the text is too short to fill them.
-        bptt_length: tokens in a segment, T.
-        variable: whether T varies around that (Merity et al. 2018).
-        seed: of the offsets where epochs start, and of lengths.
+        batch_size: number of streams, B; fewer if the text is too short to fill them.
+        bptt_length: number of tokens per segment, T.
+        variable: vary T around `bptt_length` (Merity et al. 2018).
+        seed: random seed of the offsets and of the lengths.
 
     Raises:
         InvalidInputError: the text has no tokens.
@@ -64,13 +64,13 @@ class Streams:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Updates in one pass; the remainder of the streams is left out."""
+        """Number of updates per pass; the remainder of the streams is omitted."""
         if self._variable:
             return max(1, int(self._length / (_MEAN * self.bptt_length)))
         return self._length // self.bptt_length
 
     def segments(self, epochs: int, *, skip: int = 0) -> Iterator[StreamSegment]:
-        """Yield the segments of `epochs` passes in order, without the first `skip`."""
+        """Yield the segments of `epochs` passes in order, without the first `skip` segments."""
         width = self.batch_size * self._length
         first_epoch, first_step = divmod(skip, self.steps_per_epoch)
         for epoch in range(first_epoch, epochs):
@@ -86,7 +86,7 @@ class Streams:
                 )
 
     def _lengths(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Draw the lengths of one epoch's segments [steps_per_epoch]; their sum is at most a stream's length."""
+        """Sample the segment lengths of one epoch [steps_per_epoch]; their sum is at most the stream length."""
         count, mean = self.steps_per_epoch, self.bptt_length
         if not self._variable:
             return np.full(count, mean)

@@ -1,7 +1,7 @@
 """Training loop of neural networks: truncated back-propagation over streams with carried state.
 
-A run keeps the weights of its best validation and returns them however it ends, including by Ctrl-C;
-SIGTERM only saves the state. The state is saved every few minutes, and a run is resumed from it.
+A run stores the weights of its best validation and returns them when it ends, also after Ctrl-C;
+SIGTERM only saves the state. The state is saved every few minutes for resuming.
 """
 
 import ctypes
@@ -53,8 +53,8 @@ _MAX_THRESHOLD = 2**31 - 1
 def keep_freed_memory() -> None:
     """Make glibc reuse large freed blocks instead of returning them to the system.
 
-    It would return each and get it back page by page, zeroed: an eighth of an update's time on a CPU.
-    Other allocators are left alone.
+    Otherwise it returns each block and gets it back page by page, zeroed, which takes an eighth of an
+    update's time on a CPU. Other allocators are unchanged.
     """
     if sys.platform.startswith("linux") and (tune := getattr(ctypes.CDLL(None), "mallopt", None)):
         tune(_MMAP_THRESHOLD, _MAX_THRESHOLD >> 1)
@@ -67,14 +67,14 @@ def backward(
     """Add the gradient of the mean loss to the parameters' gradients.
 
     Args:
-        network: in training mode.
-        outputs: the body's [T, B, W], with the graph that made them.
-        targets: the ids that follow, [T, B]; `<s>` is not predicted.
-        loss: the minimised criterion.
-        precision: of matrix products.
+        network: network in training mode.
+        outputs: outputs of the body, with their graph [T, B, W].
+        targets: target ids [T, B]; `<s>` is not predicted.
+        loss: training loss.
+        precision: type of the matrix products.
 
     Returns:
-        The loss: mean per predicted token, 0 if there is none.
+        The mean loss per predicted token; 0 without predicted tokens.
     """
     predicted = targets != BOS
     ids = targets[predicted]
@@ -92,11 +92,11 @@ class Saver:
 
     Args:
         run: the run to save.
-        path: of the file; None to save nothing.
-        identity: the run's identity, of `identity_of`.
+        path: path of the state file; None saves nothing.
+        identity: the run's identity, from `identity_of`.
 
     Attributes:
-        failure: why the last attempt to save failed; empty if it succeeded.
+        failure: error of the last attempt to save; empty if it succeeded.
     """
 
     def __init__(self, run: TrainingRun, path: Path | None, identity: Mapping[str, Any]) -> None:
@@ -107,14 +107,14 @@ class Saver:
         self.failure = ""
 
     def resume(self) -> float:
-        """Resume the run from the file, if there is one; of several processes, from the first one's.
+        """Resume the run from the state file, if it exists; all processes use the file of rank 0.
 
         Returns:
             The seconds that the run took before it was saved.
 
         Raises:
-            InvalidInputError: the state is of another run; the message names the differences. Or another
-                process has a state and the first one has none.
+            InvalidInputError: the state belongs to another run, with the differences in the message; or
+                another process has a state file and rank 0 has none.
             FormatError: the file is damaged.
         """
         run, path = self._run, self._path
@@ -138,23 +138,23 @@ class Saver:
         if changed:
             run.stopped = ""
             run.done = run.schedule.done(run.step, seconds=self._saved_at)
-            run.notes.append(f"the schedule was shaped anew: {'; '.join(changed)}")
+            run.notes.append(f"the schedule was recomputed: {'; '.join(changed)}")
         if version != library_version():
-            run.notes.append(f"begun with version {version}, this is {library_version()}")
+            run.notes.append(f"the run was started with version {version}; this is {library_version()}")
         return self._saved_at
 
     def save_if_due(self, seconds: float) -> None:
         """Save if the last save was `save_minutes` ago.
 
         Args:
-            seconds: since the run began, the same in all processes, so that all save or none.
+            seconds: seconds since the start of the run; equal in all processes, so all save or none.
         """
         if seconds - self._saved_at >= 60 * self._run.settings.save_minutes:
             self._saved_at = seconds
             self.save()
 
     def save(self) -> None:
-        """Save now; the first of several processes does it for all."""
+        """Save now; rank 0 saves for all processes."""
         if self._path is None:
             return
         state = {"identity": self._identity, **self._run.state()}
@@ -164,19 +164,19 @@ class Saver:
             write_state(self._path, state)
         except RegistryError as error:  # a failed save must not end the run
             self.failure = str(error)
-            if self.failure not in self._run.notes:  # it may fail at every update
+            if self.failure not in self._run.notes:  # every save may fail
                 self._run.notes.append(self.failure)
         else:
             self.failure = ""
 
     def _check_no_stale_state(self, path: Path) -> None:
-        """Raise if another process has a saved state: the machines were started in another order than before."""
+        """Raise if another process has a state file, because the machines were started in another order."""
         paths = self._run.processes.gather_texts(str(path.absolute()) if path.exists() else "")
         for rank, found in enumerate(paths):
             if found:
                 raise InvalidInputError(
-                    f"process 0 has no saved training to go on with, but process {rank} has one, {found}: start its "
-                    "machine as the first one (--node-rank 0), or go without --resume",
+                    f"process 0 has no saved training, but process {rank} has one, {found}; start its "
+                    "machine with --node-rank 0, or omit --resume",
                     parameter="resume",
                 )
 
@@ -189,11 +189,11 @@ class TrainingResult(NamedTuple):
     """Result of a run.
 
     Attributes:
-        model: has the weights of the best validation.
-        history: from the first update to the last.
-        stopped: why it ended: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
-        notes: messages for the user, such as that it was resumed, and with what changes.
-        seconds_before: that the run took before it was resumed.
+        model: model with the weights of the best validation.
+        history: records from the first update to the last.
+        stopped: reason for the end: `max_minutes`, `max_steps`, `epochs`, `patience` or `interrupted`.
+        notes: messages for the user, such as changes on resume.
+        seconds_before: seconds that the run took before it was resumed.
     """
 
     model: NeuralModel
@@ -218,38 +218,38 @@ def train_network(
     state_file: Path | None = None,
     resume: bool = False,
 ) -> TrainingResult:
-    """Train a network, together with the other processes if there are any.
+    """Train a network, together with the other processes of the run.
 
-    The same seed and number of updates give the same weights, bit by bit, on the same CPU with
-    the same number of threads, in one go or resumed. A bound in minutes makes the number of updates
-    vary: set `max_steps` or `epochs` for reproducible runs.
+    The same seed and number of updates give bit-identical weights on the same CPU with the same number
+    of threads, also for a resumed run. A limit in minutes makes the number of updates vary: set
+    `max_steps` or `epochs` for reproducible runs.
 
     Args:
-        train: the text to learn from.
-        valid: the text that decides which weights are best.
-        vocabulary: the one that encoded both.
-        network: the network's shape.
-        settings: length, optimiser and bookkeeping.
-        seed: of weights, dropout and the order of the text.
+        train: training text.
+        valid: validation text, which selects the best weights.
+        vocabulary: vocabulary of both texts.
+        network: shape of the network.
+        settings: training settings.
+        seed: random seed of weights, dropout and the order of the text.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
         progress: display of the percentage.
-        clock: seconds that only grow.
-        embeddings: initial vectors of tokens; None for random ones.
-        state_file: file of the state for resuming; None to save none.
-        resume: whether to continue from `state_file`, if it exists.
+        clock: monotonic clock in seconds.
+        embeddings: initial vectors of tokens; None for random vectors.
+        state_file: file of the state for resuming; None saves none.
+        resume: continue from `state_file`, if it exists.
 
     Raises:
-        InvalidInputError: a text is empty, there is no such device, the training diverged or ran
-            out of memory, or the saved state is of another run.
+        InvalidInputError: a text is empty, the device does not exist, the training diverged or ran
+            out of memory, or the saved state belongs to another run.
         FormatError: the saved state is damaged.
-        ProcessLostError: one of several processes is gone.
+        ProcessLostError: another process was lost.
         Terminated: SIGTERM was received under `exit_on_sigterm`; the run is saved.
     """
     if not valid.num_sentences:
         raise InvalidInputError("the validation text has no sentences", parameter="valid")
     torch_device = resolve_device(device)
     keep_freed_memory()
-    Processes.current().barrier()  # the first one may have spent long on estimating n-grams
+    Processes.current().barrier()  # rank 0 may have estimated n-grams for a long time
     forked = torch.random.fork_rng(devices=[torch_device] if torch_device.type == "cuda" else [])
     with forked, memory_advice(settings), catch_interruption() as interrupted:
         torch.manual_seed(seed)
@@ -286,11 +286,11 @@ def train_network(
 def _train_until_stop(
     run: TrainingRun, saver: Saver, interrupted: Interruption, board: TensorBoardWriter, progress: Progress
 ) -> None:
-    """Update until a bound, patience or the user ends the run, and store the reason in it."""
+    """Update until a limit, patience or the user ends the run; store the reason in the run."""
     if run.stopped:
         return
     validations = run.settings.validations
-    consistent = True  # whether all parts of the state are at the same update
+    consistent = True  # all parts of the state are at the same update
     try:
         for segment in run.streams.segments(run.settings.epochs, skip=run.step):
             if run.done >= 1:
@@ -314,7 +314,7 @@ def _train_until_stop(
             saver.save_if_due(status.seconds)
         run.stopped = run.stopped or run.schedule.reached(run.step)
     except KeyboardInterrupt:
-        if run.processes.count > 1:  # the others are in the middle of an exchange
+        if run.processes.count > 1:  # the other processes are in the middle of an exchange
             raise
         run.stopped = "interrupted"
     if consistent:
@@ -326,7 +326,7 @@ def _update(
 ) -> tuple[float, float, ExchangeStatus]:
     """Run one step of the optimiser on a segment; return its learning rate, gradient norm and status."""
     settings, network = run.settings, run.network
-    # the carried state is reset at an epoch's start, and rows of it at random
+    # the carried state is reset at the start of an epoch, and random rows before each update
     keep_probability = 0.0 if segment.first else 1 - settings.reset
     keep = torch.bernoulli(torch.full((run.streams.batch_size,), keep_probability)).bool()[run.rows]
     run.hidden = network.detach_and_reset(run.hidden, keep.to(run.device))
@@ -360,7 +360,7 @@ def _update(
 
 
 def _validate(run: TrainingRun) -> float:
-    """Compute the validation perplexity per token, of the averaged weights if there are any."""
+    """Compute the validation perplexity per token, of the averaged weights if they exist."""
     with run.average.applied():
         perplexity = math.nan
         if run.processes.is_leader:
@@ -375,7 +375,7 @@ def _validate(run: TrainingRun) -> float:
 
 
 def _crosses(before: float, after: float, marks: int) -> bool:
-    """Check whether one of `marks` evenly spaced marks lies in (before, after]."""
+    """Return True if one of `marks` evenly spaced marks lies in (before, after]."""
     return int(before * marks) < int(after * marks)
 
 

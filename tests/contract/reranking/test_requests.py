@@ -203,7 +203,7 @@ def test_a_session_of_other_models_is_refused(rerank, refused, texts):
     session = rerank(texts("w3", commit="w1"))["lists"][0]["session"]
     error = refused(texts("w3", session=session), model="old")
     assert error["param"] == "lists[0].session"
-    assert "of new@1 as loaded then, and this request asks old@1" in error["message"]
+    assert "of new@1 as loaded then, but this request uses old@1" in error["message"]
 
 
 def test_an_unknown_session_is_told_as_such(refused, texts):

@@ -191,7 +191,7 @@ def test_a_damaged_file_is_made_anew(shelf, tmp_path, caplog, damage):
     (path,) = tmp_path.glob("key.*")
     path.write_bytes(damage(path.read_bytes()))
     assert same(shelf.get_or_make("a", make), make())
-    assert "key.a is damaged and laid anew" in caplog.text
+    assert "key.a is damaged and rebuilt" in caplog.text
     assert same(shelf.get_or_make("a", refuse), make())
 
 

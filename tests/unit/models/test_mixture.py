@@ -154,9 +154,9 @@ def test_a_unigram_model_takes_no_context_into_account():
 
 def test_weights_by_context_must_be_of_the_lengths_that_a_part_tells_apart():
     lstm, ngram = by_context().parts
-    with pytest.raises(InvalidInputError, match=r"3 context lengths, but part 1 \(ngram\) tells 4 apart"):
+    with pytest.raises(InvalidInputError, match=r"3 context lengths, but part 1 \(ngram\) has 4"):
         MixtureModel([lstm, ngram], [0.5, 0.5], weights_by_context=[[0.5, 0.5]] * 3)
-    with pytest.raises(InvalidInputError, match="1 context lengths, but no part does"):
+    with pytest.raises(InvalidInputError, match="1 context lengths, but no part has any"):
         MixtureModel([lstm, lstm], [0.5, 0.5], weights_by_context=[[0.5, 0.5]])
     with pytest.raises(InvalidInputError, match="must be positive and sum to 1"):
         MixtureModel([lstm, ngram], [0.5, 0.5], weights_by_context=[[0.5, 0.5]] * 3 + [[0.5, 0.6]])
@@ -229,7 +229,7 @@ def test_em_stands_tokens_that_a_part_or_every_part_thinks_impossible():
 
 
 def test_no_held_out_token_means_no_weights():
-    with pytest.raises(InvalidInputError, match="no held-out token"):
+    with pytest.raises(InvalidInputError, match="no token to fit mixture weights"):
         fit_weights(np.zeros((0, 2)))
 
 

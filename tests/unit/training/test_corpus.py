@@ -77,7 +77,7 @@ def test_lines_longer_than_a_chunk_and_across_chunks_stay_whole(tmp_path):
     ("content", "problem"),
     [
         (b"", "is empty"),
-        (b"\n \n\n", "holds no sentence"),
+        (b"\n \n\n", "contains no sentence"),
         (b"good\nbad \xff here\n", "byte 9 is 0xff"),
         (b"good\ncut off \xc3", "byte 13 is 0xc3"),
         (b"good\n" * 10 + b"\x00\x01", "byte 50 is NUL"),

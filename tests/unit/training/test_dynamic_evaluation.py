@@ -150,5 +150,5 @@ def test_decay_brings_the_weights_back(evaluated):
 @pytest.mark.parametrize("name", ["ngram", "mixture", "unigram cache"])
 def test_models_without_gradients_are_refused_by_family(name):
     model = families.model(name)
-    with pytest.raises(InvalidInputError, match=f"family {model.family} has none"):
+    with pytest.raises(InvalidInputError, match=f"family of this model is {model.family}"):
         module.dynamic_evaluation(model, repetitive(1), progress=SILENT)

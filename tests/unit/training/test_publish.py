@@ -93,7 +93,7 @@ def test_a_part_may_be_a_recipe_of_ones_own_and_is_called_by_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ('["ngram", "ngram"]', "two parts 'ngram'"),
+        ('["ngram", "ngram"]', "two parts named 'ngram'"),
         ('["ngram", "/nosuch/my recipe.toml"]', "mixture.recipes is 'my recipe'"),
         ('["ngram", "/nosuch/mine.toml"]', "/nosuch/mine.toml: No such file"),
     ],
@@ -222,7 +222,7 @@ def test_an_imported_model_has_an_origin_instead_of_a_training():
 def test_what_was_fitted_on_the_validation_text_makes_no_held_out_figures_of_it():
     text, _ = card({**NGRAM, "discounts_fitted_on": ["dev.txt"], "test": FIGURES})
     assert "## Held-out figures" not in text
-    said = "Figures on valid are figures on the text that the discounts were fitted on (dev.txt); those on test are"
+    said = "not held out: the discounts were fitted on this text (dev.txt); figures on test are held out."
     assert said in text
     assert "## Held-out figures" in card(NGRAM)[0]
 
@@ -240,8 +240,8 @@ def test_an_imported_file_is_described_in_sentences():
     sums = {"contexts": 12, "largest_deviation": 0.25, "normalised": False}
     text, _ = card({"ngrams": [30, 1_200], "arpa": arpa, "normalisation": sums}, provenance={"source": {}})
     assert "- the file has no <unk>; unknown words have the log10 probability -100\n" in text
-    assert "- 7 back-off weights of the highest order mean nothing\n" in text
-    assert "- probabilities do not sum to 1: after 12 contexts, they are off by up to 0.25\n" in text
+    assert "- 7 back-off weights of the highest order are ignored\n" in text
+    assert "- probabilities do not sum to 1: over 12 contexts, the largest deviation is 0.25\n" in text
     assert "arpa" not in text
 
 
@@ -272,8 +272,8 @@ def test_both_kinds_of_mixtures_show_parts_and_weights(family, said):
 
 def test_parts_with_other_unknown_words_carry_a_caveat():
     part = {"name": "a@1", "family": "ngram", "weight": 1.0, "valid": {**FIGURES, "oov": 30}}
-    assert "compare roughly" in card({"valid": FIGURES, "parts": [part]})[0]
-    assert "compare roughly" not in card({"valid": FIGURES, "parts": [{**part, "valid": FIGURES}]})[0]
+    assert "roughly comparable" in card({"valid": FIGURES, "parts": [part]})[0]
+    assert "roughly comparable" not in card({"valid": FIGURES, "parts": [{**part, "valid": FIGURES}]})[0]
 
 
 def test_the_caches_that_were_tried_stand_in_a_table():

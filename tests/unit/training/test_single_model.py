@@ -64,7 +64,7 @@ def test_a_published_training_leaves_no_state(run, folder):
 def test_an_interrupted_training_is_published_and_can_go_on(run, folder, tmp_path):
     first = run(updates=7)
     assert first["stopped"] == "interrupted"
-    assert "the same command with --resume goes on with it" in first["notes"][0]
+    assert "the same command with --resume continues it" in first["notes"][0]
     second = run(resume=True)
     assert second["model"] == "m@2"
     assert second["stopped"] == "max_steps"
@@ -84,7 +84,7 @@ def test_without_resume_an_old_state_is_removed_with_a_note(run):
     run(updates=7)
     result = run()
     assert (
-        result["notes"][0] == "an unfinished training (lstm) was removed; with --resume it would have gone on"
+        result["notes"][0] == "an unfinished training (lstm) was removed; --resume would have continued it"
     )
     assert result["history"][-1]["step"] == 20
 
@@ -111,7 +111,7 @@ def test_another_recipe_is_refused(run):
 
 def test_another_tokenizer_is_refused(run):
     run(updates=7)
-    with pytest.raises(InvalidInputError, match="the tokenizer is another one"):
+    with pytest.raises(InvalidInputError, match="the tokenizer has changed"):
         run(resume=True, settings=["tokenizer.kind=char"])
 
 

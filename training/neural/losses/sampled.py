@@ -1,6 +1,6 @@
-"""Losses over sampled tokens: sampled softmax, noise-contrastive estimation, negative sampling; and losses by name.
+"""Losses over sampled tokens: sampled softmax, noise-contrastive estimation, negative sampling; losses by name.
 
-Tokens are drawn without replacement, in proportion to a power of their frequency or log-uniformly,
+Tokens are sampled without replacement, in proportion to a power of their frequency or log-uniformly,
 and shared by all positions of a batch. Sources: Jean et al. (2015); Gutmann and Hyvärinen (2010),
 Mnih and Teh (2012); Mikolov et al. (2013).
 """
@@ -33,29 +33,29 @@ from training.neural.losses.softmax import (
 from training.neural.settings import TrainSettings
 
 MAX_SAMPLED_LOGITS = 1 << 22
-"""Most logits in memory at a time."""
+"""Maximum number of logits in memory."""
 
 
 NoiseName = Literal["unigram", "log-uniform"]
 NoiseWeights: TypeAlias = npt.NDArray[np.float64]
 
 _POWER = 0.75
-"""Flattens the frequencies (Mikolov et al. 2013)."""
+"""Exponent that flattens the frequencies (Mikolov et al. 2013)."""
 
 
 class NoiseSampler:
-    """Sampler of a number of tokens without replacement, with probabilities in proportion to weights.
+    """Sampler of a fixed number of tokens without replacement, with probabilities in proportion to weights.
 
     Systematic sampling (Madow 1949): inclusion probabilities, which sum to S, are accumulated in a
-    shuffled order, and the points u, u + 1, u + 2, … for a random u in [0, 1) select tokens. So a
-    draw takes one random number, the probabilities are exact, and a token with a weight for more
-    than 1 is in every sample.
+    shuffled order, and the points u, u + 1, u + 2, … for a random u in [0, 1) select tokens. A draw
+    needs one random number, its probabilities are exact, and a token whose probability would exceed 1
+    is in every sample.
 
     Args:
-        weights: relative frequency of tokens in samples [V], not all 0; that of `<s>` is 0.
-        samples: tokens in a sample, S; all tokens with a weight if they are fewer.
-        seed: of the draws.
-        device: of the samples.
+        weights: relative frequency of tokens in samples [V], not all 0; 0 for `<s>`.
+        samples: number of tokens per sample, S; lowered to the number of tokens with a weight.
+        seed: random seed of the draws.
+        device: device of the samples.
 
     Attributes:
         log_expected: log of each token's inclusion probability [V], at most 0.
@@ -66,20 +66,20 @@ class NoiseSampler:
     ) -> None:
         expected = inclusion_probabilities(weights, samples)
         self.samples = round(float(expected.sum()))
-        # differs from the stream's, which has the same seed
+        # differs from the generator of the streams, which has the same seed
         self._generator = np.random.default_rng([seed, 0x6E6F697365])
         drawable = np.flatnonzero(expected)
-        self._order = np.random.default_rng(0).permutation(drawable)  # the same whatever the seed
+        self._order = np.random.default_rng(0).permutation(drawable)  # independent of the seed
         self._ends = np.cumsum(expected[self._order])
         self._device = torch.device(device)
         with np.errstate(divide="ignore"):
             self.log_expected = torch.as_tensor(np.log(expected), dtype=torch.float32, device=self._device)
 
     def draw(self) -> Tensor:
-        """Draw the next sample: distinct ids [S], rising."""
+        """Draw the next sample: distinct ids in ascending order [S]."""
         points = self._generator.random() + np.arange(self.samples)
         slots = np.searchsorted(self._ends, points, side="right")
-        # rounding may put two points into one token, or the last past the end
+        # rounding may put two points into one token, or the last point past the end
         ids = np.unique(self._order[np.minimum(slots, len(self._order) - 1)])
         return torch.as_tensor(ids, device=self._device)
 
@@ -96,9 +96,9 @@ def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> NoiseWeights:
     """Compute the relative frequency of tokens in noise samples [V].
 
     Args:
-        counts: how often each token occurs in the training text [V].
+        counts: count of each token in the training text [V].
         kind: `unigram`, the counts to the power of 3/4; `log-uniform`, log((r + 2) / (r + 1)) of the
-            rank r by frequency, Zipf's law without the counts.
+            rank r by frequency, which follows Zipf's law.
     """
     weights = np.array(counts, dtype=np.float64)
     if kind == "unigram":
@@ -111,11 +111,11 @@ def noise_weights(counts: npt.ArrayLike, kind: NoiseName) -> NoiseWeights:
 
 
 def inclusion_probabilities(weights: NoiseWeights, samples: int) -> NoiseWeights:
-    """Compute inclusion probabilities [V], at most 1, with a given sum, and below 1 in proportion to weights.
+    """Compute inclusion probabilities [V] with a given sum, in proportion to the weights but at most 1.
 
     Args:
-        weights: relative [V], not negative, not all 0.
-        samples: their sum; lowered to the number of weights that are not 0.
+        weights: relative weights [V], not negative, not all 0.
+        samples: sum of the probabilities; lowered to the number of non-zero weights.
     """
     samples = min(samples, int(np.count_nonzero(weights)))
     expected = np.zeros(len(weights))
@@ -135,10 +135,10 @@ class _SampledLoss(Loss):
 
     Args:
         layer: the output layer.
-        sampler: draws noise without replacement.
+        sampler: sampler of noise tokens without replacement.
     """
 
-    corrected = True  # whether scores are logits less the log of the inclusion probability
+    corrected = True  # scores are logits minus the log of the inclusion probability
 
     def __init__(self, layer: Softmax, sampler: NoiseSampler) -> None:
         self._layer = layer
@@ -148,14 +148,14 @@ class _SampledLoss(Loss):
     def _gradients(
         self, own: Tensor, drawn: Tensor, targets: Tensor, noise: Tensor, *, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute losses [n], and the gradients of their sum over `count` by both kinds of logits.
+        """Compute losses [n], and the gradients of their sum / `count` with respect to both kinds of logits.
 
         Args:
             own: logits of the targets [n], float32.
-            drawn: logits of the sample, corrected if they are to be [n, S]; written over.
-            targets: ids [n].
-            noise: ids of the sample, rising [S].
-            count: of all positions.
+            drawn: logits of the sample, with the correction if `corrected` [n, S]; overwritten.
+            targets: target ids [n].
+            noise: ids of the sample, ascending [S].
+            count: number of all positions.
         """
 
     @override
@@ -168,7 +168,7 @@ class _SampledLoss(Loss):
         biases = (bias[noise] - correction[noise]).to(precision)
         grad_vectors = torch.zeros_like(vectors, dtype=torch.float32)
         grad_biases = torch.zeros_like(biases, dtype=torch.float32)
-        # dense, as the optimisers need it: zero for unused tokens
+        # dense, as the optimisers require: zero for unused tokens
         grad_weight, grad_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         gradient = torch.empty_like(features)
         loss = 0.0
@@ -199,7 +199,7 @@ class _SampledLoss(Loss):
 
 
 class _Contrastive(_SampledLoss):
-    """−log σ(target's score) − Σ log(1 − σ(noise token's score)), with noise shared by all positions."""
+    """Loss −log σ(target's score) − Σ log(1 − σ(noise token's score)), with noise shared by all positions."""
 
     @override
     def _gradients(
@@ -213,18 +213,18 @@ class _Contrastive(_SampledLoss):
 class NoiseContrastive(_Contrastive):
     """Noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012) with shared noise.
 
-    Logits are taken for log-probabilities, the log-normaliser fixed at 0; the biases can shift it as a
-    whole. So it trains models whose unnormalised scores are usable. A score is the logit less
-    the logarithm of how often noise is expected to be that token; true tokens stay among the noise.
+    Logits are treated as log-probabilities with a log-normaliser of 0, which the biases can shift. So
+    the trained model has usable unnormalised scores. A score is the logit minus the logarithm of the
+    token's expected count in the noise; targets are not removed from the noise.
     """
 
 
 class NegativeSampling(_Contrastive):
     """Negative sampling (Mikolov et al. 2013): scores are the logits themselves.
 
-    They are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
-    probability of w). Evaluation renormalises them by the exact softmax like any logits, so the noise
-    distribution stays in where several tokens are probable: end with another loss (`train.sampled_share`).
+    The logits are not log-probabilities: at the optimum they are log p(w | context) − log(inclusion
+    probability of w). The exact softmax of the evaluation does not remove the noise distribution from
+    them, so end the run with another loss (`train.sampled_share`).
     """
 
     corrected = False
@@ -233,9 +233,9 @@ class NegativeSampling(_Contrastive):
 class SampledSoftmax(_SampledLoss):
     """Softmax over the target and sampled tokens (Jean et al. 2015), which all positions share.
 
-    A sampled token's logit is reduced by the log of its inclusion probability, so that the expected sum
-    over the sample is the sum over all tokens but the target; the target is removed from the sample
-    (Blanc and Rendle 2018). With as many samples as tokens it is the full softmax.
+    The logit of a sampled token is reduced by the log of its inclusion probability, and the target is
+    removed from the sample, so the expected sum over the sample is the sum over all tokens except the
+    target (Blanc and Rendle 2018). With as many samples as tokens, the loss is the full softmax.
     """
 
     @override
@@ -254,9 +254,9 @@ class SwitchedLoss(Loss):
     """A cheap loss for the first share of a run, followed by an exact one.
 
     Args:
-        first: for the first share of the run.
-        then: for the rest.
-        share: of the run, from 0 to 1, after which the second is used.
+        first: loss for the first share of the run.
+        then: loss for the rest of the run.
+        share: share of the run, from 0 to 1, that uses the first loss.
     """
 
     def __init__(self, first: Loss, then: Loss, *, share: float) -> None:
@@ -297,16 +297,16 @@ _SAMPLED_LOSSES: dict[str, Callable[[Softmax, NoiseSampler], Loss]] = {
 def make_loss(
     settings: TrainSettings, output: Softmax | AdaptiveSoftmax, counts: Tensor, *, seed: int
 ) -> Loss:
-    """Make the loss that settings name.
+    """Create the loss of the settings.
 
     Args:
-        settings: how to train.
-        output: the layer to be trained.
-        counts: how often each token occurs in the training text [V].
-        seed: of a loss's random draws; the same in every process of a run, as they share the draws.
+        settings: training settings.
+        output: output layer to train.
+        counts: count of each token in the training text [V].
+        seed: random seed of the draws; the same in all processes of a run, which share the draws.
 
     Raises:
-        InvalidInputError: the loss cannot train such a layer.
+        InvalidInputError: the loss cannot train this kind of layer.
     """
     if isinstance(output, AdaptiveSoftmax):
         if problem := settings.problem_with("adaptive"):

@@ -1,8 +1,8 @@
-"""The interface of losses; cross-entropy of the full and the adaptive softmax, in bounded memory.
+"""Interface of losses; cross-entropy of the full and the adaptive softmax, in bounded memory.
 
-Positions are processed in slices, forward and backward together, so that the full logits [N, V] are
-never in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row and in
-threads; torch makes several passes over fresh memory, which would take as long as matrix products in
+Positions are processed in slices, forward and backward together, so the full logits [N, V] are never
+in memory. On a CPU, compiled kernels turn logits into gradients in place, row by row, in threads.
+torch would make several passes over fresh memory, which take as long as the matrix products in
 bfloat16. Logits are float32, or bfloat16 as uint16 in NumPy. The adaptive softmax
 (Grave et al. 2017) has a head and clusters.
 """
@@ -31,9 +31,9 @@ class LossResult(NamedTuple):
     """Loss of a segment of text, and its gradient.
 
     Attributes:
-        loss: the minimised value, mean per predicted token; the cross-entropy in nats if the loss is over
-            the whole vocabulary.
-        gradient: of the loss with respect to the features [N, E], in their type.
+        loss: minimised value, mean per predicted token; the cross-entropy in nats if the loss covers the
+            full vocabulary.
+        gradient: gradient of the loss with respect to the features [N, E], in their type.
     """
 
     loss: float
@@ -48,29 +48,29 @@ class Loss(ABC):
         """Add the gradients of the mean loss to the output layer's parameters.
 
         Args:
-            features: [N, E], N ≥ 1, without a graph.
-            ids: the target tokens [N]; never `<s>`.
-            precision: of the matrix products.
+            features: features without a graph [N, E], N ≥ 1.
+            ids: target ids [N]; never `<s>`.
+            precision: type of the matrix products.
         """
 
     @property
     def is_final(self) -> bool:
-        """Whether the run ends with this loss; early stopping must wait for the final one."""
+        """True if the run ends with this loss; early stopping must wait for the final loss."""
         return True
 
     def set_progress(self, done: float) -> None:  # noqa: B027 - most losses ignore it
         """Set the completed share of the run, from 0 to 1; called before each update."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state for exact resuming, plain numbers and dictionaries; empty for a deterministic loss."""
+        """Return the state for exact resuming, numbers and dictionaries; empty for a deterministic loss."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most losses have no state
-        """Restore the result of `state`."""
+        """Restore a result of `state`."""
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """Add to a parameter's gradient; a missing one becomes `gradient` itself, without a copy."""
+    """Add to a parameter's gradient; a missing gradient becomes `gradient` itself, without a copy."""
     parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
 
@@ -90,7 +90,7 @@ def _as_float32(logit: Any) -> Any:
 
 
 def as_type_of(value: Any, logit: Any) -> Any:
-    """Convert a float32 to a logit's type, to the nearest bfloat16, ties to even; for kernels only."""
+    """Convert a float32 to the type of a logit; bfloat16 rounds to nearest, ties to even; for kernels only."""
     raise NotImplementedError
 
 
@@ -112,7 +112,7 @@ _ONE = np.float32(1)
 
 @numba.njit(nogil=True, inline="always")
 def _sortable_bits(value: Any) -> Any:
-    """Map a float32 to an integer of the same order: LLVM vectorises the maximum of integers, not of floats."""
+    """Map a float32 to an integer that sorts alike; LLVM vectorises the maximum of integers, not of floats."""
     bits = np.float32(value).view(np.int32)
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 
@@ -123,7 +123,7 @@ def _float_of_sortable(key: Any) -> Any:
     return np.int32(key ^ ((key >> _SIGN) & _MAGNITUDE)).view(np.float32)
 
 
-# no "ninf": logits of never predicted tokens are minus infinity
+# no "ninf": the logits of tokens that are never predicted are minus infinity
 @numba.njit(
     nogil=True,
     cache=True,
@@ -133,16 +133,16 @@ def _float_of_sortable(key: Any) -> Any:
 def softmax_gradients(
     logits: Any, bias: Any, targets: Any, scale: Any, pull: Any, losses: Any, log_sums: Any
 ) -> None:
-    """Turn logits, less a bias, into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
+    """Turn logits without bias into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
     Args:
-        logits: [N, V], float32, or bfloat16 seen as uint16.
-        bias: [V], float32; with it, no row is all minus infinity.
-        targets: ids [N].
-        scale: of the gradients, float32.
+        logits: logits [N, V], float32, or bfloat16 as uint16.
+        bias: bias [V], float32; no row of logits plus bias is all minus infinity.
+        targets: target ids [N].
+        scale: scale of the gradients, float32.
         pull: weight of the squared log-normalisers, float32; 0 for the plain softmax.
-        losses: written: −log p(target), [N] float32.
-        log_sums: written: log Σ exp, [N] float32.
+        losses: output, −log p(target) [N], float32.
+        log_sums: output, log Σ exp [N], float32.
     """
     size = logits.shape[1]
     values = np.empty(size, np.float32)  # [V], one row at a time: it stays in the cache
@@ -170,10 +170,10 @@ def softmax_gradients(
 
 
 _LANES = 64
-"""Logits computed together, each with a sum of its own, so that the loop over them is vectorised."""
+"""Number of logits computed together, each with its own sum, so LLVM vectorises the loop."""
 
 _FACTORS = 64
-"""Logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
+"""Number of logits of a lane between two logarithms: a product of 64 factors from 1 to 2 is at most 2^64."""
 _ZERO = np.float32(0)
 _NO_LOGIT = np.float32(-3e38)  # its term is 0
 
@@ -188,13 +188,13 @@ def logistic_gradients(logits: Any, scale: Any, losses: Any) -> None:
     """Turn logits into the gradient of scale · Σ log(1 + exp(logit)), in place.
 
     Args:
-        logits: [N, S], float32, or bfloat16 seen as uint16.
-        scale: of the gradients, float32.
-        losses: written: the sum of each row's log(1 + exp(logit)), [N] float32.
+        logits: logits [N, S], float32, or bfloat16 as uint16.
+        scale: scale of the gradients, float32.
+        losses: output, the sum of each row's log(1 + exp(logit)) [N], float32.
     """
     size = logits.shape[1]
-    values = np.empty(_LANES, np.float32)  # [lanes], in float32 whatever the type of the logits
-    # by lane: sums of max(x, 0), and products of 1 + e^-|x|, which need a logarithm only now and then
+    values = np.empty(_LANES, np.float32)  # [lanes], float32 for all types of logits
+    # by lane: sums of max(x, 0), and products of 1 + e^-|x|, which need few logarithms
     above, products = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)
     for n in range(logits.shape[0]):
         row = logits[n]
@@ -233,11 +233,11 @@ def softmax_rows(
     """Turn logits into the gradient of scale · Σ_n (loss_n + ½ pull · log_sum_n²), in place.
 
     Args:
-        logits: [N, V], float32 or bfloat16; written over.
+        logits: logits [N, V], float32 or bfloat16; overwritten.
         targets: indices into the rows [N].
-        scale: of the gradients.
+        scale: scale of the gradients.
         pull: weight of the squared log-normalisers.
-        bias: added to each row [V], float32; None for zeros.
+        bias: bias to add to each row [V], float32; None for zeros.
 
     Returns:
         The losses −log p(target) and log-normalisers log Σ exp of the rows, [N] each, float32.
@@ -268,8 +268,8 @@ def logistic_rows(logits: Tensor, *, scale: float) -> Tensor:
     """Turn logits of noise tokens into the gradient of scale · Σ −log(1 − σ(logit)), in place.
 
     Args:
-        logits: [N, S], float32 or bfloat16; written over.
-        scale: of the gradients.
+        logits: logits [N, S], float32 or bfloat16; overwritten.
+        scale: scale of the gradients.
 
     Returns:
         The sum of each row's losses [N], float32.
@@ -305,24 +305,24 @@ def _logistic_rows_by_torch(logits: Tensor, scale: float) -> Tensor:
 
 
 def _numpy_view(logits: Tensor) -> AnyArray:
-    """View the same memory as an array; bfloat16, which numpy lacks, as uint16."""
+    """Return a NumPy view of the memory; bfloat16, which NumPy lacks, becomes uint16."""
     array: AnyArray = (logits.view(torch.uint16) if logits.dtype == torch.bfloat16 else logits).numpy()
     return array
 
 
 def _in_threads(work: Callable[[slice], None], rows: int) -> None:
-    """Split the rows over threads; the result does not depend on their number."""
+    """Split the rows over threads; the result does not depend on the number of threads."""
     cuts = np.linspace(0, rows, min(torch.get_num_threads(), rows) + 1).astype(int).tolist()
     run_slices(work, cuts)
 
 
 MAX_LOGITS = 1 << 22
-"""Most logits in memory at a time on a CPU; beyond the caches, fresh pages cost more than the products."""
+"""Maximum number of logits in memory on a CPU; beyond the caches, fresh pages cost more than the products."""
 
 MAX_LOGITS_ON_CUDA = 1 << 25
 
 MIN_ROWS = 256
-"""Fewest positions in a slice: each slice reads and writes matrices as large as the layer's."""
+"""Minimum number of positions per slice: each slice reads and writes matrices as large as the layer's."""
 
 
 class LinearSoftmax(NamedTuple):
@@ -331,9 +331,9 @@ class LinearSoftmax(NamedTuple):
     Attributes:
         losses: −log p(target) [N], float32.
         log_sums: log Σ exp of the logits [N], float32.
-        grad_inputs: [N, E], in the precision of the products.
-        grad_weight: [V, E], float32.
-        grad_bias: [V], float32.
+        grad_inputs: gradient of the inputs [N, E], in the type of the products.
+        grad_weight: gradient of the weight [V, E], float32.
+        grad_bias: gradient of the bias [V], float32.
     """
 
     losses: Tensor
@@ -356,12 +356,12 @@ def linear_softmax(
     """Compute losses and gradients of scale · Σ_n (loss_n + ½ pull · log_sum_n²) without autograd.
 
     Args:
-        weight: [V, E].
-        bias: [V]; minus infinity for tokens that are never predicted.
-        inputs: [N, E]; N may be 0.
-        targets: following tokens, in [0, V) [N].
-        scale: of the gradients.
-        precision: of the matrix products.
+        weight: weight [V, E].
+        bias: bias [V]; minus infinity for tokens that are never predicted.
+        inputs: inputs of the layer [N, E]; N may be 0.
+        targets: target ids, in [0, V) [N].
+        scale: scale of the gradients.
+        precision: type of the matrix products.
         pull: weight of the squared log-normalisers.
     """
     weight, bias = weight.detach().to(precision), bias.detach().float()
@@ -397,8 +397,8 @@ def linear_softmax(
 class FullSoftmax(Loss):
     """Mean cross-entropy, plus ½ `self_normalise` times the mean squared log-normaliser.
 
-    The second term pulls Σ exp of the logits towards 1, so that logits can replace log-probabilities
-    if a sum over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
+    The second term pulls Σ exp of the logits towards 1, so logits can replace log-probabilities if a sum
+    over the vocabulary is too slow (Devlin et al. 2014; Chen et al. 2015, "variance regularisation").
 
     Args:
         layer: the output layer.

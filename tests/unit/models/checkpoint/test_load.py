@@ -189,7 +189,7 @@ def test_a_packed_file_that_was_damaged_is_made_anew(family_checkpoints, tmp_pat
         content[-100] ^= 0x55
         path.write_bytes(content)
     after = answers(load_checkpoint(family_checkpoints / "lstm", precision="int8", shared=tmp_path).model)
-    assert "is damaged and laid anew" in caplog.text
+    assert "is damaged and rebuilt" in caplog.text
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
 
 

@@ -185,8 +185,8 @@ def test_a_wrong_configuration_is_refused(saved, vocabulary, changes, message):
     [
         ("", "cannot be read"),
         ("{", "cannot be read"),
-        ("[]", "holds no object, but a list"),
-        ("null", "holds no object"),
+        ("[]", "holds a list, not a JSON object"),
+        ("null", "not a JSON object"),
         ("{}", "vocab_size is None"),
     ],
 )

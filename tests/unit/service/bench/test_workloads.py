@@ -66,5 +66,5 @@ def test_texts_are_the_lines_of_a_file(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"\n \n", b"\xff\xfe"])
 def test_a_file_without_text_is_refused(tmp_path, content):
     (tmp_path / "texts").write_bytes(content)
-    with pytest.raises(FormatError, match="a sentence a line"):
+    with pytest.raises(FormatError, match="one sentence per line"):
         load_texts(tmp_path / "texts")

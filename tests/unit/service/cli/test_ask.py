@@ -125,7 +125,7 @@ def test_a_calibrated_model_is_asked_for_a_precision(check, check_registry):
     CalibrationStore(check_registry).write(Calibration(model="small@1", points=points, **known))
     code, out, _ = check(CHECK_TEXT, "--min-precision", "0.8")
     assert code == 0
-    assert "issues as probable as 0.4 were errors in 90% of cases" in out
+    assert "measured precision at threshold 0.4: 90%" in out
 
 
 COMPLETE_TEXT = "\n".join(

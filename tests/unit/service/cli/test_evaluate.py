@@ -103,7 +103,7 @@ def test_a_model_that_learns_is_told_of_in_as_much_detail(network):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--precision", "int8"], "--precision is int8, but --dynamic learns by gradients"),
+        (["--precision", "int8"], "--precision is int8; --dynamic computes gradients"),
         (["--precision", "int4"], "precision is 'int4', it can be"),
         (["--sample", "9"], "--sample needs --detail or --against"),
         (["--window", "9"], "--dynamic .* cannot be combined with --context document, --window or --against"),
@@ -132,7 +132,7 @@ def test_what_a_model_that_learns_cannot_do_is_refused(folder, options, said):
         (["--task", "autocomplete", "--kinds", "space"], "--kinds goes with --task check"),
         (["--task", "autocomplete", "--window", "9"], "--window goes with --task perplexity"),
         (["--task", "autocomplete", "--detail"], "--detail goes with --task perplexity"),
-        (["--task", "check", "--kinds", "grammar"], "there are real_word, non_word, space"),
+        (["--task", "check", "--kinds", "grammar"], "the kinds are real_word, non_word, space"),
     ],
 )
 def test_options_of_another_task_are_refused(folder, options, said):

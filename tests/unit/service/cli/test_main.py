@@ -162,7 +162,7 @@ def test_models_are_listed_shown_verified_promoted_and_deleted(typed, registry):
         (["score", "small"], "there is no text"),
         (["rerank", "small", "-", "--weights", "lm"], "NAME=VALUE"),
         (["evaluate", "small", "--corpus", "/nosuch/file"], "/nosuch/file: there is no such file"),
-        (["train", "nosuch", "--name", "x"], "there is no recipe 'nosuch'"),
+        (["train", "nosuch", "--name", "x"], "unknown recipe 'nosuch'"),
         (["train", "ngram", "--name", "a/b"], "name is 'a/b'"),
         (["train", "ngram", "--name", "x", "--device", "tpu"], "device is 'tpu'"),
         (["train", "ngram", "--name", "x", "--set", "ngram.order=-3"], "ngram.order"),
@@ -272,7 +272,7 @@ def test_nothing_is_printed_before_a_request_is_refused(typed, registry, tmp_pat
     assert "right to left" in err
     absent = tmp_path / "absent.txt"
     refused = ("evaluate", "b", "--context", "stream", "--corpus", absent, "--registry", where)
-    assert "only 'sentence' is possible" in typed(*refused)[2]
+    assert "supports only 'sentence'" in typed(*refused)[2]
 
 
 def test_serve_lists_every_setting(typed):

@@ -78,7 +78,7 @@ def test_what_readers_of_a_file_must_know_is_said(gramophone, tmp_path):
     _, out, _ = gramophone("export-arpa", "m", tmp_path / "out.arpa")
     assert "note: 1 words have white space in them" in words_of(out)
     assert "note: a back-off weight of -99 stands for minus infinity" in words_of(out)
-    assert "note: the file has no place for the model's tokenizer" in words_of(out)
+    assert "note: the file does not contain the model's tokenizer" in words_of(out)
 
 
 @pytest.mark.parametrize(

@@ -117,13 +117,13 @@ def test_models_by_fold_score_the_lists_and_the_weights_are_for_the_main_one(tun
 
 
 def test_each_fold_needs_a_model(tune):
-    with pytest.raises(InvalidInputError, match="--fold-models names 1 models; there are 2 folds"):
+    with pytest.raises(InvalidInputError, match="--fold-models names 1 models; 2 folds"):
         tune("--fold-models", "small")
 
 
 def test_too_few_lists_for_the_folds_are_told_before_anything_is_scored(tune, folder):
     (folder / "few.jsonl").write_text("\n".join(map(json.dumps, list(made_lists(2)))))
-    with pytest.raises(InvalidInputError, match="folds is 3; 2 lists cannot fill so many"):
+    with pytest.raises(InvalidInputError, match="folds is 3; 2 lists are too few"):
         tune("--folds", "3", "--fold-models", "small,other,small", file="few.jsonl")
 
 

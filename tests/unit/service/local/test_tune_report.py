@@ -43,10 +43,10 @@ def test_the_page_tells_verdict_scores_weights_and_changes(page):
         "No model scored",
         "oracle: the best",
         "<td>good</td>",
-        "Changed for better",
+        "Improved lists",
     ):
         assert said in page
-    assert "Changed for worse" not in page
+    assert "Worsened lists" not in page
 
 
 def test_texts_and_titles_cannot_become_markup(page):

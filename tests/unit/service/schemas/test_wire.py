@@ -51,7 +51,7 @@ def test_a_list_is_not_looked_at_past_what_is_wrong(kind, body):
 
 
 def test_wrong_values_by_the_thousand_are_counted_only():
-    with pytest.raises(InvalidInputError, match="2000 values in the request body are wrong"):
+    with pytest.raises(InvalidInputError, match="2000 values in the request body are invalid"):
         parse_json(GenerateRequest, json.dumps({"logit_bias": dict.fromkeys(range(2000), "")}).encode())
 
 

@@ -225,7 +225,7 @@ def test_sentences_end_after_min_tokens_or_never(words):
 
 
 def test_a_bias_of_a_token_that_is_none_is_refused_by_name(words):
-    with pytest.raises(InvalidInputError, match=r"logit_bias has the token 99, but .* 0 to 12") as caught:
+    with pytest.raises(InvalidInputError, match=r"logit_bias has token id 99, but .* 0 to 12") as caught:
         run(words, logit_bias=((99, 1.0),))
     assert caught.value.parameter == "logit_bias.99"
 
@@ -234,7 +234,7 @@ def test_a_reply_of_too_many_tokens_is_refused_before_it_is_computed(words):
     few = dataclasses.replace(LIMITS, max_reply_entries=100)
     with pytest.raises(InvalidInputError, match=r"max_tokens is 21 for 5 choices: 105 entries.*at most 100"):
         run(words, max_tokens=21, limits=few)
-    with pytest.raises(InvalidInputError, match="with 3 alternatives a token: 120 entries"):
+    with pytest.raises(InvalidInputError, match="with 3 alternatives per token: 120 entries"):
         run(words, top=3, limits=few)
 
 

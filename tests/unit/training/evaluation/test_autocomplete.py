@@ -375,9 +375,9 @@ def test_people_get_tables_and_a_page(folder, capsys, monkeypatch):
     [
         ({"model": "backward"}, "reads right to left"),
         ({"against": "backward"}, "reads right to left"),
-        ({"context": "document"}, "it can be 'sentence' or 'stream'"),
-        ({"sample": 0}, "--sample is 0, it must be at least 1"),
-        ({"report": "nowhere/page.html"}, "there is no folder"),
+        ({"context": "document"}, "it must be 'sentence' or 'stream'"),
+        ({"sample": 0}, "--sample is 0; it must be at least 1"),
+        ({"report": "nowhere/page.html"}, "the folder .* does not exist"),
         ({"corpus": ["marks.txt"]}, "no word to type"),
     ],
 )

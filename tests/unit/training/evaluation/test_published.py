@@ -108,9 +108,9 @@ def test_two_models_are_compared_on_the_same_tokens(folder):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ("other", r"same vocabulary, but these differ: 17 tokens \(trigram@1\) and 7 tokens \(other@1\)"),
+        ("other", r"same vocabulary; the vocabularies have 17 tokens \(trigram@1\) and 7 tokens \(other@1\)"),
         ("lower", r"trigram@1 and lower@1 split texts differently"),
-        ("backward", r"trigram@1 reads forward, backward@1 backward"),
+        ("backward", r"trigram@1 reads forward, but backward@1 reads backward"),
     ],
 )
 def test_models_that_cannot_be_compared_are_refused_by_name(folder, other, said):
@@ -126,7 +126,7 @@ def test_a_text_that_the_model_was_trained_on_is_found_out(folder):
     )
     assert (clean["overlap"]["sentences"]["total"], clean["notes"]) == (0, [])
     assert seen["overlap"]["sentences"] == {"total": len(TRAIN), "seen": len(TRAIN), "share": 1.0}
-    assert "figures on evaluated text are too good: 100.00% of its sentences" in seen["notes"][0]
+    assert "figures on evaluated text are too optimistic: 100.00% of its sentences" in seen["notes"][0]
 
 
 def test_training_with_a_seen_validation_text_says_so(folder):
@@ -134,8 +134,8 @@ def test_training_with_a_seen_validation_text_says_so(folder):
     metrics = json.loads((path / "metrics.json").read_text())
     assert metrics["overlap"]["valid"]["sentences"]["share"] == 1
     card = (path / "MODEL_CARD.md").read_text()
-    assert "**Figures on valid are too good: 100.00% of its sentences of 8 words or more" in card
-    assert "- overlap: of the valid text, 100.00% of its sentences" in card
+    assert "**Figures on valid are too optimistic: 100.00% of its sentences of 8 words or more" in card
+    assert "- overlap of the valid text: 100.00% of its sentences" in card
 
 
 def test_a_backward_model_has_details_too(folder):
@@ -147,7 +147,7 @@ def test_a_backward_model_has_details_too(folder):
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"sample": 0}, InvalidInputError, "--sample is 0, it must be at least 1"),
+        ({"sample": 0}, InvalidInputError, "--sample is 0; it must be at least 1"),
         ({"against": "nobody"}, ModelNotFoundError, "nobody"),
         ({"overlap": ["none.txt"]}, FormatError, r"none\.txt: there is no such file"),
         ({"corpus": ["empty.txt"]}, FormatError, "is empty"),
@@ -178,7 +178,7 @@ def test_people_get_a_table(folder, capsys):
         "trigram@1 is better than unigram@1 by ",
         "KL(trigram@1 ‖ unigram@1): ",
         "in train.txt there are",
-        "stream context; unknown tokens are charged at p(<unk>)",
+        "stream context; unknown tokens have the probability p(<unk>)",
     ):
         assert said in out.replace("\n", " ")
 

@@ -118,7 +118,7 @@ def test_what_thresholds_are_worth_is_kept_for_the_service(registry):
     [
         ({"sample": 0}, "--sample is 0"),
         ({"kinds": ("typo",)}, "'typo'.*real_word"),
-        ({"kinds": ()}, "names none"),
+        ({"kinds": ()}, "--kinds is empty"),
     ],
 )
 def test_wrong_options_are_named(registry, options, said):
@@ -140,5 +140,5 @@ def test_one_line_is_too_few_to_choose_a_threshold(registry, tmp_path):
 
 def test_a_text_without_an_error_calibrates_nothing(registry, tmp_path):
     (tmp_path / "short.txt").write_text("1 2\n3 4\n")
-    with pytest.raises(InvalidInputError, match="no error was put into the text"):
+    with pytest.raises(InvalidInputError, match="no error was injected into the text"):
         evaluated(registry, corpus=[tmp_path / "short.txt"], save_calibration=True)

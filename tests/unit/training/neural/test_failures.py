@@ -50,8 +50,8 @@ def test_divergence_tells_step_text_and_advice():
     told = divergence_error(
         7, loss=math.nan, norm=2.5, text="the cat", settings=TrainSettings(learning_rate=0.5)
     )
-    assert "at step 7: the loss is nan, the gradient's norm 2.5" in str(told)
-    assert "train.learning_rate 0.5: try a third" in str(told)
+    assert "at step 7: the loss is nan and the gradient norm 2.5" in str(told)
+    assert "train.learning_rate is 0.5: try a third" in str(told)
     assert str(told).endswith("'the cat'")
 
 
@@ -69,7 +69,7 @@ def test_divergence_tells_step_text_and_advice():
 def test_out_of_memory_names_the_settings_to_lower(error):
     with (
         pytest.raises(
-            InvalidInputError, match=r"train\.batch_size is 48, try half .*bptt_length \(32\)"
+            InvalidInputError, match=r"train\.batch_size is 48; try half .*bptt_length \(32\)"
         ) as told,
         memory_advice(TrainSettings(batch_size=48)),
     ):

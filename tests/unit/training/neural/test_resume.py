@@ -80,8 +80,8 @@ def test_without_a_state_it_begins_at_the_beginning(state_file):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"texts": (3, 2)}, r"the training text is another one \(sha256 \w{12} then, \w{12} now\)"),
-        ({"texts": (1, 3)}, r"the validation text is another one"),
+        ({"texts": (3, 2)}, r"the training text has changed \(sha256 \w{12} then, \w{12} now\)"),
+        ({"texts": (1, 3)}, r"the validation text has changed"),
         ({"learning_rate": 0.5}, r"train\.learning_rate was 0\.006 and is 0\.5"),
         ({"seed": 2}, r"seed was 1 and is 2"),
         ({"network": NETWORK.model_copy(update={"layers": 1})}, r"neural\.layers was 2 and is 1"),
@@ -99,7 +99,7 @@ def test_another_text_or_recipe_is_refused_by_name(state_file, changes, problem)
 def test_another_tokenizer_is_refused(state_file, monkeypatch):
     fit(state_file, max_steps=2)
     monkeypatch.setattr("tests.support.resumable.VOCABULARY", type(VOCABULARY)(VOCABULARY.tokens[:2:-1]))
-    with pytest.raises(InvalidInputError, match="the tokenizer is another one"):
+    with pytest.raises(InvalidInputError, match="the tokenizer has changed"):
         fit(state_file, max_steps=2)
 
 
@@ -107,7 +107,7 @@ def test_a_new_bound_shapes_the_schedule_anew_and_says_so(state_file):
     fit(state_file, max_steps=20, validations=1)
     longer = fit(state_file, max_steps=40, validations=1)
     assert longer.history[-1].step == 40
-    assert longer.notes[1] == "the schedule was shaped anew: train.max_steps was 20 and is 40"
+    assert longer.notes[1] == "the schedule was recomputed: train.max_steps was 20 and is 40"
     shorter = fit(state_file, max_steps=10, validations=1)
     assert (shorter.stopped, shorter.history[-1].step) == ("max_steps", 40)
 
@@ -125,14 +125,14 @@ def test_time_used_counts_across_pieces(state_file):
 def test_a_damaged_state_is_told_by_its_path(state_file, content):
     state_file.parent.mkdir()
     state_file.write_bytes(content)
-    with pytest.raises(FormatError, match=r"state\.pt: is no training state.*begins anew"):
+    with pytest.raises(FormatError, match=r"state\.pt: is not a training state.*from the beginning"):
         fit(state_file)
 
 
 def test_a_state_of_another_format_is_refused(state_file, monkeypatch):
     fit(state_file, max_steps=1)
     monkeypatch.setattr("training.neural.resume.STATE_FORMAT", 0)
-    with pytest.raises(FormatError, match="has format 1, this is 0"):
+    with pytest.raises(FormatError, match="has format 1, not 0"):
         fit(state_file)
 
 

@@ -252,7 +252,7 @@ def test_what_can_be_read_once_only_is_refused(tmp_path):
 
 def test_one_sentence_is_not_enough_to_hold_one_out(tmp_path):
     (tmp_path / "short.txt").write_text("only one\n")
-    with pytest.raises(InvalidInputError, match="has 1 sentence, at least 2 are needed"):
+    with pytest.raises(InvalidInputError, match="has 1 sentence; at least 2 are needed"):
         read_texts([tmp_path / "short.txt"], [], [], unit="line", read=stream_corpus, progress=SILENT)
 
 

@@ -1,6 +1,6 @@
 """Draw the README's picture: what the playground shows of a text that somebody types.
 
-`python -m tests.system.readme_picture URL` asks the service at URL, which has the default models.
+`python -m tests.system.pictures URL` asks the service at URL, which has the default models.
 """
 
 import shutil
@@ -8,7 +8,7 @@ import sys
 
 from playwright.sync_api import sync_playwright
 
-from tests.system.readme import PICTURE
+from tests.system.documentation import PLAYGROUND_PICTURE
 
 TYPED = "Return the number of items in the list.\nIf the key is not fuond, raise a KeyError.\nReturn the len"
 SIZE = {"width": 1000, "height": 520}
@@ -25,7 +25,7 @@ def draw(url: str) -> None:
         editor.press_sequentially(TYPED, delay=50)
         page.get_by_role("listbox", name="Completions").locator(".word").first.wait_for()
         page.wait_for_load_state("networkidle")
-        page.screenshot(path=PICTURE)
+        page.screenshot(path=PLAYGROUND_PICTURE)
         browser.close()
 
 

@@ -1,6 +1,6 @@
-"""Execution of the README's and the runbook's shell blocks.
+"""Execution of the documentation's blocks.
 
-What is left out or run differently and why, the folder for it, and the comparison of output shapes.
+What is run differently and why, the folder of a page, and the comparison of output shapes.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from functools import cache
 
 import zstandard
 
-from tests.system.readme import ADDRESS, README, ROOT, RUNBOOK, blocks
+from tests.system.documentation import ADDRESS, README, ROOT, RUNBOOK, SERVE
 
 COUNT_VARIES = {
     "issues",
@@ -132,7 +132,7 @@ def sentences(count, seed):
 
 
 def furnish(folder, default_models):
-    """Put in all that the README takes for granted.
+    """Fill a folder with the texts, lists and models that the README, the runbook and some guides take for granted.
 
     Args:
         folder: to be made.
@@ -192,36 +192,42 @@ def write_lists(folder):
 
 
 def write_program(folder):
-    """The Makefile, and an environment that seems to be installed already: its programs are those of the tests'."""
+    """Write the Makefile, and an environment that seems to be installed: its programs are those of the tests."""
     programs = folder / ".venv/bin"
     programs.mkdir(parents=True)
-    for name, module in (
-        ("gramophone", "service.cli"),
-        ("pip", "pip"),
-        ("torchrun", "torch.distributed.run"),
+    for name, options in (
+        ("gramophone", "-m service.cli"),
+        ("pip", "-m pip"),
+        ("torchrun", "-m torch.distributed.run"),
+        ("python", ""),
     ):
-        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {options} "$@"\n')
         (programs / name).chmod(0o755)
-    (programs / "python").symlink_to(sys.executable)
     (programs / "activate").write_text("")
     for name in ("Makefile", "pyproject.toml"):
         shutil.copyfile(ROOT / name, folder / name)
     (folder / ".venv/.serve").touch()
 
 
-def environment(folder, **more):
-    """What commands find set: the program on the path, none of our settings."""
+def environment(programs, **more):
+    """Return the variables that commands find set: programs on the path, none of our settings."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("GRAMOPHONE_")}  # noqa: TID251
-    path = f"{folder / '.venv/bin'}:{ours['PATH']}"
-    return {**ours, "PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "160", **more}
+    return {**ours, "PATH": f"{programs}:{ours['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "160", **more}
 
 
-def call(folder, script, **more):
-    """What a script prints; its errors stand in the failure."""
+def call(folder, script, *, programs=None, **more):
+    """Return what a script prints; its errors stand in the failure.
+
+    Args:
+        folder: working directory.
+        script: of bash.
+        programs: folder of `gramophone`, `python`, …; None for that of a furnished folder.
+        more: further variables.
+    """
     process = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=environment(folder, **more),
+        env=environment(programs or folder / ".venv/bin", **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -242,24 +248,18 @@ def call(folder, script, **more):
 
 NOT_RUN = {
     "make test": "it is what runs the tests",
-    "lm_eval ": "it downloads data sets; tests/system/test_lm_eval.py asks the same with texts of its own",
+    "make docs": "tests/browser/test_site.py builds the site",
     "docker compose ": "there is no engine; tests/deploy/test_compose.py checks the file, test_image.py the image",
     "GRAMOPHONE_METRICS_KEY_FILE=./metrics-key docker compose ": "likewise",
     "kubectl ": "there is no cluster; tests/deploy/test_kubernetes_*.py check what it would apply",
     "in_trainer": "likewise; tests/deploy/test_runbook.py runs this function on what stands in for a cluster",
-    "torchrun --nnodes 2 --node-rank 0 --nproc-per-node 1 --master-addr FIRST --master-port 29500 \\\n  -m": (
-        "the README's block is run: the runbook says the same"
-    ),
-    "torchrun --nnodes 2 --node-rank 1 --nproc-per-node 1 --master-addr FIRST --master-port 29500 \\\n  -m": (
-        "likewise"
-    ),
     "python tests/benchmarks/bench_capacity.py": "it measures for minutes",
 }
-"""Beginnings of commands that are left out, and why."""
+"""Beginnings of commands that are left out of the README's and the runbook's blocks, and why."""
 
 OTHERWISE = (
     (r"make run", "briefly make run", "it serves until it is stopped"),
-    (r"gramophone serve", "briefly gramophone serve", "likewise"),
+    (r"(?<!serve_on )gramophone serve", "briefly gramophone serve", "likewise"),
     (r"train (lstm|gru|mixture|cpu-30min) ", r"train \1 $SMALL ", "trained for minutes, models are better"),
     (r"--task (autocomplete|check)", r"--task \1 --sample 50", "thousands of words are looked at"),
     (r"ADDRESS", "$URL", "a port that is free"),
@@ -295,6 +295,22 @@ BEFORE = {
 }
 """What has been done before a block that holds this."""
 
+INDEPENDENT = frozenset({README, RUNBOOK})
+"""Documents of blocks that do not follow one another: each runs in a furnished folder of its own."""
+
+FURNISHED = frozenset(
+    ROOT / "docs" / page
+    for page in (
+        "index.md",
+        "guides/train-neural.md",
+        "guides/production.md",
+        "guides/new-versions.md",
+        "guides/several-machines.md",
+        "guides/large-corpora.md",
+    )
+)
+"""Pages that take texts and models for granted; all others begin in an empty folder."""
+
 PRELUDE = r"""
 SMALL='--set train.max_steps=4 --set neural.hidden_size=16 --set neural.embedding_size=16'
 curl() { command curl -sS --fail-with-body "$@"; }
@@ -306,6 +322,11 @@ briefly() {  # a command that serves: until it is ready
   answers $service
   kill $service
   wait $service || true
+}
+serve_on() {  # for the rest of the page: other blocks run in other processes
+  if [[ -f .service ]]; then kill -TERM "$(cat .service)" || true; tail --pid="$(cat .service)" -f /dev/null; fi
+  GRAMOPHONE_PORT=$PORT setsid "$@" > .service.log 2>&1 & echo $! > .service
+  answers $! || { cat .service.log >&2; exit 1; }
 }
 serve_with_key() {  # for the rest of the script; there is a version 4 to move to
   cp -r registry/lstm/versions/3 registry/lstm/versions/4
@@ -339,7 +360,7 @@ def is_complete(script):
 
 
 def reason_not_run(command):
-    """Why a command is left out, or None."""
+    """Return why a command is left out, or None."""
     return next((why for start, why in NOT_RUN.items() if command.startswith(start)), None)
 
 
@@ -356,17 +377,15 @@ def shown(block):
 
 
 def script(block):
-    """What is run for a block; empty if nothing of it is."""
-    kept = [said_otherwise(one) for one in commands(block.text) if reason_not_run(one) is None]
+    """Return what is run for a block of shell; empty if nothing of it is."""
+    independent = block.document in INDEPENDENT
+    kept = [one for one in commands(block.text) if not independent or reason_not_run(one) is None]
     if not any(line and not line.startswith("#") for line in kept):
         return ""
+    if not independent:
+        kept = [
+            re.sub(SERVE, lambda line: line[0].replace("gramophone serve", "serve_on gramophone serve"), one)
+            for one in kept
+        ]
     before = [todo for text, todo in BEFORE.items() if text in block.text]
-    return "\n".join([PRELUDE, *before, *kept])
-
-
-SHELL_BLOCKS = [
-    block
-    for document in (README, RUNBOOK)
-    for block in blocks(document)
-    if block.language == "sh" and not block.is_request
-]
+    return "\n".join([PRELUDE, *before, *map(said_otherwise, kept)])

@@ -1,0 +1,158 @@
+"""The documentation site builds strictly and opens without a network; the web page of a guide completes words."""
+
+import functools
+import http.server
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from service.settings import Settings
+from tests.browser.conftest import WAIT_MS, serving_at
+from tests.support.http import free_port
+
+ROOT = Path(__file__).parents[2]
+AUTOCOMPLETE_GUIDE = ROOT / "docs/guides/autocomplete.md"
+ADDRESS = "http://127.0.0.1:8000"
+
+
+def build(folder, *options, root=ROOT):
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(folder),
+        *options,
+    ]
+    return subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    built = build(folder)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture
+def open_file(browser, site):
+    """Opens a page of the site from its folder, without a network; at the end it must have reported nothing."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    reported = []
+    page.on("console", lambda line: line.type in {"error", "warning"} and reported.append(line.text))
+    page.on("pageerror", lambda error: reported.append(str(error)))
+    page.on(
+        "request",
+        lambda asked: asked.url.startswith(("file:", "data:", "blob:")) or reported.append(asked.url),
+    )
+
+    def run(name):
+        page.goto((site / name).as_uri())
+        return page
+
+    yield run
+    context.close()
+    assert reported == []
+
+
+def test_search_finds_a_page_without_a_network(open_file):
+    page = open_file("index.html")
+    page.get_by_role("textbox", name="Search").fill("Kneser")
+    expect(page.locator(".md-search-result__link").first).to_contain_text("Kneser")
+
+
+@pytest.mark.parametrize("name", ["concepts/architecture.html", "index.html", "benchmarks.html"])
+def test_pictures_are_drawn(name, open_file):
+    pictures = open_file(name).locator("article img")
+    assert pictures.count()
+    for number in range(pictures.count()):
+        assert (
+            pictures.nth(number).evaluate("picture => picture.decode().then(() => picture.naturalWidth)")
+            > 100
+        )
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    loaded = re.compile(
+        r'<(?:script|img|iframe|source)[^>]*\bsrc="?(https?:[^"\s>]+)|<link[^>]*href="?(https?:[^"\s>]+)'
+    )
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    assert {
+        page.name: found for page in pages if (found := loaded.findall(page.read_text(encoding="utf-8")))
+    } == {}
+
+
+def test_a_dead_link_stops_the_build(tmp_path):
+    """The site is built from a copy whose glossary leads nowhere."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_text("# Start\n\n[nowhere](missing.md)\n", encoding="utf-8")
+    configuration = re.sub(
+        r"^(?:hooks|nav):.*?(?=^\w|\Z)", "", (ROOT / "mkdocs.yml").read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "mkdocs.yml").write_text(configuration, encoding="utf-8")
+    built = build(tmp_path / "site", root=tmp_path)
+    assert built.returncode != 0
+    assert "missing.md" in built.stderr
+
+
+@pytest.fixture
+def web_page(registry, tmp_path):
+    """The address of the guide's page, served from another origin than the service that it asks."""
+    blocks = re.findall(
+        r'^```html title="page\.html"\n(.*?)^```$',
+        AUTOCOMPLETE_GUIDE.read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
+    assert len(blocks) == 1
+    handler = functools.partial(QuietHandler, directory=tmp_path)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    origin = f"http://127.0.0.1:{server.server_port}"
+    with serving_at(
+        Settings(registry=registry.root, default_model="words", port=0, cors_origins=(origin,))
+    ) as url:
+        assert ADDRESS in blocks[0]
+        (tmp_path / "page.html").write_text(blocks[0].replace(ADDRESS, url), encoding="utf-8")
+        yield f"{origin}/page.html"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *_):
+        """Log nothing."""
+
+
+def test_the_web_page_of_the_guide_completes_words(browser, web_page):
+    context = browser.new_context()
+    page = context.new_page()
+    reported = []
+    page.on("console", lambda line: line.type in {"error", "warning"} and reported.append(line.text))
+    page.on("pageerror", lambda error: reported.append(str(error)))
+    page.goto(web_page)
+    page.get_by_role("combobox").or_(page.locator("textarea, input")).first.press_sequentially(
+        "the cat sat on the ma"
+    )
+    expect(page.get_by_role("listbox").get_by_role("option").first).to_contain_text("mat")
+    page.keyboard.press("Tab")
+    field = page.get_by_role("combobox").or_(page.locator("textarea, input")).first
+    expect(field).to_have_value(re.compile(r"the cat sat on the mat ?"))
+    context.close()
+    assert [one for one in reported if "favicon" not in one] == []
