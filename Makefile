@@ -29,6 +29,8 @@ format: $(VENV)/.dev  ## Put the code into its one format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1  # a newer major version of MkDocs, which this project does not use
+
 docs: $(VENV)/.docs  ## Build the documentation into build/docs; dead links and undocumented options fail
 	$(BIN)/mkdocs build --strict
 

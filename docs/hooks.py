@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from service.app import create_app
-from service.routes.endpoints import TAGS, make_document
+from service.routes.endpoints import TAGS, attribute_descriptions, make_document
 from service.settings import Settings, described_settings
 from service.workers.broadcast import pool_metrics
 from training.recipe import Recipe, recipe_names
@@ -41,7 +41,6 @@ ELSEWHERE = {
 }
 """Pages of the site that live in another folder of the repository."""
 COPIED = {
-    "assets/playground.png": "tests/system/playground.png",
     "assets/soak.png": "tests/benchmarks/soak.png",
     "assets/favicon.svg": "service/static/icon.svg",
 }
@@ -121,17 +120,6 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {line} |" for line in head + lines) + "\n" if lines else ""
 
 
-def attributes_in(docstring: str) -> dict[str, str]:
-    """Return what the section `Attributes:` of a docstring says of each attribute."""
-    section = re.search(r"^Attributes:\n(.*?)(?=^\S|\Z)", docstring, re.DOTALL | re.MULTILINE)
-    found = (
-        re.findall(r"^    (\w+): (.*?)(?=^    \w|\Z)", section[1], re.DOTALL | re.MULTILINE)
-        if section
-        else []
-    )
-    return {name: " ".join(meaning.split()) for name, meaning in found}
-
-
 # settings, recipes, metrics
 
 
@@ -180,7 +168,9 @@ def key_row(address: str, key: str, kind: type[BaseModel]) -> tuple[str, ...]:
     """Return the row of a recipe's key."""
     field, schema = kind.model_fields[key], kind.model_json_schema()
     default = "required" if field.default is PydanticUndefined else shown_default(field.default)
-    meaning = described(address, field.description or attributes_in(inspect.getdoc(kind) or "").get(key))
+    meaning = described(
+        address, field.description or attribute_descriptions(inspect.getdoc(kind) or "")[1].get(key)
+    )
     return f"`{address}`", type_of(schema["properties"][key], schema.get("$defs", {})), default, meaning
 
 
@@ -338,14 +328,15 @@ def field_table(name: str, schema: Json, schemas: Json, *, defaults: bool) -> st
 def fields(schema: Json, schemas: Json, prefix: str = "") -> Iterator[FieldRow]:
     """Yield every field of an object, and of the objects in its lists, by the path of its name."""
     schema = resolved(schema, schemas)
-    meanings = attributes_in(schema.get("description", ""))
-    for name, field in schema.get("properties", {}).items():
-        default = "required" if name in schema.get("required", ()) else shown_default(field.get("default"))
+    required = schema.get("required", ())
+    properties = schema.get("properties", {}).items()
+    for name, field in sorted(properties, key=lambda one: (one[0] not in required, one[0] == "timeout_ms")):
+        default = "required" if name in required else shown_default(field.get("default"))
         yield FieldRow(
             f"{prefix}{name}",
             type_of(field, schemas),
             default,
-            field.get("description") or meanings.get(name, ""),
+            field.get("description", ""),
         )
         for inner, mark in objects_in(field, schemas):
             yield from fields(inner, schemas, f"{prefix}{name}{mark}.")

@@ -172,7 +172,7 @@ class WordTokenizer(Tokenizer):
     def _index(self) -> WordIndex:
         return WordIndex(self._ids)
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - unknown words have lost their lengths
+    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - `<unk>` has no length
         border = self._split.length(context)
         return sum(1 for end in self._split.ends(context + text) if end <= border)
 
@@ -243,7 +243,7 @@ class CharacterTokenizer(Tokenizer):
         get = self.vocabulary.ids.get
         return [get(character, UNK) for character in text]
 
-    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - one id a character
+    def _num_ending_in(self, context: str, text: str, ids: list[int]) -> int:  # noqa: ARG002 - one id per character
         return len(context)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""ARPA files: publish a model from one, and write a published n-gram model to one."""
+"""Import of ARPA files as published models, and export of published n-gram models as ARPA files."""
 
 import math
 import time
@@ -48,27 +48,27 @@ def run_import_arpa(
 
     Args:
         file: the ARPA file, plain or compressed.
-        name: of the published model.
-        registry: to publish in.
-        corpus: held-out text files to report figures on, one sentence a line; may be empty.
-        lowercase: whether the tokenizer lower-cases text, as the model's training text was.
-        prune_entropy: n-grams whose removal raises the perplexity by a smaller share are dropped.
-        quantize_bits: 8 to quantise probabilities and back-off weights; None keeps them exact.
+        name: name of the published model.
+        registry: registry to publish to.
+        corpus: held-out text files to report figures on, one sentence per line; may be empty.
+        lowercase: lower-case texts in the tokenizer, for a model with lower-cased training text.
+        prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
+        quantize_bits: 8 quantises probabilities and back-off weights; None stores float32.
 
     Returns:
-        The new version's address, directory, figures, and remarks on the file.
+        The new version's address, directory, figures, and notes on the file.
 
     Raises:
-        LanguageModelError: bad input, or the registry refused; nothing is partly published.
+        LanguageModelError: the input is invalid, or the registry cannot be written; nothing is published.
     """
     began = time.monotonic()
     if not 0 <= prune_entropy < math.inf:
         raise InvalidInputError(
-            f"--prune-entropy is {prune_entropy}, it must be at least 0 and finite", parameter="prune_entropy"
+            f"--prune-entropy is {prune_entropy}; it must be at least 0 and finite", parameter="prune_entropy"
         )
     if quantize_bits not in {None, 8}:
         raise InvalidInputError(
-            f"--quantize-bits is {quantize_bits}, it can only be 8", parameter="quantize_bits"
+            f"--quantize-bits is {quantize_bits}; it must be 8", parameter="quantize_bits"
         )
     store, progress = open_registry(registry, create=True), console_progress()
     check_name(name)
@@ -85,7 +85,7 @@ def run_import_arpa(
     )
     golden = _golden_sequences(listed)
     del orders, listed  # as large as the model
-    progress.start("summing up probabilities", None)
+    progress.start("summing probabilities", None)
     sums = row_sum_facts(model)
     model.normalised = sums["normalised"]
     progress.finish()
@@ -135,16 +135,16 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
     """Write a published n-gram model as an ARPA file.
 
     Args:
-        address: of the model.
-        file: to write; compressed if it ends in .gz, .xz or .zst.
-        registry: holds the model.
+        address: address of the model.
+        file: file to write; compressed if its name ends in .gz, .xz or .zst.
+        registry: registry of the model.
 
     Returns:
-        The model's address, the file, n-grams by order, and facts that readers of the file need:
-        `splits_at_spaces`, whether its words are exactly the white-space tokens of a text.
+        The model's address, the file, n-grams by order, and facts for readers of the file, such as
+        `splits_at_spaces`, True if its words are exactly the white-space tokens of a text.
 
     Raises:
-        LanguageModelError: bad input, another family, or the file cannot be written; no partial file is left.
+        LanguageModelError: invalid input, another family, or a file that cannot be written; no partial file remains.
     """
     began = time.monotonic()
     store, progress = open_registry(registry), console_progress()
@@ -153,7 +153,7 @@ def run_export_arpa(address: str, file: Path, *, registry: Address) -> dict[str,
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if not isinstance(model, NGramModel):
         raise UnsupportedParameterError(
-            f"{version.address} is of the family {model.family!r}; only n-gram models, static mixtures among them, "
+            f"{version.address} is of the family {model.family!r}; only n-gram models, including static mixtures, "
             "can be written as ARPA files",
             parameter="model",
         )

@@ -170,7 +170,7 @@ def choose_cache(readings: CacheGridScores, log_probs: npt.NDArray[np.float32]) 
         InvalidInputError: the text has a single token, so the cache is always empty.
     """
     if not (readings.evidence[:, 0, 0] > 0).any():
-        raise InvalidInputError("the held-out text has one token; a cache needs at least 2", parameter="valid")
+        raise InvalidInputError("the held-out text has one token; a cache needs two", parameter="valid")
     grid, count = readings.grid, len(log_probs)
     rows = [
         [_try_cache(readings, log_probs, flatness, half_life, _FIRST_PRIOR) for half_life in grid.half_lives]

@@ -90,7 +90,7 @@ def check_same_command(
 
 
 def check_same_text(run: RunContext) -> None:
-    """Check that all processes train on the same text, tokenised alike.
+    """Check that all processes train on the same text and tokens.
 
     Raises:
         InvalidInputError: the texts differ; the message names the processes, the text and both hashes.
@@ -273,7 +273,7 @@ def _train_out_of_core(
         check_relational(recipe, options.engine, name=recipe_name)
         require_engine(options.engine)
         if options.engine == "duckdb":
-            engine_memory_bytes(options.memory_limit_bytes)  # rejects a limit that is too low before reading text
+            engine_memory_bytes(options.memory_limit_bytes)  # rejects a low limit before reading text
         store, name = target
         folder = options.work_dir or store.work_folder / RUNS_FOLDER / name / _ESTIMATION_FOLDER
         with workspace(folder) as work:
@@ -393,7 +393,7 @@ def _evaluation_options(context: str, window: int, sample: int) -> EvaluationOpt
         if context == known:
             return EvaluationOptions(known, window, sample)
     raise InvalidInputError(
-        f"--context is {context!r}; it must be one of {', '.join(CONTEXTS)}", parameter="context"
+        f"--context is {context!r}; use one of {', '.join(CONTEXTS)}", parameter="context"
     )
 
 

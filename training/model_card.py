@@ -310,9 +310,7 @@ _CONTEXTS = {
     "sentence": "Every sentence is scored alone, after `<s>`",
     "stream": "Every sentence is scored in the context of the sentences before it",
 }
-_REPORT_LINK = (
-    f"[Training report]({REPORT_FILE}): learning curves, gradients, gates, throughput, recipe."
-)
+_REPORT_LINK = f"[Training report]({REPORT_FILE}): learning curves, gradients, gates, throughput, recipe."
 
 
 def model_card_files(
@@ -420,9 +418,7 @@ def _int8_lines(metrics: Mapping[str, Any]) -> list[str]:
     facts = metrics.get("int8")
     if not facts:
         return []
-    lines = [
-        f"On a CPU, a network of this model computes in float32 only: {why}." for why in facts.get("problems", ())
-    ]
+    lines = [f"On a CPU, one network computes in float32 only: {why}." for why in facts.get("problems", ())]
     if facts.get("cost") is not None:
         used = "is" if facts["default"] else "is not"
         lines.append(

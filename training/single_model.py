@@ -89,7 +89,7 @@ class ResumableRuns:
         """Prevent other processes from training a model of this name.
 
         Raises:
-            InvalidInputError: another process is training such a model.
+            InvalidInputError: another process is training a model of this name.
             RegistryError: a file operation failed.
         """
         busy = InvalidInputError(

@@ -1,6 +1,6 @@
 """Detection and correction of wrong words: a noisy channel over any language model, with right context.
 
-Nothing here computes with a model or waits for one. The checker yields model calls as values
-(`candidates.CheckerCall`), which a service batches with those of other requests and an evaluation
+This package runs no model and does not wait. The checker yields model calls as values
+(`models.calls`), which a service batches with calls of other requests and an evaluation
 answers at once.
 """

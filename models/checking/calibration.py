@@ -24,10 +24,10 @@ class CalibrationPoint(BaseModel):
 
 
 class Calibration(BaseModel):
-    """Points measured for `model`, a version's address, by ascending threshold.
+    """Quality by ascending threshold, measured for the version `model`.
 
-    Errors were put into held-out text: one word in `words_per_error` was wrong, of the `kinds` named, each as often as
-    the others. With fewer errors precision is lower. `corpus_sha256` is the text's, `created` ISO 8601, UTC.
+    In the held-out text, one word in `words_per_error` was replaced by an error; all `kinds` were equally frequent.
+    Rarer errors lower the precision. `corpus_sha256` is the hash of the text, `created` the time (ISO 8601, UTC).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -41,10 +41,10 @@ class Calibration(BaseModel):
     created: str
 
     def threshold_for(self, precision: float) -> float:
-        """The lowest threshold at which issues are errors at least this often, and at every higher one too.
+        """Return the lowest threshold from which on the precision is at least this value.
 
         Raises:
-            InvalidInputError: no threshold was as precise; the message names the most precise.
+            InvalidInputError: no threshold reaches it; the message names the highest precision.
         """
         reached = [point.precision >= precision for point in self.points]
         count = next((k for k, enough in enumerate(reversed(reached)) if not enough), len(reached))
@@ -52,22 +52,22 @@ class Calibration(BaseModel):
             best = max(point.precision for point in self.points)
             last = self.points[-1]
             raise InvalidInputError(
-                f"precision is {precision:g}, but the highest threshold measured for {self.model}, "
-                f"{last.threshold:g}, has {last.precision:.3f}, and none more than {best:.3f}",
+                f"precision is {precision:g}; the precision of {self.model} is {last.precision:.3f} at its highest "
+                f"threshold, {last.threshold:g}, and at most {best:.3f}",
                 parameter="precision",
             )
         return self.points[len(self.points) - count].threshold
 
     def precision_at(self, threshold: float) -> float | None:
-        """The precision at a threshold, by the next lower one that was measured; None below all of them."""
+        """Precision at a threshold, from the next lower measured one; None below all thresholds."""
         below = [point for point in self.points if point.threshold <= threshold]
         return below[-1].precision if below else None
 
     def check_order(self) -> None:
-        """Refuse points that are not in ascending order of their thresholds.
+        """Check that the points are in ascending order of their thresholds.
 
         Raises:
-            InvalidInputError: the message names two of them.
+            InvalidInputError: they are not; the message names two points.
         """
         for before, after in pairwise(self.points):
             if after.threshold <= before.threshold:

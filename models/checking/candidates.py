@@ -3,8 +3,8 @@
 `Corrections` holds M candidates in arrays: the slot of the text that each replaces, its tokens and
 its error-model weight. A `CandidateGenerator` finds them for one tokenizer.
 
-`token_replacer` re-tokenises only up to the white space on both sides of a replaced span if its tokens
-there are those of the whole text; otherwise it re-tokenises the whole sentence.
+`token_replacer` re-tokenises only from the white space before a replaced span to the white space after it
+if the tokens there do not depend on the rest of the sentence; otherwise it re-tokenises the sentence.
 """
 
 from abc import ABC, abstractmethod
@@ -30,16 +30,16 @@ Floats = npt.NDArray[np.float64]
 
 
 class Slot(NamedTuple):
-    """A place where something else may have been meant: a word, two neighbours, or a span of a caller's.
+    """Span of the text that may be wrong: a word, two neighbouring words, or a span that the caller gave.
 
     Attributes:
-        start: where it begins in the whole text, in code points.
-        end: where it ends.
-        first: its first token, by its place among those of the batch.
-        last: the token after its last.
-        known: whether the model knows its words.
-        exempt: whether it cannot be wrong, since it is in the caller's dictionary.
-        log_weight: ln of how probable it is to be typed so when it is meant, spellings of unknown words included.
+        start: its start in the complete text, in code points.
+        end: its end.
+        first: index of its first token in the batch.
+        last: index of the token after its last one.
+        known: True if the model knows its words.
+        exempt: True if it cannot be wrong: it is in the user dictionary or not a word of letters.
+        log_weight: ln P(typed | intended) of the typed text itself, including the spelling of unknown words.
     """
 
     start: int
@@ -52,17 +52,17 @@ class Slot(NamedTuple):
 
 
 class Corrections(NamedTuple):
-    """M token sequences that may stand in the place of some tokens of a batch.
+    """M token sequences, each a replacement for some tokens of a batch.
 
     Attributes:
-        slots: the place of each [M].
-        firsts: the token that each begins at, by its place among those of the batch [M].
-        lasts: the token that follows each [M].
-        tokens: of all, one after the other [K].
-        offsets: where the tokens of each begin, and K at the end [M + 1].
-        log_weights: ln of how probable what was typed is when this is meant [M].
-        edits: how far each is from what was typed [M].
-        texts: how each is spelled; None where its one token says so [M].
+        slots: slot of each [M].
+        firsts: index in the batch of the first token that each replaces [M].
+        lasts: index of the token after the last one that each replaces [M].
+        tokens: concatenated tokens [K].
+        offsets: start of the tokens of each, and K at the end [M + 1].
+        log_weights: ln P(typed | this is intended) [M].
+        edits: edit distance of each from the typed text [M].
+        texts: spelling of each; None if its only token spells it [M].
     """
 
     slots: Indices
@@ -76,11 +76,11 @@ class Corrections(NamedTuple):
 
     @property
     def lengths(self) -> Indices:
-        """Tokens of each [M]."""
+        """Number of tokens of each [M]."""
         return np.diff(self.offsets)
 
     def select(self, rows: Indices) -> "Corrections":
-        """Select a subset."""
+        """Select rows."""
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[rows], lengths)
@@ -97,7 +97,7 @@ class Corrections(NamedTuple):
 
 
 def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
-    """All alternatives of several; at least one."""
+    """Concatenate one or more sets of corrections."""
     if len(parts) == 1:
         return parts[0]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
@@ -106,7 +106,7 @@ def concatenate_corrections(parts: Sequence[Corrections]) -> Corrections:
 
 
 class Correction(NamedTuple):
-    """One of few corrections that are found one at a time; see `Corrections`."""
+    """Single correction, for generators that find them one at a time; see `Corrections`."""
 
     slot: int
     first: int
@@ -118,7 +118,7 @@ class Correction(NamedTuple):
 
 
 def corrections_from(found: Sequence[Correction]) -> Corrections:
-    """Collect corrections that were found one at a time."""
+    """Collect single corrections into arrays."""
     columns = list(zip(*found, strict=True)) if found else [()] * len(Correction._fields)
     slots, firsts, lasts, tokens, log_weights, edits, texts = columns
     return Corrections(
@@ -136,7 +136,7 @@ def corrections_from(found: Sequence[Correction]) -> Corrections:
 def choice_log_probs(
     model: LanguageModel[Any], state: Any, rows: TokenIds, tokens: TokenIds
 ) -> CallGenerator[FloatArray]:
-    """Log-probabilities [C] of tokens as the next of rows, in any order."""
+    """Score tokens [C] as the next tokens of rows, in any order; return log-probabilities [C]."""
     order = np.argsort(rows, kind="stable")
     out = np.empty(len(rows), dtype=np.float32)
     out[order] = yield from ScoreChoices(model, state, rows[order], tokens[order])
@@ -146,11 +146,11 @@ def choice_log_probs(
 def token_replacer(
     splitter: SentenceSplitter, sentence: Sentence, start: int, end: int
 ) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
-    """Return a function that puts a text in the place of the characters of a sentence from `start` to `end`.
+    """Return a function that replaces the characters of a sentence from `start` to `end` by a text.
 
-    It returns the first token of the sentence that changes, the one after the last, and the tokens that stand there
-    instead; None if the tokenizer does not distinguish the two texts. An unknown word for another is a change, though
-    the tokens are the same.
+    The function returns the first token of the sentence that changes, the token after the last changed one, and the
+    tokens that replace them; None if both texts have the same tokens. Replacing one unknown word by another is a
+    change although the tokens are equal.
     """
     text = sentence.text
     left, right = _whitespace_bounds(text, start, end)
@@ -174,7 +174,7 @@ def token_replacer(
 
 
 def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
-    """The nearest white space, or the text's ends, on both sides of some characters."""
+    """Extend a span on both sides to the nearest white space or the end of the text."""
     while start and not text[start - 1].isspace():
         start -= 1
     while end < len(text) and not text[end].isspace():
@@ -183,24 +183,24 @@ def _whitespace_bounds(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 class CheckContext:
-    """One batch of a request: sentences side by side, and what is collected about them.
+    """One batch of sentences of a request, with its tokens, words and slots.
 
     Args:
-        model: any that reads from left to right.
-        sentences: at least one; one that goes on with the sentence before it stands alone.
+        model: any left-to-right model.
+        sentences: at least one; a sentence that continues the previous one is alone in its batch.
         error_model: the error model.
-        search: how far to look.
-        dictionary: the caller's words.
-        given: the caller's suggestions, by the number of the sentence.
+        search: limits of the candidate search.
+        dictionary: the user dictionary.
+        given: the caller's suggestions, by sentence index.
 
     Attributes:
-        lengths: tokens of each sentence with those that follow it [S].
-        bases: where each begins in `tokens` [S].
-        tokens: of all, each sentence with what follows it [P].
-        sentence_of: of each token [P].
-        words: of all sentences, in order.
-        positions: the first token of each word among those of the batch [N].
-        slots: first one for each word, then others.
+        lengths: number of tokens of each sentence, including those in its `after` [S].
+        bases: start of each sentence in `tokens` [S].
+        tokens: concatenated tokens of the sentences, each with its `after` [P].
+        sentence_of: sentence index of each token [P].
+        words: words of all sentences, in order.
+        positions: index of each word's first token in the batch [N].
+        slots: one for each word, then the others.
     """
 
     def __init__(
@@ -233,19 +233,19 @@ class CheckContext:
         self.slots: list[Slot] = []
 
     def is_correct(self, word: str) -> bool:
-        """Return whether a word is in the caller's dictionary, punctuation aside."""
+        """True if a word, without its punctuation, is in the user dictionary."""
         if word in self.dictionary:
             return True
         found = split_affixes(word) if len(self.dictionary) else None
         return found is not None and found.core in self.dictionary
 
     def is_given(self, number: int, text: str) -> bool:
-        """Return whether the caller suggests a text for just this slot; the caller's values then count."""
+        """True if the caller suggests a text for exactly this slot; the caller's probability then takes precedence."""
         slot = self.slots[number]
         return text in self._given_texts.get((slot.start, slot.end), ())
 
     def join_slots(self, number: int, *, log_weight: float) -> int:
-        """Make a slot of a word's and the next one's; return its number."""
+        """Join the slots of a word and the next word into a new slot; return its index."""
         slot, following = self.slots[number : number + 2]
         known = slot.known and following.known
         self.slots.append(
@@ -256,18 +256,18 @@ class CheckContext:
     def correct_slot(
         self, number: int, tokens: Sequence[int], *, log_weight: float, edits: int, text: str
     ) -> Iterator[Correction]:
-        """Yield a correction in the place of a slot's tokens, unless the caller suggests it."""
+        """Yield a correction of a slot, unless the caller suggests the same text."""
         slot = self.slots[number]
         if not self.is_given(number, text):
             yield Correction(number, slot.first, slot.last, tokens, log_weight, edits, text)
 
 
 class CandidateGenerator(ABC):
-    """Finds what may have been meant, for one tokenizer.
+    """Finds candidate corrections for one tokenizer.
 
     Args:
-        splitter: of its texts.
-        right_tokens: after a word, that its alternatives must explain too, of a model that remembers far.
+        splitter: splitter for the tokenizer.
+        right_tokens: number of tokens after a word that also count, for models with a long context.
     """
 
     def __init__(self, splitter: SentenceSplitter, right_tokens: int) -> None:
@@ -275,31 +275,31 @@ class CandidateGenerator(ABC):
 
     @abstractmethod
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
-        """Alternatives found from the text alone; makes the words' slots."""
+        """Find candidates from the text alone, and the caller's suggestions."""
 
     @abstractmethod
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
     ) -> CallGenerator[Corrections]:
-        """Further ones, once the model has read the text.
+        """Find further candidates after the model has read the text.
 
         Args:
-            context: with its slots.
-            state: before every token of the batch.
-            rows: of the state, by token [P].
-            log_probs: of every token [P].
+            context: the batch, with its slots.
+            state: model states before the tokens of the batch.
+            rows: row of `state` for each token [P].
+            log_probs: log-probability of each token [P].
         """
 
-    def log_spelling(self, word: str) -> float:  # noqa: ARG002 - what overrides it looks at the word
-        """Logarithm of P(spelling | unknown word), where the model has one token for all of these; else 0."""
+    def log_spelling(self, word: str) -> float:  # noqa: ARG002 - overriding methods use the word
+        """Return ln P(spelling | unknown word) if one token stands for all unknown words, else 0."""
         return 0.0
 
     def key(self, word: str) -> str:
-        """Return a word as the vocabulary spells it."""
+        """Normalise a word as the vocabulary does."""
         return word
 
     def word_slot(self, context: CheckContext, number: int) -> Slot:
-        """Return the slot of a word of the batch; what is no word of letters cannot be wrong."""
+        """Create the slot of a word; a word that is not alphabetic is exempt."""
         word, position = context.words[number], int(context.positions[number])
         return Slot(
             word.start,
@@ -312,7 +312,7 @@ class CandidateGenerator(ABC):
         )
 
     def add_given(self, context: CheckContext, found: list[Correction]) -> CallGenerator[None]:
-        """The caller's own suggestions; those for a word stand in its slot, with what else was found for it."""
+        """Append the caller's suggestions to `found`; suggestions for a word share its slot."""
         by_span = {(slot.start, slot.end): number for number, slot in enumerate(context.slots)}
         for number, spans in context.given.items():
             sentence = context.sentences[number]
@@ -322,7 +322,7 @@ class CandidateGenerator(ABC):
                     index = by_span[span.start, span.end] = len(context.slots)
                     context.slots.append(self._span_slot(context, number, span))
                 typed = sentence.text[span.start - sentence.offset : span.end - sentence.offset]
-                # numbers and the like, which nothing is proposed for, can be wrong if the caller says so
+                # a number, for which no candidates are generated, can be an error if the caller suggests a correction
                 context.slots[index] = context.slots[index]._replace(exempt=context.is_correct(typed))
                 found += self._span_corrections(context, span, index, typed)
                 yield None
@@ -358,12 +358,12 @@ class CandidateGenerator(ABC):
     def replacements(
         self, context: CheckContext, number: int, meant: Iterable[tuple[str, float, int]]
     ) -> Iterator[Correction]:
-        """Yield corrections that put texts in the place of a slot's characters; none for one that is no change.
+        """Yield corrections that replace a slot's characters by texts, without unchanged texts.
 
         Args:
             context: the batch.
-            number: of the slot.
-            meant: each text, its error-model weight, and how many edits it is away.
+            number: index of the slot.
+            meant: text, error-model weight and edit distance of each.
         """
         slot = context.slots[number]
         index = int(context.sentence_of[slot.first])
@@ -379,5 +379,5 @@ class CandidateGenerator(ABC):
                 yield Correction(number, base + first, base + last, tokens, weight, edits, text)
 
     def _log_unknown(self, words: Sequence[Word]) -> float:
-        """Logarithm of how probable the spellings of the unknown ones of some words are."""
+        """Sum the log-probabilities of the spellings of the unknown words."""
         return sum(self.log_spelling(word.text) for word in words if not word.known)

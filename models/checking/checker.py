@@ -36,16 +36,16 @@ from models.language_model import LanguageModel, is_lookup
 from models.tokenizers import Tokenizer
 
 _MAX_BATCH_TOKENS = 512
-"""Of the sentences of a batch, or one sentence: the states before all of them are held at once."""
+"""Maximum tokens of a batch with several sentences; the states before all tokens are held in memory."""
 
 
 class Checker:
-    """Checking's view of a tokenizer: its words, or its pieces.
+    """Checker for the models with one tokenizer.
 
-    Building one takes some hundredths of a second for large vocabularies; it refers to no model.
+    Creating one takes some hundredths of a second for large vocabularies.
 
     Args:
-        tokenizer: of the models that it is used with.
+        tokenizer: tokenizer of the models.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -57,7 +57,7 @@ class Checker:
         )
 
     def sentences(self, text: str, offset: int = 0) -> Iterator[Sentence]:
-        """The sentences of a text that have a token; it begins so many characters into the whole text."""
+        """Yield the sentences of a text that have tokens; `offset` is the start of `text` in the complete text."""
         return self.splitter.sentences(text, lookahead=self._proposer.right_tokens, offset=offset)
 
     def rescore_all(
@@ -68,21 +68,21 @@ class Checker:
         *,
         begin: Callable[[int], Any] | None = None,
     ) -> Iterator[CallGenerator[RescoredBatch]]:
-        """The computations that rescore sentences, a batch each, in order; each is done before the next is taken.
+        """Yield one rescoring per batch of sentences, in order; each must be run before the next is taken.
 
         Args:
-            model: any that reads from left to right.
-            sentences: of the text, in order.
-            options: settings of the search for errors.
-            begin: function that returns the state after `<s>` in so many rows; the model's own if it is left out.
+            model: any left-to-right model.
+            sentences: sentences of the text, in order.
+            options: settings of the check.
+            begin: returns the state after `<s>` for a number of rows; the default is the model's `initial_state`.
 
         Raises:
-            InvalidInputError: a caller's suggestions are for no place in the sentences.
+            InvalidInputError: a suggestion's span is not within one sentence.
         """
         given = _spans_by_sentence(sentences, options.given)
         dictionary, channel = UserDictionary(options.dictionary), ErrorModel(options)
         right_tokens = options.search.right_tokens
-        if right_tokens is None:  # as many as the model can distinguish, if that is known to be few
+        if right_tokens is None:  # n-gram models use order - 1 tokens of context
             order = getattr(model, "order", 1)
             right_tokens = int(order) - 1 if is_lookup(model) else self._proposer.right_tokens
         carried: list[Any] = []
@@ -111,7 +111,7 @@ class Checker:
 
 
 def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
-    """Sentences in runs of a bounded size; one whose line goes on ends its run, and its successor is one alone."""
+    """Group sentences into batches; a line that continues ends its batch, and the next part is a batch alone."""
     batch: list[Sentence] = []
     size = 0
     for sentence in sentences:
@@ -131,15 +131,15 @@ def _batches(sentences: Sequence[Sentence]) -> Iterator[list[Sentence]]:
 def _spans_by_sentence(
     sentences: Sequence[Sentence], given: Sequence[GivenSpan]
 ) -> Mapping[int, Sequence[GivenSpan]]:
-    """The caller's spans by the sentences that they lie in."""
+    """Group the caller's spans by sentence."""
     found: dict[int, list[GivenSpan]] = {}
     offsets = [sentence.offset for sentence in sentences]
     for span in given:
         index = bisect_right(offsets, span.start) - 1
         if index < 0 or span.end > offsets[index] + len(sentences[index].text):
             raise InvalidInputError(
-                f"{span.parameter} is from {span.start} to {span.end}; that lies in no line of the text with a word "
-                f"in it, or across a place where a line of more than {MAX_SENTENCE_TOKENS} tokens is cut",
+                f"{span.parameter} spans {span.start} to {span.end}; a span must be within one line that has a word, "
+                f"and within one part of a line of more than {MAX_SENTENCE_TOKENS} tokens",
                 parameter=span.parameter,
             )
         found.setdefault(index, []).append(span)
@@ -147,17 +147,17 @@ def _spans_by_sentence(
 
 
 MIN_SUGGESTION_PROBABILITY = 1e-5
-"""Of suggestions beside the first: less probable ones are mostly strings that are no words."""
+"""Minimum probability of suggestions after the first; less probable ones are mostly not words."""
 
 
 class Suggestion(NamedTuple):
-    """Candidate corrections.
+    """Suggested correction.
 
     Attributes:
-        text: to stand in the place of what was typed.
-        probability: that it was meant.
-        gain_bits: by how much it makes the text likelier to the model alone.
-        edits: how far it is from what was typed.
+        text: replacement for the typed text.
+        probability: probability that it is intended.
+        gain_bits: increase of the text's log-probability by the model, in bits.
+        edits: edit distance from the typed text.
     """
 
     text: str
@@ -167,14 +167,14 @@ class Suggestion(NamedTuple):
 
 
 class Issue(NamedTuple):
-    """A place of a text that is probably wrong.
+    """Span of a text that is probably wrong.
 
     Attributes:
-        start: where it begins, in code points.
-        end: where it ends.
-        known: whether the model knows its words.
-        probability: that something else was meant.
-        suggestions: what, the most probable first.
+        start: its start, in code points.
+        end: its end.
+        known: True if the model knows its words.
+        probability: probability that a different text is intended.
+        suggestions: corrections, the most probable first.
     """
 
     start: int
@@ -187,13 +187,13 @@ class Issue(NamedTuple):
 def find_issues(
     rescored: RescoredBatch, tokens: Sequence[str], *, threshold: float, max_suggestions: int
 ) -> list[Issue]:
-    """The places that are wrong with at least a probability, in order; of places that overlap, the more probable.
+    """Return the issues whose probability reaches the threshold, in order; of overlapping ones, the most probable.
 
     Args:
         rescored: a batch.
         tokens: the vocabulary.
-        threshold: the probability.
-        max_suggestions: of each.
+        threshold: minimum probability.
+        max_suggestions: maximum suggestions per issue.
     """
     found = []
     slots, wrong = error_probabilities(rescored)
@@ -212,7 +212,7 @@ def find_issues(
 
 
 def error_probabilities(rescored: RescoredBatch) -> tuple[Indices, Floats]:
-    """The slots that have alternatives, ascending [K], and how probable it is that something else was meant [K]."""
+    """Return the slots that have candidates, ascending [K], and the probability of an error in each [K]."""
     order = np.argsort(rescored.alternatives.slots, kind="stable")
     slots = rescored.alternatives.slots[order]
     begins = np.flatnonzero(np.diff(slots, prepend=-1))
@@ -225,7 +225,7 @@ def error_probabilities(rescored: RescoredBatch) -> tuple[Indices, Floats]:
 def _suggestions(
     rescored: RescoredBatch, tokens: Sequence[str], slot: int, count: int
 ) -> tuple[Suggestion, ...]:
-    """The most probable alternatives of a slot that are worth telling."""
+    """Select the most probable corrections of a slot."""
     found = rescored.alternatives
     rows = np.flatnonzero(found.slots == slot)
     log_odds = rescored.log_odds[rows]

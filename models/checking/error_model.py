@@ -1,10 +1,10 @@
 """Error model of the noisy channel, and the settings of checking.
 
-If the model knows the typed word, the error rate of the intended word is spread over the words near
+If the model knows the typed word, the error rate of the intended word is divided among the words near
 it, by edit distance (Mays, Damerau and Mercer 1991; Wilcox-O'Hearn, Hirst and Budanitsky 2008):
-only an error that makes a word can have made it. The number of near words is taken to be the same
-for all words. If the model does not know it, the error rate is spread over the strings that an
-error can make of the intended word.
+only errors that produce a word are possible. The number of near words is assumed to be the same for
+all words. If the model does not know the typed word, the error rate is divided among the strings that
+an error can make from the intended word.
 """
 
 from dataclasses import dataclass, field
@@ -16,40 +16,40 @@ import numpy.typing as npt
 from models.errors import InvalidInputError
 
 _TWO_EDITS_LETTERS = 5
-"""Words with fewer letters are looked for within one edit only: two make of them any other."""
+"""Minimum letters of a word for two edits; with fewer letters, two edits lead to too many words."""
 _TWO_EDITS_LETTERS_UNKNOWN = 3
-"""The same of words that the model does not know."""
+"""The same limit for unknown words."""
 _TWO_EDITS_SHARE = 0.2
-"""Of misspellings, those of two edits. Four in five have one (Damerau 1964)."""
+"""Share of misspellings with two edits; four in five have one (Damerau 1964)."""
 _NEIGHBOURS = 8
-"""Words that an error can make of a word, on the average."""
+"""Average number of words that an error can make from a word."""
 _TWO_EDITS_WEIGHT = 0.01
-"""Of a word of the vocabulary two edits away, where one that is one edit away has weight 1."""
+"""Weight of a vocabulary word two edits away, relative to a word one edit away."""
 _SPACE_SHARE = 0.1
-"""Of errors, a space too many or too few."""
+"""Share of errors that add or omit a space."""
 _FAR_SHARE = 1e-9
-"""Of errors that make an unknown word, those with nothing in common with what was meant. So small that it only orders
-suggestions, and makes no name look wrong."""
+"""Share of the errors that produce an unknown word unrelated to the intended one. The small value only orders
+suggestions; it does not flag names."""
 _UNKNOWN_RATE = 1e-3
-"""Of words, those that a model does not know, at least, whatever the model expects."""
+"""Minimum prior probability of unknown words, whatever the model predicts."""
 _ALPHABET = 26
-"""Letters that a typing error may hit."""
+"""Number of letters that a typing error can produce."""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSettings:
-    """Limits of the search.
+    """Limits of the candidate search.
 
     Attributes:
-        right_tokens: tokens after a word that its alternatives must explain too; None: by the model and its tokens.
-        slack_nats: an alternative is dropped if, from the left alone, the typed word is likelier by a factor of e to
-            this power: more than the right context makes good.
-        max_alternatives: of one word that are weighed with their right context.
-        likeliest: words that the model expects, told as suggestions for unknown words.
-        min_surprisal_bits: of models without word tokens, a word that surprises less is not searched for errors.
-        max_searched_words: of the sentences that are looked at together, some five hundred tokens, the most surprising
-            words that are.
-        max_spellings: strings near a word that are looked at, those whose characters go together best.
+        right_tokens: tokens after a word that its candidates must also explain; None: depends on model and tokenizer.
+        slack_nats: a candidate is dropped if its left context makes the typed word likelier by more than this many
+            nats, which the right context cannot make up for.
+        max_alternatives: maximum candidates per word that are scored with their right context.
+        likeliest: number of words that the model predicts, suggested for unknown words.
+        min_surprisal_bits: minimum surprisal of a word to be searched, for models without word tokens.
+        max_searched_words: maximum words searched per batch of sentences (about 500 tokens), by descending surprisal,
+            for models without word tokens.
+        max_spellings: maximum strings near a word that are tried, by the probability of their characters.
     """
 
     right_tokens: int | None = None
@@ -63,15 +63,15 @@ class CandidateSettings:
 
 @dataclass(frozen=True, slots=True)
 class GivenSpan:
-    """A caller's suggestions for a span of the text.
+    """Suggestions by the caller for a span of the text.
 
     Attributes:
-        start: where it begins, in code points.
-        end: where it ends; not before `start`.
-        suggestions: texts to stand there, each with the natural logarithm of the probability to type what was typed
-            when it is meant, by the caller's own error model, or None for ours. With the typed text itself it says how
-            likely that is to be typed rightly.
-        parameter: the span's name in the request, for messages.
+        start: its start, in code points.
+        end: its end, not before `start`.
+        suggestions: replacement texts, each with ln P(typed | this is intended) by the caller's error model, or None
+            for the error model of this module. For the typed text itself, it is the log-probability of typing it
+            correctly.
+        parameter: name of the span in the request, for error messages.
     """
 
     start: int
@@ -82,18 +82,18 @@ class GivenSpan:
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """Options of checking one text.
+    """Options for checking one text.
 
     Attributes:
-        error_rate: the probability that a word is not the one that was meant, before the text is seen.
-        max_edits: how far a typed word may be from the one that was meant: 1 or 2 insertions, deletions,
-            substitutions or swaps of neighbours (optimal string alignment).
-        search: how far to look.
-        dictionary: words that are right, in lower case, and as they are to be suggested.
-        given: the caller's suggestions, by their place in the text.
+        error_rate: prior probability that a word is wrong.
+        max_edits: maximum edits between the typed and the intended word, 1 or 2: insertions, deletions,
+            substitutions or transpositions (optimal string alignment).
+        search: limits of the candidate search.
+        dictionary: correct words, from lower case to their suggested spelling.
+        given: the caller's suggestions, with their positions.
 
     Raises:
-        InvalidInputError: the rate or the number of edits is outside its limits.
+        InvalidInputError: the error rate or the number of edits is out of range.
     """
 
     error_rate: float = 0.01
@@ -105,17 +105,17 @@ class CheckSettings:
     def __post_init__(self) -> None:
         if not 0 < self.error_rate < 1:
             raise InvalidInputError(
-                f"error_rate is {self.error_rate}, it must lie between 0 and 1", parameter="error_rate"
+                f"error_rate is {self.error_rate}; it must be between 0 and 1", parameter="error_rate"
             )
         if self.max_edits not in {1, 2}:
-            raise InvalidInputError(f"max_edits is {self.max_edits}, it can be 1 or 2", parameter="max_edits")
+            raise InvalidInputError(f"max_edits is {self.max_edits}; must be 1 or 2", parameter="max_edits")
 
 
 class ErrorModel:
     """Log-probabilities of typing errors.
 
     Args:
-        settings: what is believed of errors.
+        settings: error rate and maximum edits.
     """
 
     def __init__(self, settings: CheckSettings) -> None:
@@ -130,24 +130,24 @@ class ErrorModel:
         self._log_weights = np.log([1.0, 1.0, _TWO_EDITS_WEIGHT])
 
     def max_edits(self, word: str, *, known: bool) -> int:
-        """Maximum edits of the search for a typed word; an unknown word may be short."""
+        """Return the maximum edits for a typed word: 1 for a short word, otherwise that of the settings."""
         fewest = _TWO_EDITS_LETTERS if known else _TWO_EDITS_LETTERS_UNKNOWN
         return 1 if len(word) < fewest else self._max_edits
 
     def known_word_log_probs(self, edits: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
-        """Of a typed word of the vocabulary: for each word near it [N], ln P(typed | that was meant)."""
+        """Return ln P(typed | intended) of a typed vocabulary word, for intended words by edit distance [N]."""
         spread: npt.NDArray[np.float64] = self.log_error + self._log_weights[edits] - self._log_neighbours
         return spread
 
     def unknown_word_log_probs(
         self, edits: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
-        """Of a typed string that is no word: for each word near it [N] and its length, ln P(typed | that was meant)."""
+        """Return ln P(typed | intended) of a typed unknown word, for intended words by edits and length [N]."""
         # deletions, swaps, substitutions, insertions
         log_num_strings = np.log(2 * lengths * _ALPHABET + _ALPHABET + lengths)
         spread: npt.NDArray[np.float64] = self.log_error + self._log_shares[edits] - edits * log_num_strings
         return spread
 
     def given_log_prob(self, count: int) -> float:
-        """Of one of so many suggestions of a caller that has no error model: ln P(typed | that was meant)."""
+        """Return ln P(typed | intended) for each of `count` suggestions without an error model."""
         return self.log_error - log(count)

@@ -1,8 +1,8 @@
 """Word lists with search by edit distance, and the user dictionary.
 
-Edits are insertions, deletions, substitutions and swaps of neighbours (optimal string alignment).
+Edits are insertions, deletions, substitutions and transpositions (optimal string alignment).
 Words that differ too much in length or in their 64-bit letter set are ruled out in one vectorised
-step. Results are cached, least recently used first out.
+step. Results are cached; the least recently used are evicted.
 """
 
 from collections import OrderedDict
@@ -18,15 +18,15 @@ from rapidfuzz.process import cdist
 Indices = npt.NDArray[np.int64]
 _MAX_CACHED_QUERIES = 1 << 14
 _MAX_CACHED_MATCHES = 1 << 20
-"""Words near all of these together, nine bytes each: of a short word there may be thousands."""
+"""Maximum matches in the cache, of nine bytes each; a short word can have thousands."""
 
 
 class FuzzyMatches(NamedTuple):
     """Words near another one.
 
     Attributes:
-        indices: their places in the list [N].
-        edits: how far each is [N], at least 1.
+        indices: their indices in the word list [N].
+        edits: edit distance of each, at least 1 [N].
     """
 
     indices: Indices
@@ -37,13 +37,13 @@ NO_FUZZY_MATCHES = FuzzyMatches(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=n
 
 
 class FuzzyLexicon:
-    """Finds words by edit distance: insertions, deletions, substitutions, swaps of neighbours (OSA).
+    """Finds words by edit distance: insertions, deletions, substitutions, transpositions (OSA).
 
-    An edit changes a word's length by at most one and its set of letters by at most two: what differs by more is
-    not compared. Sets are of 64 hashed letters, so that all words are ruled out by one vectorised look.
+    An edit changes a word's length by at most one and its letter set by at most two letters, so words that differ by
+    more are not compared. A letter set has 64 hashed letters, so one vectorised step compares all sets.
 
     Args:
-        words: each once.
+        words: distinct words.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -54,12 +54,12 @@ class FuzzyLexicon:
         self._longest = int(lengths.max(initial=0))
         self._letters = _letter_sets(self._words, self._lengths)
         self._cached: OrderedDict[tuple[str, int], FuzzyMatches] = OrderedDict()
-        self._num_cached_matches = 0  # that are remembered
+        self._num_cached_matches = 0
 
     def fuzzy_matches(self, word: str, max_edits: int) -> FuzzyMatches:
-        """The words at 1 to `max_edits` edits from a word, which need not be in the list itself."""
+        """Find the words at 1 to `max_edits` edits from a word, which need not be in the list."""
         if len(word) > self._longest + max_edits:
-            return NO_FUZZY_MATCHES  # not remembered: what somebody sends as a word has no bound
+            return NO_FUZZY_MATCHES  # not cached: clients can send words of any length
         key = (word, max_edits)
         found = self._cached.get(key)
         if found is None:
@@ -86,7 +86,7 @@ class FuzzyLexicon:
 
 
 def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint64]:
-    """The set of each word's letters as 64 bits [N]; letters may share a bit."""
+    """Encode each word's letter set in 64 bits [N]; letters may share a bit."""
     codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     bits = np.left_shift(np.uint64(1), (codes % 64).astype(np.uint64))
     sets = np.zeros(len(words), dtype=np.uint64)
@@ -98,10 +98,10 @@ def _letter_sets(words: Sequence[str], lengths: Indices) -> npt.NDArray[np.uint6
 
 
 class UserDictionary:
-    """A caller's words, found whatever their case.
+    """User dictionary, case-insensitive.
 
     Args:
-        words: how each is spelled, by its spelling in lower case.
+        words: spelling of each word, by the word in lower case.
     """
 
     def __init__(self, words: Mapping[str, str]) -> None:
@@ -118,7 +118,7 @@ class UserDictionary:
         return bool(self._words) and word.lower() in self._words
 
     def fuzzy_matches(self, word: str, max_edits: int) -> Iterator[tuple[str, int]]:
-        """The words at 1 to `max_edits` edits from one, case aside, as the caller spells them, and how many edits."""
+        """Yield the words at 1 to `max_edits` edits, ignoring case, as they are spelled, and their edit distances."""
         lexicon, spellings = self._lexicon
         found = lexicon.fuzzy_matches(word.lower(), max_edits)
         for index, edits in zip(found.indices.tolist(), found.edits.tolist(), strict=True):

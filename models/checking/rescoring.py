@@ -1,7 +1,7 @@
 """Rescoring of candidate corrections with a language model, on the context on both sides.
 
 One pass over the sentences of a batch gives the state before every token. The left context alone
-selects candidates; those that may still win are scored together with the tokens after them, in
+selects candidates; those that can still win are scored together with the tokens after them, in
 ragged batches.
 """
 
@@ -27,22 +27,22 @@ from models.language_model import LOG_ZERO, SCORES, STATE
 from models.vocabulary import EOS, UNK
 
 _MAX_ROWS = 512
-"""Alternatives that are read side by side."""
+"""Maximum candidates per model call."""
 
 
 class RescoredBatch(NamedTuple):
-    """Results of a batch of sentences.
+    """Results for a batch of sentences.
 
     Attributes:
-        words: of all its sentences, in order.
-        word_log_probs: ln P(word | what stands before it), of each [N].
-        log_prob: of all predicted tokens, ends of lines included.
-        num_ends: of lines.
-        slots: places where something else may have been meant; the words' first.
-        alternatives: that were weighed with both contexts [M].
-        log_odds: ln of how much likelier each is than what was typed, given the text around it [M].
-        gains_nats: by how much the model alone prefers each [M].
-        state: after the last sentence, if its line goes on; else None.
+        words: words of all sentences, in order.
+        word_log_probs: ln P(word | preceding text) of each word [N].
+        log_prob: sum over all predicted tokens, including the ends of lines.
+        num_ends: number of ends of lines.
+        slots: spans that may be wrong; first one for each word.
+        alternatives: candidates that were scored with both contexts [M].
+        log_odds: log-odds of each against the typed text, given the text around it [M].
+        gains_nats: gain in log-probability of each by the model alone [M].
+        state: model state after the last sentence if its line continues, else None.
     """
 
     words: Sequence[Word]
@@ -63,13 +63,13 @@ def rescore_batch(
     state: Any,
     right_tokens: int,
 ) -> CallGenerator[RescoredBatch]:
-    """Read a batch, find alternatives, and weigh them.
+    """Read a batch, find candidates and score them.
 
     Args:
-        proposer: for its tokenizer.
-        context: the batch, and how to look at it.
-        state: before each sentence of the batch, a row each.
-        right_tokens: after a place that alternatives must explain too.
+        proposer: candidate generator for the tokenizer.
+        context: the batch.
+        state: model states before the sentences, one row each.
+        right_tokens: number of tokens after a slot that are scored with a candidate.
     """
     states, rows = yield from _prefix_states(context, state)
     context.slots += [proposer.word_slot(context, number) for number in range(len(context.words))]
@@ -83,7 +83,7 @@ def rescore_batch(
         np.concatenate([context.tokens, first.tokens[first.offsets[starts]]]),
     )
     log_probs = np.maximum(choices[:count].astype(np.float64), LOG_ZERO)
-    # by how much the first token of each is likelier than the one that it replaces
+    # gain of each candidate's first token over the token that it replaces
     before = np.zeros(len(first.slots))
     before[starts] = choices[count:] - log_probs[first.firsts[starts]]
     shortlisted = first.select(_shortlist(context, first, before))
@@ -111,16 +111,16 @@ def rescore_batch(
 
 
 def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any, Indices]]:
-    """Read all sentences side by side, one token of each at a time.
+    """Read all sentences in parallel, one token of each per step.
 
     Returns:
-        The states before all tokens, and the row of the one before each token [P].
+        The model states before all tokens, and the row of the state before each token [P].
     """
     order = np.argsort(-context.lengths, kind="stable")
     lengths, bases = context.lengths[order], context.bases[order]
     states, firsts, num_rows = [], [], 0
     for step in range(int(lengths[0])):
-        alive = int(np.searchsorted(-lengths, -step))  # the sentences longer than that
+        alive = int(np.searchsorted(-lengths, -step))  # sentences with more tokens than `step`
         if alive < len(state):
             state = state.select(np.arange(alive))
         states.append(state)
@@ -140,9 +140,9 @@ def _prefix_states(context: CheckContext, state: Any) -> CallGenerator[tuple[Any
 
 
 def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Indices:
-    """The alternatives that may win when what follows is looked at: the best of each place, ascending.
+    """Select the best candidates of each slot that the right context can still make win, in ascending order.
 
-    For words that the model does not know all that are among the best are kept, as suggestions.
+    For unknown words the best candidates are always selected, as suggestions.
     """
     if not len(found.slots):
         return np.zeros(0, dtype=np.int64)
@@ -159,14 +159,14 @@ def _shortlist(context: CheckContext, found: Corrections, before: Floats) -> Ind
 
 
 def _typed_log_weights(context: CheckContext) -> Floats:
-    """Of each slot, ln of how probable it is to be typed so when it is meant."""
+    """Collect ln P(typed | intended) of the typed text of each slot."""
     return np.array([slot.log_weight for slot in context.slots])
 
 
 def _unknown_word_log_odds(context: CheckContext, found: Corrections, log_probs: Floats) -> Floats:
-    """Log-odds bonus that raises unknown words to their prior probability at least [M].
+    """Log-odds bonus that raises unknown words to at least their prior probability [M].
 
-    A model whose vocabulary has every word of its training text has seen no unknown word, and expects none.
+    A model whose vocabulary has every word of its training text gives unknown words almost no probability.
     """
     tokens = context.tokens
     missing = np.where(tokens == UNK, np.maximum(context.error_model.log_unknown - log_probs, 0.0), 0.0)
@@ -185,7 +185,7 @@ def _sequence_log_probs(
     found: Corrections,
     right_tokens: int,
 ) -> CallGenerator[tuple[Floats, Indices]]:
-    """Log-probabilities of alternatives with the tokens after them [M], and where those end [M]."""
+    """Return the log-probabilities of candidates with the tokens after them [M], and the ends of those tokens [M]."""
     states, rows = prefix_states
     stops = np.minimum(
         found.lasts + right_tokens, (context.bases + context.lengths)[context.sentence_of[found.firsts]]
@@ -203,7 +203,7 @@ def _sequence_log_probs(
 
 
 def _padded_sequences(context: CheckContext, found: Corrections, rows: Indices, width: int) -> TokenIds:
-    """The tokens of some alternatives, then those of the text after them [R, width]; past its end, any."""
+    """Tokens of candidates followed by tokens of the text [R, width]; padded with arbitrary tokens."""
     steps = np.arange(width)
     own = found.lengths[rows][:, None]
     inside = np.minimum(found.offsets[rows][:, None] + steps, max(len(found.tokens) - 1, 0))
@@ -216,7 +216,7 @@ def _padded_sequences(context: CheckContext, found: Corrections, rows: Indices, 
 
 
 def _scored_positions(context: CheckContext) -> Indices:
-    """The tokens that a text is charged for: those of its sentences, and the ends of its lines."""
+    """Return the indices of the tokens that count in `log_prob`: the sentences' own and the ends of lines."""
     counts = [len(sentence.ids) + sentence.ends for sentence in context.sentences]
     firsts = np.cumsum(counts) - counts
     positions: Indices = np.arange(sum(counts)) + np.repeat(context.bases - firsts, counts)

@@ -1,11 +1,10 @@
 """Sentences, words and spellings of a text: boundaries, tokens per word, edit strings.
 
-A line is a sentence; a line of more than `MAX_SENTENCE_TOKENS` tokens is split, and its parts
-follow one another. For word tokenizers a word is a token. For all others it is a run of letters,
-digits, combining marks and underscores, with apostrophes and hyphens between two of those. A token
-belongs to the word in which its first visible character lies, so a word's tokens include the space
-before it and not the one after it, as in the `words` of /v1/score. Tokens between words belong to
-none.
+A line is a sentence; a line of more than `MAX_SENTENCE_TOKENS` tokens is split into consecutive parts.
+For word tokenizers a word is a token. For other tokenizers a word is a run of letters, digits, combining
+marks and underscores, with apostrophes and hyphens between two such characters. A token belongs to the
+word that contains its first visible character, so a word's tokens include the space before it but not
+the space after it, as in the `words` of /v1/score. Tokens between words belong to no word.
 
 `SpellingModel` is a character bigram model with add-k smoothing. `one_edit_strings` follows Norvig
 2007, How to write a spelling corrector.
@@ -30,24 +29,24 @@ from models.vocabulary import EOS, UNK
 
 Indices = npt.NDArray[np.int64]
 MAX_SENTENCE_TOKENS = 512
-"""Of a sentence that is looked at as a whole; a longer line is cut, and its parts follow one another."""
+"""Maximum tokens of a sentence; a longer line is split into consecutive parts."""
 
-_CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # of a byte of UTF-8 that is not a character's first
+_CONTINUATION_BITS, _CONTINUATION = 0xC0, 0x80  # mark bytes of UTF-8 after a character's first
 _NON_SPACE = re.compile(r"\S+")
 _LAST_COMBINING_MARK = 0x1E94A
-"""No combining mark lies higher, but for variation selectors, which join no words."""
+"""The highest combining mark, except variation selectors, which join no words."""
 
 
 class Word(NamedTuple):
     """A word of a text.
 
     Attributes:
-        text: as it was given.
-        start: where it begins in the whole text, in code points.
-        end: where it ends.
-        first: its first token among those of its sentence.
-        last: the token after its last.
-        known: whether the model has a token that spells it; of characters, whether it knows them all.
+        text: the word as it appears in the text.
+        start: its start in the complete text, in code points.
+        end: its end.
+        first: index of its first token in the sentence.
+        last: index of the token after its last one.
+        known: True if one token spells the word; for characters, if every character is in the vocabulary.
     """
 
     text: str
@@ -62,13 +61,13 @@ class Sentence(NamedTuple):
     """A line of a text, or a part of a long one.
 
     Attributes:
-        text: the line, or the part.
-        offset: where it begins in the whole text, in code points.
+        text: the line or part.
+        offset: its start in the complete text, in code points.
         ids: its tokens [T].
-        begins: where the first visible character of each lies in `text` [T], never falling.
-        words: in order.
-        after: tokens that follow: `</s>`, or the next of a long line.
-        continues_line: whether it follows the sentence before it in one line.
+        begins: position in `text` of each token's first visible character [T], non-decreasing.
+        words: its words, in order.
+        after: tokens that follow: `</s>`, or the next tokens of a long line.
+        continues_line: True if it continues the line of the previous sentence.
     """
 
     text: str
@@ -81,27 +80,27 @@ class Sentence(NamedTuple):
 
     @property
     def ends(self) -> bool:
-        """Whether its line ends with it."""
+        """True if it is the last part of its line."""
         return len(self.after) == 1 and self.after[0] == EOS
 
 
 class SentenceSplitter(ABC):
-    """Cuts texts for one tokenizer.
+    """Splits texts into sentences, words and tokens for one tokenizer.
 
     Args:
-        tokenizer: whose tokens.
+        tokenizer: the tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
     def sentences(self, text: str, *, lookahead: int, offset: int = 0) -> Iterator[Sentence]:
-        r"""The lines of a text that have a token; `\n` ends a line.
+        r"""Yield the lines of a text that have at least one token; `\n` ends a line.
 
         Args:
-            text: any.
-            lookahead: tokens after a part of a long line that are told.
-            offset: where it begins in the whole text, in code points.
+            text: any text.
+            lookahead: maximum number of tokens in `after` of a part of a long line.
+            offset: start of `text` in the complete text, in code points.
         """
         for line in text.split("\n"):
             sentence = self.sentence(line, offset)
@@ -111,18 +110,18 @@ class SentenceSplitter(ABC):
 
     @abstractmethod
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        """One line, which begins so many characters into its text."""
+        """Tokenise one line that starts at `offset` in the complete text."""
 
     def tokens_in(self, sentence: Sentence, left: int, right: int) -> slice:
-        """The tokens whose first visible character lies in some of a sentence's characters."""
+        """Return the tokens whose first visible character is in `sentence.text[left:right]`."""
         return slice(*np.searchsorted(sentence.begins, [left, right]).tolist())
 
     def _start_of(self, sentence: Sentence, token: int) -> int:
-        """Start of a token's characters in a sentence, the spaces before its word included."""
+        """Start of a token's characters in a sentence, including the spaces before its word."""
         return int(sentence.begins[token])
 
     def _parts(self, sentence: Sentence, lookahead: int) -> Iterator[Sentence]:
-        """A sentence, or a long one in parts of bounded size that begin where words do."""
+        """Yield a sentence, or a long one in parts of at most `MAX_SENTENCE_TOKENS` that start at words."""
         size = len(sentence.ids)
         if size <= MAX_SENTENCE_TOKENS:
             yield sentence
@@ -139,10 +138,10 @@ class SentenceSplitter(ABC):
             begin = end
 
     def _part(self, sentence: Sentence, begin: int, end: int, lookahead: int) -> Sentence:
-        """Segment of a sentence's tokens, the text that they spell, and the words that begin in it."""
+        """Slice of a sentence's tokens, with their text and the words that start in it."""
         size = len(sentence.ids)
         left = 0
-        if begin:  # where the tokenizer puts a space before a text, it spells that of the first word
+        if begin:  # a tokenizer that puts a space before every text already spells the first word's space
             has_space = self.tokenizer.leading_space
             left = int(sentence.begins[begin]) if has_space else self._start_of(sentence, begin)
         right = self._start_of(sentence, end) if end < size else len(sentence.text)
@@ -162,7 +161,7 @@ class SentenceSplitter(ABC):
 
 
 class WordSentenceSplitter(SentenceSplitter):
-    """A token is a word."""
+    """Splitter for word tokenizers: a token is a word."""
 
     def __init__(self, tokenizer: WordTokenizer) -> None:
         super().__init__(tokenizer)
@@ -174,7 +173,7 @@ class WordSentenceSplitter(SentenceSplitter):
         ids = self.tokenizer.encode(line)
         ends = self._split.ends(line)
         begins = [end - len(word) for word, end in zip(self._split(line), ends, strict=True)]
-        if self._split.length(line) != len(line):  # a character became two when it was lower-cased
+        if self._split.length(line) != len(line):  # lower-casing turned one character into two
             given = _offsets_before_lowercasing(line)
             begins, ends = [given[i] for i in begins], [given[i] for i in ends]
         words = tuple(
@@ -185,7 +184,7 @@ class WordSentenceSplitter(SentenceSplitter):
 
 
 class CharacterSentenceSplitter(SentenceSplitter):
-    """A token is a character."""
+    """Splitter for character tokenizers: a token is a character."""
 
     @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
@@ -204,7 +203,7 @@ class CharacterSentenceSplitter(SentenceSplitter):
 
 
 class SubwordSentenceSplitter(SentenceSplitter):
-    """Tokens are pieces of words, with the space before a word in its first piece."""
+    """Splitter for subword tokenizers: a word's first piece includes the space before it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
@@ -216,8 +215,8 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
     @override
     def sentence(self, line: str, offset: int = 0) -> Sentence:
-        # where the tokenizer changes characters, what stands between white space is tokenised by itself, so that at
-        # least that is certain to be where it was
+        # if the tokenizer normalises characters, tokenise each run between white space separately: the positions
+        # of the runs are then still exact
         ids = _ids(self.tokenizer.encode(line))
         begins = self._begins(line, ids)
         if begins is None:
@@ -226,7 +225,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
         return sentence._replace(words=_find_words(sentence, self._is_whole))
 
     def _begins(self, text: str, ids: TokenIds) -> Indices | None:
-        """Offsets of tokens in the text that they spell; None if they spell another."""
+        """Return each token's offset in the text; None if the tokens decode to a different text."""
         if self.tokenizer.decode(ids.tolist()) != text:
             return None
         raw = np.frombuffer(text.encode(), dtype=np.uint8)
@@ -261,7 +260,7 @@ class SubwordSentenceSplitter(SentenceSplitter):
 
 
 def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
-    """The cutter for a tokenizer's kind."""
+    """Create the splitter for a tokenizer's kind."""
     if isinstance(tokenizer, WordTokenizer):
         return WordSentenceSplitter(tokenizer)
     return (
@@ -273,7 +272,7 @@ def sentence_splitter_for(tokenizer: Tokenizer) -> SentenceSplitter:
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """Finds runs of word characters."""
+    """Pattern of a word: runs of word characters."""
     marks = [chr(c) for c in range(0x300, _LAST_COMBINING_MARK + 1) if unicodedata.category(chr(c))[0] == "M"]
     one = rf"[\w{''.join(marks)}]+"
     return re.compile(rf"{one}(?:[{JOINERS}]{one})*")
@@ -287,7 +286,7 @@ def _ids(ids: list[int]) -> TokenIds:
 
 
 def _find_words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -> tuple[Word, ...]:
-    """The runs of word characters of a sentence, with their tokens."""
+    """Find the words of a sentence and their tokens."""
     found = list(word_pattern().finditer(sentence.text))
     firsts = np.searchsorted(sentence.begins, [one.start() for one in found]).tolist()
     lasts = np.searchsorted(sentence.begins, [one.end() for one in found]).tolist()
@@ -305,16 +304,16 @@ def _find_words(sentence: Sentence, is_known: Callable[[str, TokenIds], bool]) -
 
 
 def _offsets_before_lowercasing(line: str) -> list[int]:
-    """For each character of the lower-cased line, and its end, the one it was made of."""
+    """Map each character of the lower-cased line, and its end, to its index in the original line."""
     indices = [index for index, character in enumerate(line) for _ in character.lower()]
     return [*indices, len(line)]
 
 
 class WordParts(NamedTuple):
-    """A token that spells a word of letters.
+    """Word of letters within a token.
 
     Attributes:
-        affixes: the punctuation on both of its sides.
+        affixes: the punctuation before and after the word.
         core: the word.
     """
 
@@ -326,11 +325,11 @@ NO_AFFIXES = ("", "")
 """No punctuation on either side."""
 
 MAX_WORD_LENGTH = 256
-"""Characters of a word; longer runs, which may be of any length, are not looked into."""
+"""Maximum characters of a word; longer runs, which can have any length, are not analysed."""
 
 
 def split_affixes(token: str) -> WordParts | None:
-    """The word that a token spells; None if it spells none, or several, or is longer than `LONGEST`."""
+    """Return the word that a token spells; None if it spells none or several, or exceeds `MAX_WORD_LENGTH`."""
     if len(token) > MAX_WORD_LENGTH:
         return None
     if token.isalpha():
@@ -343,9 +342,9 @@ def split_affixes(token: str) -> WordParts | None:
 
 
 def is_alphabetic(word: str) -> bool:
-    """Whether a run of word characters has letters, and apostrophes, hyphens and combining marks at most besides.
+    """True if a word has letters and otherwise only apostrophes, hyphens and combining marks.
 
-    One longer than `LONGEST` is not looked into.
+    A word longer than `MAX_WORD_LENGTH` is never alphabetic.
     """
     if len(word) > MAX_WORD_LENGTH:
         return False
@@ -357,17 +356,17 @@ def is_alphabetic(word: str) -> bool:
 
 
 def match_case(typed: str, word: str) -> str:
-    """A word of a lower-cased vocabulary in the case of what was typed."""
+    """Apply the case of the typed word to a word of a lower-cased vocabulary."""
     if len(typed) > 1 and typed.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if typed[:1].isupper() else word
 
 
 MAX_CHARACTERS = 255
-"""The commonest characters have counts of their own; all others share one."""
+"""The most frequent characters have their own counts; all others share one."""
 
 _OTHER_CHARACTERS = 1 << 16
-"""Among which a rare character is one, roughly."""
+"""Approximate number of rare characters that share one count."""
 
 _ADDED_COUNT = 0.1
 _END = 0
@@ -375,13 +374,13 @@ _OTHER = 1
 
 
 class SpellingModel:
-    """P(characters of a word, its end) by bigrams of characters with add-k smoothing.
+    """P(characters of a word and its end), by a character bigram model with add-k smoothing.
 
-    It is estimated from a list of words, each counted once: a word that is not in the list is more like its rare
-    words than like its common ones.
+    The model is estimated from a list of words, each counted once, because an unlisted word resembles the rare words
+    of the list more than the frequent ones.
 
     Args:
-        words: to learn from.
+        words: training words.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -399,7 +398,7 @@ class SpellingModel:
         self._log_probs = np.log(table / table.sum(axis=1, keepdims=True)).tolist()
 
     def log_prob(self, word: str) -> float:
-        """The natural logarithm of a string's probability; over all strings they sum to 1 or less."""
+        """Return the natural logarithm of a string's probability; over all strings they sum to at most 1."""
         indices, rows = self._indices, self._log_probs
         total, before = 0.0, _END
         for character in word:
@@ -412,15 +411,15 @@ class SpellingModel:
 
 
 _MIN_PART_LENGTH = 2
-"""Letters of a word that a space may have been lost beside."""
+"""Minimum letters on both sides of a missing space."""
 
 
 def one_edit_strings(word: str, letters: str) -> list[str]:
-    """Deletions, swaps of neighbours, substitutions and insertions, each string once, without the word itself.
+    """Return the distinct deletions, transpositions, substitutions and insertions, without the word itself.
 
     Args:
         word: not empty.
-        letters: that may be put in.
+        letters: letters to insert or substitute.
 
     Source: Norvig 2007, How to write a spelling corrector.
     """
@@ -432,10 +431,10 @@ def one_edit_strings(word: str, letters: str) -> list[str]:
 
 
 def common_typo_corrections(word: str) -> list[str]:
-    """Words meant if the commonest slips were made: a letter too many, two swapped, one not doubled.
+    """Return the corrections of the most frequent typos: an extra letter, two swapped letters, a missing double.
 
     Args:
-        word: as typed; not empty.
+        word: the typed word; not empty.
     """
     doubled = (word[: index + 1] + word[index:] for index in range(len(word)))
     found = _shortened_or_swapped(word) | dict.fromkeys(doubled)
@@ -451,6 +450,6 @@ def _shortened_or_swapped(word: str) -> dict[str, None]:
 
 
 def word_splits(word: str) -> list[tuple[str, str]]:
-    """A word cut in two wherever a space may have been lost: each part has at least `_MIN_PART_LENGTH` letters."""
+    """Split a word at each possible missing space, with at least `_MIN_PART_LENGTH` letters on both sides."""
     cuts = range(_MIN_PART_LENGTH, len(word) - _MIN_PART_LENGTH + 1)
     return [(word[:index], word[index:]) for index in cuts]

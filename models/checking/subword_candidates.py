@@ -1,7 +1,7 @@
 """Candidate corrections for subword and character vocabularies: strings near surprising words.
 
-There is no word list: only the words of highest surprisal are searched, and of the strings near
-them only common typos and those that the character bigrams of the vocabulary's pieces find likely.
+There is no word list: only the words of highest surprisal are searched. The strings near them that
+are tried are common typos and those that a character bigram model of the vocabulary finds likely.
 """
 
 from collections import Counter
@@ -36,22 +36,22 @@ _RIGHT_PIECES = 8
 _RIGHT_CHARACTERS = 20
 _ALPHABET_SIZE = 40
 _CHARACTER_MODEL_FACTOR = 4
-"""Models of characters have no pieces to tell which strings are likely: so many times as many strings are looked at,
-near so many times fewer words, as five hundred tokens are a quarter as much text."""
+"""Character models have no pieces to rank strings by, so this many times as many strings are tried near fewer words,
+by the same factor; 500 characters are about a quarter as much text as 500 pieces."""
 
 _MAX_WORD_LENGTH = 32
-"""Longer runs of letters are no words of a language, and have thousands of strings near them."""
+"""Maximum characters of a searched word; longer runs of letters are rarely words and have thousands of neighbours."""
 
 
 class SubwordCandidateGenerator(CandidateGenerator):
-    """Proposes strings one edit from a word, words of the dictionary and words that stand elsewhere in the text.
+    """Proposes strings one edit away, words of the user dictionary and other words of the text.
 
-    There is no list of words: only the most surprising words are searched, and of the strings near them
-    only those are weighed that the commonest slips lead to, and those whose characters go together best, by the bigrams
-    of characters in the vocabulary's pieces.
+    Without a word list, only the words of highest surprisal are searched. Of the strings near them, only corrections
+    of common typos are scored, and the most probable strings by a character bigram model of the vocabulary's
+    pieces.
 
     Args:
-        cutter: of a tokenizer of pieces or characters.
+        cutter: splitter for a subword or character tokenizer.
     """
 
     def __init__(self, cutter: SentenceSplitter) -> None:
@@ -90,7 +90,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return corrections_from(found)
 
     def _most_surprising(self, context: CheckContext, log_probs: Floats) -> set[int]:
-        """The numbers of words that are searched."""
+        """Select the indices of the words to search."""
         before = np.concatenate([[0.0], np.cumsum(log_probs)])
         bits = [
             float(before[slot.first] - before[slot.last]) / np.log(2)
@@ -107,7 +107,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
     def _similar_strings(
         self, context: CheckContext, number: int, elsewhere: FuzzyLexicon, texts: list[str]
     ) -> Iterator[Correction]:
-        """Strings near a word, and the word as two."""
+        """Propose strings near a word, and splits of the word."""
         word = context.words[number].text
         spellings = self._spellings(context, word, elsewhere, texts)
         lengths = np.fromiter(map(len, spellings), np.int64, len(spellings))
@@ -120,7 +120,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
         return self._corrections(context, number, weights, spellings)
 
     def _joined(self, context: CheckContext, left: int) -> Iterator[Correction]:
-        """A word and the next one as one, if a space is all that stands between."""
+        """Join a word and the next one if they are separated by a single space."""
         words = context.words
         if not 0 <= left < len(words) - 1 or context.slots[left].exempt or context.slots[left + 1].exempt:
             return iter(())
@@ -136,7 +136,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
     def _corrections(
         self, context: CheckContext, number: int, weights: Mapping[str, float], edits: Mapping[str, int]
     ) -> Iterator[Correction]:
-        """Strings in the place of a slot's characters, each with its weight; an edit each unless given otherwise."""
+        """Replace a slot by weighted strings; strings not in `edits` count as one edit."""
         new = (
             (t, weight, edits.get(t, 1)) for t, weight in weights.items() if not context.is_given(number, t)
         )
@@ -145,7 +145,7 @@ class SubwordCandidateGenerator(CandidateGenerator):
     def _spellings(
         self, context: CheckContext, word: str, elsewhere: FuzzyLexicon, texts: list[str]
     ) -> dict[str, int]:
-        """Strings that may have been meant, and how many edits they are away."""
+        """Find strings that may be intended, with their edit distances."""
         strings = one_edit_strings(word, self._letters)
         most = context.search.max_spellings
         if self._spelling is None:

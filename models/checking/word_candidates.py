@@ -1,7 +1,7 @@
-"""Candidate corrections for word vocabularies: near words, lost and superfluous spaces.
+"""Candidate corrections for word vocabularies: near words, missing and extra spaces.
 
-For unknown words the words of the user dictionary are candidates too, and those that the model
-expects most in this place.
+For unknown words, the candidates also include words of the user dictionary and the words that the
+model predicts at that position.
 """
 
 from collections.abc import Iterator
@@ -38,19 +38,19 @@ from models.checking.sentences import (
 from models.vocabulary import EOS, UNK
 
 _WORDS_PER_STEP = 16
-"""Words that are looked up before others have their turn: about a millisecond."""
+"""Words that are looked up between yields to other requests: about a millisecond."""
 
 _MAX_ROWS = 64
 _RIGHT_TOKENS = 5
 _DICTIONARY_SHARE = 0.5
-"""Of unknown words, those of a caller's dictionary."""
+"""Prior share of the user dictionary among unknown words."""
 
 
 class WordCandidateGenerator(CandidateGenerator):
-    """Proposes words of the vocabulary that are made of letters, with the same punctuation as is typed.
+    """Proposes vocabulary words made of letters, with the same punctuation as the typed word.
 
     Args:
-        cutter: of a word tokenizer.
+        cutter: splitter for a word tokenizer.
     """
 
     splitter: WordSentenceSplitter
@@ -65,11 +65,11 @@ class WordCandidateGenerator(CandidateGenerator):
         self._members: dict[tuple[str, str], list[tuple[int, str]]] = {}
         for i, word in words:
             self._members.setdefault(word.affixes, []).append((i, word.core))
-        self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # of the same punctuation
+        self._groups: dict[tuple[str, str], tuple[TokenIds, FuzzyLexicon]] = {}  # by punctuation
         self._lengths = np.zeros(len(tokens), dtype=np.int64)  # without punctuation
         self._lengths[self._ids] = [len(word.core) for _, word in words]
         self._spelling = SpellingModel(list({word.core for _, word in words}))
-        if NO_AFFIXES in self._members:  # most words, so they are not left to the first request
+        if NO_AFFIXES in self._members:  # built now because most requests need it
             self._group(NO_AFFIXES)
 
     @override
@@ -83,7 +83,7 @@ class WordCandidateGenerator(CandidateGenerator):
 
     @override
     def propose(self, context: CheckContext) -> CallGenerator[Corrections]:
-        # words near each one; spaces; dictionary words for unknown ones; the caller's own suggestions
+        # near words; spaces; user dictionary for unknown words; the caller's suggestions
         nearby: list[FuzzyMatches] = []
         log_weights: list[Floats] = []
         owners: list[int] = []
@@ -130,7 +130,7 @@ class WordCandidateGenerator(CandidateGenerator):
     def propose_after_reading(
         self, context: CheckContext, state: Any, rows: Indices, log_probs: Floats
     ) -> CallGenerator[Corrections]:
-        # for unknown words, the words that the model expects most, as suggestions: an error may be of any kind
+        # suggest the words that the model predicts for unknown words, because their errors may be of any kind
         found: list[Correction] = []
         count = min(context.search.likeliest, len(self._ids))
         unknown = [
@@ -148,7 +148,7 @@ class WordCandidateGenerator(CandidateGenerator):
         return corrections_from(found)
 
     def _nearby_words(self, context: CheckContext, word: Word) -> FuzzyMatches:
-        """The words near a typed one, by their ids."""
+        """Find the ids of the words near a typed word."""
         typed = split_affixes(self.key(word.text))
         if typed is None or typed.affixes not in self._members:
             return NO_FUZZY_MATCHES
@@ -158,7 +158,7 @@ class WordCandidateGenerator(CandidateGenerator):
         return FuzzyMatches(ids[found.indices], found.edits)
 
     def _group(self, affixes: tuple[str, str]) -> tuple[TokenIds, FuzzyLexicon]:
-        """The words with some punctuation, made when they are first needed."""
+        """Return the words with these affixes; built on first use."""
         group = self._groups.get(affixes)
         if group is None:
             ids, cores = zip(*self._members[affixes], strict=True)
@@ -166,10 +166,10 @@ class WordCandidateGenerator(CandidateGenerator):
         return group
 
     def _respaced(self, context: CheckContext, number: int) -> Iterator[Correction]:
-        """The word as two, and it and the next as one."""
+        """Split the word in two, and join it with the next word."""
         word, log_weight = context.words[number], context.error_model.log_space_error
         key = self.key(word.text)
-        if len(key) > 2 * self._longest:  # what is no word can be of any length
+        if len(key) > 2 * self._longest:  # unknown words can have any length
             return
         for left, right in word_splits(key):
             if left in self._id_of and right in self._id_of:
@@ -189,7 +189,7 @@ class WordCandidateGenerator(CandidateGenerator):
         yield from context.correct_slot(last, (joined,), log_weight=log_weight, edits=1, text=text)
 
     def _from_dictionary(self, context: CheckContext, number: int) -> Iterator[Correction]:
-        """Words of the caller's near an unknown one, which are unknown to the model too."""
+        """Propose words of the user dictionary near an unknown word that the model does not know either."""
         word, error_model = context.words[number].text, context.error_model
         max_edits = error_model.max_edits(word, known=False)
         for text, edits in context.dictionary.fuzzy_matches(word, max_edits):
@@ -213,19 +213,19 @@ class WordCandidateGenerator(CandidateGenerator):
                 )
 
     def _restore_case(self, context: CheckContext, words: Corrections) -> None:
-        """Spell the alternatives of words that were typed with capitals as those were; others are left to their ids."""
+        """Restore the case of candidates for words typed with capitals; the other candidates keep `texts` None."""
         capital = [number for number, word in enumerate(context.words) if not word.text.islower()]
         for index in np.flatnonzero(np.isin(words.slots, capital)).tolist():
             typed, token = context.words[words.slots[index]], int(words.tokens[index])
             words.texts[index] = self._restored_case(typed, self.splitter.tokenizer.vocabulary[token])
 
     def _restored_case(self, typed: Word, text: str) -> str:
-        """A suggestion in the case of what was typed, where the vocabulary has lower case only."""
+        """Apply the typed case to a suggestion if the vocabulary is lower-cased."""
         return match_case(typed.text, text) if self.splitter.lowercase else text
 
 
 def _exclude_given(words: Corrections, additions: Corrections, vocab_size: int) -> Corrections:
-    """Remove the words also given for the same slot: the caller's values count."""
+    """Remove words that the caller also suggests for the same slot; the caller's probabilities take precedence."""
     single = np.flatnonzero(additions.lengths == 1)
     if not single.size:
         return words

@@ -1,1 +1,1 @@
-"""Building blocks of compiled kernels: LLVM intrinsics, elementary functions, sums, threads; no torch."""
+"""Building blocks of compiled kernels, without torch: LLVM intrinsics, elementary functions, sums, threads."""

@@ -1,12 +1,12 @@
-"""Helpers for numba intrinsics written in LLVM's language: pointers, vectors of 16, AMX instructions.
+"""Helpers for numba intrinsics in LLVM IR: pointers, vectors of 16 numbers, AMX instructions.
 
-numba passes the context, the builder, the signature and the arguments to the `generate` of an
-intrinsic.
+numba passes the context, the builder, the signature and the arguments to the `generate` function of
+an intrinsic.
 
 AMX (Intel's Advanced Matrix Extensions) has tile registers of 16 rows of 64 bytes; one instruction
-multiplies 16 x 64 by 64 x 16 bytes and adds to 16 x 16 sums. `HAS_AMX` says whether the processor
-has it, `USE_AMX` whether Linux has granted it to this process; the permission is requested at
-import.
+multiplies 16 x 64 by 64 x 16 bytes and adds the products to 16 x 16 sums. `HAS_AMX` is True if the
+processor supports it, `USE_AMX` if Linux has granted it to this process; the permission is requested
+at import.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
 VECTOR_WIDTH = 16
-"""Numbers of 32 bits in the widest vectors."""
+"""Number of 32-bit lanes in the widest vectors."""
 
 FLOAT_VECTOR = ir.VectorType(ir.FloatType(), VECTOR_WIDTH)
 INT_VECTOR = ir.VectorType(ir.IntType(32), VECTOR_WIDTH)
@@ -32,14 +32,14 @@ _Pointer: Any = types.CPointer
 
 
 def data_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    """A pointer to the first element of an argument: an array, or a pointer made by `pointer_at`."""
+    """Return a pointer to the first element of an argument: an array, or a pointer from `pointer_at`."""
     if isinstance(signature.args[position], _Pointer):
         return arguments[position]
     return context.make_array(signature.args[position])(context, builder, arguments[position]).data
 
 
 def byte_pointer(context: Any, builder: Any, signature: Any, arguments: Any, position: int) -> Any:
-    """The pointer of `data_pointer` as a pointer to bytes."""
+    """Return `data_pointer` as a pointer to bytes."""
     return builder.bitcast(data_pointer(context, builder, signature, arguments, position), BYTE_POINTER)
 
 
@@ -49,14 +49,14 @@ def _pointer_at(
     array: Any,
     index: Any,
 ) -> Any:
-    """A pointer to an element of an array, for an intrinsic that reads or writes from there on.
+    """Return a pointer to an array element, for an intrinsic that reads or writes from there on.
 
-    A slice would do too, but numba counts its references: two atomic operations. This pointer is not counted, so the
+    numba would count the references of a slice, with two atomic operations. It does not count this pointer, so the
     array must be an argument of the function or of its caller.
 
     Args:
         array: contiguous, of one dimension.
-        index: of the element.
+        index: index of the element.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -69,14 +69,14 @@ pointer_at: Any = _pointer_at  # called without the typing context
 
 
 def broadcast(builder: Any, value: Any, vector_type: Any) -> Any:
-    """A vector of a type, `FLOAT_VECTOR` or `INT_VECTOR`, with one number in every lane."""
+    """Return a `FLOAT_VECTOR` or `INT_VECTOR` with one number in every lane."""
     empty = ir.Constant(vector_type, ir.Undefined)
     inserted = builder.insert_element(empty, value, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(inserted, empty, ir.Constant(INT_VECTOR, None))
 
 
 def call_llvm(builder: Any, function: str, *arguments: Any) -> Any:
-    """Call one of LLVM's functions, such as `fma`, on vectors of sixteen floats."""
+    """Call an LLVM function, such as `fma`, on vectors of sixteen floats."""
     declared = ir.FunctionType(FLOAT_VECTOR, [FLOAT_VECTOR] * len(arguments))
     named = codegen.get_or_insert_function(builder.module, declared, f"llvm.{function}.v{VECTOR_WIDTH}f32")
     return builder.call(named, arguments)
@@ -86,7 +86,7 @@ _SYSTEM_CALL, _REQUEST, _TILE_DATA = 158, 0x1023, 18  # arch_prctl, ARCH_REQ_XCO
 
 
 def _request_amx() -> bool:
-    """Request the permission to use tiles, which Linux requires; return whether it was granted."""
+    """Request the permission for tiles, which Linux requires; return whether it was granted."""
     if not (HAS_AMX and platform.system() == "Linux"):
         return False
     error_code: int = ctypes.CDLL(None).syscall(_SYSTEM_CALL, _REQUEST, _TILE_DATA)
@@ -95,14 +95,14 @@ def _request_amx() -> bool:
 
 _FEATURES = llvmlite.binding.get_host_cpu_features()
 HAS_AMX = bool(_FEATURES.get("amx-tile") and _FEATURES.get("amx-int8"))
-"""Whether the processor has AMX tiles, so that kernels with them can be compiled."""
+"""True if the processor has AMX tiles, so kernels can be compiled for them."""
 
 USE_AMX = _request_amx()
-"""Whether this process may run kernels with AMX tiles."""
+"""True if this process may run kernels with AMX tiles."""
 
 
 def emit_x86(builder: Any, instruction: str, *arguments: Any) -> None:
-    """Generate an instruction; tiles are named by their numbers."""
+    """Generate an instruction; tiles are given by number."""
     values = [
         ir.Constant(ir.IntType(8), argument) if isinstance(argument, int) else argument
         for argument in arguments

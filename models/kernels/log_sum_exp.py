@@ -1,6 +1,6 @@
-"""Maxima and sums of exponentials in 64 lanes, in the machine's widest vectors.
+"""Maxima and sums of exponentials in 64 lanes, with the processor's widest vectors.
 
-LLVM code, since compilers avoid the widest vectors in such loops.
+Written in LLVM IR because compilers avoid the widest vectors in such loops.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def _constant(value: Any) -> Any:
 
 
 def _exp(builder: Any, x: Any) -> Any:
-    """Exponentials of sixteen numbers, operation by operation as `math.exp` computes one."""
+    """Generate the exponentials of sixteen numbers, with the same operations as `math.exp`."""
     scaled, lowest = builder.fmul(x, _constant(math.LOG2_E)), _constant(math.LOWEST_EXPONENT)
     y = builder.select(builder.fcmp_ordered(">", scaled, lowest), scaled, lowest)
     integer = call_llvm(builder, "floor", builder.fadd(y, _constant(0.5)))
@@ -48,7 +48,7 @@ def _exp(builder: Any, x: Any) -> Any:
 
 
 def _vector_pointer(builder: Any, array: Any, *offsets: Any) -> Any:
-    """A pointer to sixteen numbers of an array, behind all of the offsets."""
+    """Return a pointer to sixteen numbers of an array, at the sum of the offsets."""
     pointer = array
     for offset in offsets:
         pointer = builder.gep(pointer, [offset])
@@ -65,7 +65,7 @@ def _combine_lanes(
 ) -> None:
     """Combine lanes [64] with values [count], 64 at a time; the lanes stay in registers.
 
-    After each 64, `finish` is given their number.
+    After each block of 64, `finish` is called with the block's number.
     """
     offsets = [ir.Constant(ir.IntType(64), first) for first in range(0, ROW_LANES, VECTOR_WIDTH)]
     # four registers of 16 lanes: LLVM promotes these stack slots
@@ -91,12 +91,12 @@ def _highest_in_lanes(
     count: Any,
     lanes: Any,
 ) -> Any:
-    """Raise lanes [64] to the highest of the values of each lane.
+    """Raise each of 64 lanes to the maximum of its values.
 
     Args:
         values: [count], float32, contiguous.
         count: a multiple of 64.
-        lanes: written over.
+        lanes: [64]; overwritten.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -125,8 +125,8 @@ def _add_exponentials(
     Args:
         values: [count], float32, contiguous.
         count: a multiple of 64.
-        highest: no value is higher.
-        lanes: written over.
+        highest: upper bound of the values.
+        lanes: overwritten.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -154,15 +154,15 @@ def _block_sums(
     lanes: Any,
     sums: Any,
 ) -> Any:
-    """Do as `_add_exponentials`, and sum exp((value - highest) inverse) over each block of 64.
+    """Run `_add_exponentials`, and sum exp((value - highest) inverse) over each block of 64.
 
     Args:
         values: [count], float32, contiguous.
         count: a multiple of 64.
-        highest: no value is higher.
-        inverse: of a temperature.
-        lanes: written over.
-        sums: written [count / 64], float32, contiguous.
+        highest: upper bound of the values.
+        inverse: inverse of a temperature.
+        lanes: overwritten.
+        sums: written, [count / 64], float32, contiguous.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -171,7 +171,7 @@ def _block_sums(
         )
         maxima, factor = (broadcast(builder, arguments[position], FLOAT_VECTOR) for position in (2, 3))
 
-        # one pass over the values: each is read from memory once for both sums
+        # one pass over the values, so each is read from memory once for both sums
         def accumulate(weight: Callable[[Any, Any], Any]) -> None:
             weights = []
 
@@ -198,7 +198,7 @@ def _block_sums(
 
 
 def _sum_vectors(builder: Any, vectors: list[Any]) -> Any:
-    """The sum of 64 numbers, added by halves as `math.fold_lanes` does."""
+    """Return the sum of 64 numbers, added by halves in the order of `math.fold_lanes`."""
     first, second, third, fourth = vectors
     total = builder.fadd(builder.fadd(first, third), builder.fadd(second, fourth))
     for half in (8, 4, 2, 1):

@@ -1,7 +1,7 @@
-"""Elementary functions in single precision without branches: exp, sigmoid, tanh, fused multiply-add.
+"""Branch-free elementary functions in single precision: exp, sigmoid, tanh, fused multiply-add.
 
-Loops over them are vectorised. Processors round every operation used here in the same way for one
-value and for many, and none is contracted or reordered: a result depends on the argument alone.
+Loops over them are vectorised. Processors round every operation used here identically in scalar and
+vector form, and the compiler contracts or reorders none, so a result depends on the argument only.
 """
 
 from typing import Any
@@ -16,17 +16,17 @@ LOWEST_EXPONENT = np.float32(-126.0)
 _HALF = np.float32(0.5)
 _ONE = np.float32(1)
 _TWO = np.float32(2)
-_SATURATION = np.float32(40)  # beyond it, sigmoid and tanh equal their limits
+_SATURATION = np.float32(40)  # sigmoid and tanh equal their limits beyond it
 # 2^f for f in [-1/2, 1/2], its Taylor series; the relative error is below 3e-7
 _C1, _C2, _C3 = np.float32(0.6931471806), np.float32(0.2402265070), np.float32(0.0555041087)
 _C4, _C5, _C6 = np.float32(0.0096181291), np.float32(0.0013333558), np.float32(0.0001540353)
 EXP2_COEFFICIENTS = (_C1, _C2, _C3, _C4, _C5, _C6)
-"""Coefficients of that series, after 1."""
+"""Coefficients of the series after the constant 1."""
 
 
 @intrinsic
 def _fused(_typing_context: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
-    """The sum a b + c, rounded once, whatever the processor."""
+    """Return a b + c, rounded once on every processor."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         return builder.fma(*arguments)
@@ -39,13 +39,13 @@ fma: Any = _fused  # called without the typing context
 
 @numba.njit(nogil=True, inline="always")
 def greater(x: Any, y: Any) -> Any:
-    """The greater of two numbers: a comparison and a choice, which Python's `max` is not."""
-    return x if x > y else y  # noqa: FURB136 - compiled otherwise
+    """Return the greater of two numbers by a comparison and a selection, which vectorise, unlike Python's `max`."""
+    return x if x > y else y  # noqa: FURB136 - `max` compiles differently
 
 
 @numba.njit(nogil=True, inline="always")
 def exp(x: Any) -> Any:
-    """e^x in single precision for x ≤ 88; the smallest normal number for any x below -87."""
+    """Return e^x in single precision for x ≤ 88; the smallest normal number for any x below -87."""
     y = greater(x * LOG2_E, LOWEST_EXPONENT)
     integer = np.floor(y + _HALF)
     f = y - integer
@@ -56,27 +56,27 @@ def exp(x: Any) -> Any:
 
 @numba.njit(nogil=True, inline="always")
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^-x) in single precision."""
+    """Return 1 / (1 + e^-x) in single precision."""
     return _ONE / (_ONE + exp(-greater(x, -_SATURATION)))
 
 
 @numba.njit(nogil=True, inline="always")
 def tanh(x: Any) -> Any:
-    """The hyperbolic tangent in single precision; the absolute error is below 2e-7."""
+    """Return the hyperbolic tangent in single precision; the absolute error is below 2e-7."""
     return _ONE - _TWO / (_ONE + exp(_TWO * -greater(-x, -_SATURATION)))
 
 
 @numba.njit(nogil=True)
 def copy_values(values: Any, target: Any) -> None:
     """Copy values [N] to the beginning of an array."""
-    # an assignment of slices takes numba three seconds to compile, most of them for the text of its error
+    # numba takes three seconds to compile a slice assignment, mostly for the text of its error
     for index in range(len(values)):
         target[index] = values[index]
 
 
 @numba.njit(nogil=True)
 def fold_lanes(lanes: Any) -> Any:
-    """The sum of 64 numbers by halves, the same on every machine; they are written over."""
+    """Return the sum of 64 numbers by halves, equal on every machine; the numbers are overwritten."""
     for lane in range(32):
         lanes[lane] += lanes[lane + 32]
     for lane in range(16):
@@ -90,7 +90,7 @@ def fold_lanes(lanes: Any) -> Any:
 
 @numba.njit(nogil=True)
 def sum_lanes(values: Any) -> Any:
-    """The sum of a multiple of 64 values, float32: in 64 lanes, then by halves, however wide the machine computes."""
+    """Return the sum of a multiple of 64 float32 values, in 64 lanes and then by halves, for any vector width."""
     blocks = values.reshape(-1, 64)
     lanes = np.zeros(64, np.float32)
     for block in range(len(blocks)):

@@ -1,6 +1,6 @@
-"""Run parts of a work in threads, for kernels that release the interpreter lock.
+"""Run parts of a computation in threads, for kernels that release the interpreter lock.
 
-No thread waits for another, as torch's own threads do.
+Unlike torch's threads, no thread waits for another.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,16 +16,16 @@ from models.arrays import TokenIds
 P = TypeVar("P")
 T = TypeVar("T")
 MIN_TOKENS_PER_THREAD = 4096
-"""Tokens at least for which a thread pays."""
+"""Minimum number of tokens per thread."""
 
 
 def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) -> list[T]:
-    """Call `work` in parallel for segments of the rows with about the same number of tokens.
+    """Call `work` in parallel for segments of rows with about equal numbers of tokens.
 
     Args:
-        work: is given a segment of rows; spends its time outside the interpreter lock.
-        offsets: where each row's tokens start, and the end [B + 1].
-        threads: number of segments at most.
+        work: function of a segment of rows that releases the interpreter lock.
+        offsets: start of each row's tokens, then the end [B + 1].
+        threads: maximum number of segments.
 
     Returns:
         The results of the calls, in order.
@@ -36,12 +36,12 @@ def run_balanced(work: Callable[[slice], T], offsets: TokenIds, threads: int) ->
 
 
 def run_slices(work: Callable[[slice], T], cuts: Sequence[int]) -> list[T]:
-    """Call `work` for each segment between two cuts, one a thread; return the results in order."""
+    """Call `work` for each segment between two cuts, one per thread; return the results in order."""
     return run_parts(work, [slice(begin, end) for begin, end in pairwise(cuts)])
 
 
 def run_parts(work: Callable[[P], T], parts: Sequence[P]) -> list[T]:
-    """Call `work` for all parts, each in a thread, the first in the caller's; return the results in order."""
+    """Call `work` for each part in its own thread, for the first in the caller's; return the results in order."""
     futures = [_pool(len(parts)).submit(work, part) for part in parts[1:]]
     try:
         first = work(parts[0])

@@ -1,7 +1,7 @@
-"""Adaptive softmax, and embeddings that are the narrower the rarer their tokens are.
+"""Adaptive softmax, and embeddings with narrower vectors for rarer tokens.
 
-Tokens are in clusters by frequency. Source: Grave et al. 2017; the clustered input embedding:
-Baevski and Auli 2019.
+Tokens are clustered by frequency. Source: Grave et al. 2017; clustered input embedding: Baevski and
+Auli 2019.
 """
 
 import itertools
@@ -19,20 +19,20 @@ from models.neural.softmax import INITIAL_RANGE, OutputLayer
 from models.vocabulary import BOS
 
 WIDTH_DIVISOR = 4
-"""Ratio of the widths of a cluster's vectors and the next cluster's."""
+"""Ratio of the vector widths of a cluster and the next cluster."""
 
 
 class ClusteredEmbedding(nn.Module):
-    """Tokens in clusters by frequency; vectors of full width in the first, E / 4, E / 16, … in the others.
+    """Token vectors in clusters by frequency, of width E in the first cluster, then E / 4, E / 16, ….
 
-    As input vectors they are widened by their cluster's projection (Baevski and Auli 2019). `<s>`,
-    which begins every sentence and is never predicted, always has rank 0.
+    Input vectors are widened by their cluster's projection (Baevski and Auli 2019). `<s>`, which begins
+    every sentence and is never predicted, always has rank 0.
 
     Attributes:
-        rank: of each token, by falling frequency [V]; an integer buffer that is stored with the weights.
-        bounds: of the clusters: cluster i holds the ranks from bounds[i] to below bounds[i + 1].
-        tables: vectors of each cluster in the order of rank, [Vᵢ, Eᵢ].
-        projections: from full width to that of each cluster but the first, [Eᵢ, E].
+        rank: rank of each token by descending frequency [V]; an integer buffer stored with the weights.
+        bounds: bounds of the clusters: cluster i has the ranks from bounds[i] to below bounds[i + 1].
+        tables: vectors of each cluster in order of rank, [Vᵢ, Eᵢ].
+        projections: from full width to the width of each cluster except the first, [Eᵢ, E].
 
     Args:
         vocab_size: V.
@@ -40,7 +40,7 @@ class ClusteredEmbedding(nn.Module):
         cutoffs: ranks at which a new cluster begins.
 
     Raises:
-        InvalidInputError: the cutoffs do not rise from 3 to below the vocabulary's size.
+        InvalidInputError: the cutoffs do not ascend from 3 to below the vocabulary size.
     """
 
     def __init__(self, vocab_size: int, width: int, *, cutoffs: Sequence[int]) -> None:
@@ -55,7 +55,7 @@ class ClusteredEmbedding(nn.Module):
             torch.empty(s, w).uniform_(-INITIAL_RANGE, INITIAL_RANGE)
             for s, w in zip(sizes, widths, strict=True)
         )
-        # scaled so that the logits and widened vectors of all clusters start at the same size
+        # scaled so the initial logits and widened vectors of all clusters have equal size
         self.projections = nn.ParameterList(torch.randn(w, width) * w**-0.5 for w in widths[1:])
         first = torch.tensor([BOS])
         order = torch.cat([first, torch.arange(BOS), torch.arange(BOS + 1, vocab_size)])
@@ -63,22 +63,22 @@ class ClusteredEmbedding(nn.Module):
         self.register_buffer("rank", torch.empty_like(order).scatter_(0, order, torch.arange(vocab_size)))
 
     def __len__(self) -> int:
-        """The number of clusters."""
+        """Return the number of clusters."""
         return len(self.bounds) - 1
 
     def table(self, cluster: int) -> nn.Parameter:
-        """The vectors of a cluster."""
+        """Return the vectors of a cluster."""
         return cast("nn.Parameter", self.tables[cluster])
 
     def projection(self, cluster: int) -> nn.Parameter:
-        """The projection of a cluster other than the first."""
+        """Return the projection of a cluster other than the first."""
         return cast("nn.Parameter", self.projections[cluster - 1])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The input vectors [..., E] of tokens [...]."""
+        """Return the input vectors [..., E] of tokens [...]."""
         ranks = self.rank[tokens]
         vectors: Tensor | None = None
-        # every token is looked up in every cluster and masked: shapes must not depend on the tokens
+        # every token is looked up in every cluster and masked, because shapes must not depend on the tokens
         for i in range(len(self)):
             begin, end = self.bounds[i], self.bounds[i + 1]
             inside = (ranks >= begin) & (ranks < end)
@@ -87,12 +87,12 @@ class ClusteredEmbedding(nn.Module):
             if i:
                 found = functional.linear(found, self.projection(i).T)
             vectors = found if vectors is None else vectors + found
-        assert vectors is not None  # noqa: S101 - there are two clusters at least
+        assert vectors is not None  # noqa: S101 - there are at least two clusters
         return vectors
 
     @torch.no_grad()
     def rank_tokens(self, counts: Tensor) -> Tensor:
-        """Rank the tokens by their counts [V]; return their ids in the order of rank [V]."""
+        """Rank the tokens by their counts [V]; return their ids in order of rank [V]."""
         counts = counts.clone()
         counts[BOS] = torch.inf
         order = torch.argsort(counts, descending=True, stable=True)
@@ -103,7 +103,7 @@ class ClusteredEmbedding(nn.Module):
 
     @property
     def problem(self) -> str | None:
-        """The fault of the ranks, which may come from a damaged file; None if there is none."""
+        """Error message about the ranks, which a damaged file may contain; None if they are valid."""
         ordered = torch.sort(self.rank).values
         if not torch.equal(ordered, torch.arange(len(ordered), device=ordered.device)):
             return f"rank is not a permutation of 0 to {len(ordered) - 1}"
@@ -111,19 +111,19 @@ class ClusteredEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(OutputLayer):
-    """Frequent tokens and clusters of rarer ones first, then the tokens of a cluster (Grave et al. 2017).
+    """Two-level softmax: a head of frequent tokens and clusters of rare tokens, then a cluster (Grave et al. 2017).
 
-    p(w) of a frequent token is its share of the head's softmax, which is over frequent tokens and
-    clusters; p(w) of another is its cluster's share times its own share of the cluster's softmax.
+    The probability of a frequent token is its softmax probability in the head. The probability of a rare
+    token is the head's probability of its cluster times its softmax probability within the cluster.
 
     Attributes:
-        vectors: of the tokens, the embedding's too if the network is tied.
-        clusters: vectors of the clusters but the first [C − 1, E].
-        biases: of the head, its tokens first, and of each other cluster's tokens.
+        vectors: token vectors, shared with the embedding if the network is tied.
+        clusters: vectors of the clusters except the first [C − 1, E].
+        biases: biases of the head, its tokens first, and of the tokens of each other cluster.
 
     Args:
-        width: E, of the features.
-        vectors: of the tokens, of full width E.
+        width: E, width of the features.
+        vectors: token vectors, of full width E.
     """
 
     def __init__(self, width: int, vectors: ClusteredEmbedding) -> None:
@@ -140,25 +140,25 @@ class AdaptiveSoftmax(OutputLayer):
         self.never_predicted: Tensor
 
     def head(self) -> tuple[Tensor, Tensor]:
-        """Weights [V₀ + C − 1, E] and biases of the head: frequent tokens, then clusters."""
+        """Return weights [V₀ + C − 1, E] and biases of the head: frequent tokens, then clusters."""
         weight = torch.cat([self.vectors.table(0), self.clusters])
         return weight, self.biases[0] + self.never_predicted
 
     def head_index(self, ranks: Tensor) -> Tensor:
-        """Index in the head of tokens of given ranks [N]: their own or their cluster's."""
+        """Return the index in the head of tokens of given ranks [N]: the token's own, or its cluster's."""
         inner = torch.tensor(self.vectors.bounds[1:-1], device=ranks.device)
         cluster = torch.bucketize(ranks, inner, right=True)
         return torch.where(cluster == 0, ranks, inner[0] + cluster - 1)
 
     def log_probs(self, features: Tensor) -> Tensor:
-        """Natural-log probabilities [N, V] after vectors [N, E]."""
+        """Return natural-log probabilities [N, V] after vectors [N, E]."""
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         size = self.vectors.bounds[1]
         tails = (self._inside(i, features) + head[:, size + i - 1, None] for i in range(1, len(self.vectors)))
         return torch.cat([head[:, :size], *tails], dim=1).index_select(1, self.vectors.rank)
 
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [N] of ids [N]; of each cluster only the rows that need it are computed."""
+        """Return natural-log probabilities [N] of ids [N]; a cluster is computed only for rows with its ids."""
         ranks = self.vectors.rank[ids]
         head = functional.linear(features, *self.head())
         answer = -functional.cross_entropy(head, self.head_index(ranks), reduction="none")
@@ -168,7 +168,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C]."""
+        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], given by index in `rows` [C]."""
         ranks = self.vectors.rank[ids]
         head = torch.log_softmax(functional.linear(features, *self.head()), dim=-1)
         answer = head[rows, self.head_index(ranks)]
@@ -178,7 +178,7 @@ class AdaptiveSoftmax(OutputLayer):
         return answer
 
     def _in_clusters(self, ranks: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Clusters but the first that have some of the ranks [N]: which of these, and their tokens in the cluster."""
+        """Yield each later cluster that has some of the ranks [N], their positions, and their indices in the cluster."""
         for i, (begin, end) in enumerate(itertools.pairwise(self.vectors.bounds[1:]), start=1):
             members = ((ranks >= begin) & (ranks < end)).nonzero().squeeze(1)
             if len(members):
@@ -186,18 +186,18 @@ class AdaptiveSoftmax(OutputLayer):
 
     @property
     def problem(self) -> str | None:
-        """The fault of the tokens' ranks; None if there is none."""
+        """Error message about the ranks of the tokens; None if they are valid."""
         return self.vectors.problem
 
     def _inside(self, cluster: int, features: Tensor) -> Tensor:
-        """Natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        """Return natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
         narrow = functional.linear(features, self.vectors.projection(cluster))
         logits = functional.linear(narrow, self.vectors.table(cluster), self.biases[cluster])
         return torch.log_softmax(logits, dim=-1)
 
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Rank the tokens, and set biases to log frequencies: in the head, and inside each cluster."""
+        """Rank the tokens, and set the biases of the head and the clusters to log frequencies."""
         ordered = counts[self.vectors.rank_tokens(counts)]
         bounds = self.vectors.bounds
         tails = [ordered[begin:end] for begin, end in itertools.pairwise(bounds[1:])]

@@ -1,9 +1,8 @@
-"""Attention over a network body's last outputs, in a window, so that the carried state is bounded.
+"""Attention over a window of a network body's last outputs, which bounds the state.
 
-The scores are one of three classic formulas: additive (Bahdanau et al. 2015), multiplicative (Luong
-et al. 2015) and scaled dot products (Vaswani et al. 2017). Each maps outputs [T, B, H] and visible
-outputs [M + T, B, H] to scores [B, T, M + T]; those outside the band j ∈ [t, t + M] have no
-meaning.
+The scores are one of three formulas: additive (Bahdanau et al. 2015), multiplicative (Luong et al.
+2015) and scaled dot products (Vaswani et al. 2017). Each maps outputs [T, B, H] and visible outputs
+[M + T, B, H] to scores [B, T, M + T]; scores outside the band j ∈ [t, t + M] are meaningless.
 """
 
 import math
@@ -22,7 +21,7 @@ class AdditiveScores(nn.Module):
 
     Args:
         width: H.
-        size: of the vectors that are added.
+        size: size of the added vectors.
     """
 
     def __init__(self, width: int, size: int) -> None:
@@ -32,7 +31,7 @@ class AdditiveScores(nn.Module):
         self.reduction = nn.Linear(size, 1, bias=False)
 
     def forward(self, outputs: Tensor, seen: Tensor) -> Tensor:
-        """Scores [B, T, M + T], 0 outside the band."""
+        """Return scores [B, T, M + T], 0 outside the band."""
         times, batch = outputs.shape[:2]
         window = len(seen) - times + 1
         queries = self.queries(outputs)
@@ -54,7 +53,7 @@ class MultiplicativeScores(nn.Module):
 
     Args:
         width: H.
-        size: of the vectors that are multiplied; None for the second formula, which has neither U nor the root.
+        size: size of the multiplied vectors; None for the second formula, which has neither U nor the root.
     """
 
     def __init__(self, width: int, size: int | None) -> None:
@@ -64,17 +63,17 @@ class MultiplicativeScores(nn.Module):
         self.scale = 1 / math.sqrt(size) if size else 1.0
 
     def forward(self, outputs: Tensor, seen: Tensor) -> Tensor:
-        """Scores [B, T, M + T]."""
+        """Return scores [B, T, M + T]."""
         queries: Tensor = self.queries(outputs) * self.scale
         keys: Tensor = self.keys(seen)
         return queries.transpose(0, 1) @ keys.permute(1, 2, 0)
 
 
 class AttentionBody(Body):
-    """h_t + P Σ α_j h_j over the last n outputs h_j of a body, h_t among them; α is a softmax of scores.
+    """h_t + P Σ α_j h_j over the last n outputs h_j of a body, including h_t; α is a softmax of scores.
 
-    Carries the body's state, the n - 1 outputs before [n - 1, B, W], and their number
-    [1, B, 1].
+    The state is the body's state, the n - 1 previous outputs [n - 1, B, W], and the number of them
+    that are filled [1, B, 1].
 
     Args:
         inner: the body.
@@ -124,9 +123,9 @@ class AttentionBody(Body):
         return attended, (seen[len(outputs) :], (filled + len(outputs)).clamp(max=self.before))
 
     def _visible(self, times: int, filled: Tensor) -> Tensor:
-        """Visibility mask [B, T, n - 1 + T]: each of T outputs sees itself and earlier ones in the window."""
+        """Return the mask [B, T, n - 1 + T]: each of T outputs attends to itself and earlier outputs in the window."""
         columns = torch.arange(self.before + times, device=filled.device)
-        # of each output from each column: [T, n - 1 + T]
+        # distance of each output from each column [T, n - 1 + T]
         distances = self.before + torch.arange(times, device=filled.device)[:, None] - columns
         is_filled = columns >= self.before - filled[0]  # [B, n - 1 + T]
         return ((distances >= 0) & (distances <= self.before)) & is_filled[:, None]

@@ -1,11 +1,10 @@
 """Recurrent cells (Elman, GRU, LSTM, minGRU), the interface of network bodies, and dropout.
 
-minGRU is a linear recurrence h_t = a_t h_{t-1} + b_t, computed for all steps at once. Steps are
-joined by doubling (Hillis and Steele 1986): log₂ T passes of element-wise work. Products of decays
-in [0, 1] can only vanish, so no logarithms are needed and nothing overflows, unlike with cumulative
-quotients.
+minGRU is a linear recurrence h_t = a_t h_{t-1} + b_t, computed for all steps at once by a doubling
+scan (Hillis and Steele 1986): log₂ T passes of element-wise operations. Products of decays in [0, 1]
+can underflow but not overflow, so it needs no logarithms, unlike cumulative quotients.
 
-Dropout acts in training mode only: on values, on whole tokens and on weights.
+Dropout is active in training mode only, for values, tokens and weights.
 """
 
 from abc import ABC, abstractmethod
@@ -20,27 +19,27 @@ from typing_extensions import override
 from models.neural.config import NetworkConfig
 
 Hidden: TypeAlias = tuple[Tensor, ...]
-"""A network's state between tokens: tensors [·, B, ·]. The first is the body's output at the last token,
-[1, B, W], from which the next one is predicted; the rest is the body's state."""
+"""State of a network between tokens: tensors [·, B, ·]. The first is the body's output at the last token,
+[1, B, W], from which the next token is predicted; the rest is the body's state."""
 
 
 class SequenceLayer(nn.Module, ABC):
-    """Vectors to vectors, each of which depends on those before it through a state."""
+    """Sequence-to-sequence layer with a state."""
 
     @abstractmethod
     def forward(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read T vectors a row.
+        """Read T vectors per row.
 
         Args:
             inputs: [T, B, I].
-            carried: the state before the first; it is not changed.
+            carried: the state before the first vector; unchanged.
 
         Returns:
             The outputs [T, B, W] and the next state.
         """
 
     def step(self, inputs: Tensor, carried: Hidden) -> tuple[Tensor, Hidden]:
-        """Read one vector a row, [B, I]: as `forward`, but may be faster for few rows on a CPU.
+        """Read one vector per row, [B, I]; like `forward`, but may be faster for few rows on a CPU.
 
         Returns:
             The output [B, W] and the next state.
@@ -50,25 +49,25 @@ class SequenceLayer(nn.Module, ABC):
 
 
 class Body(SequenceLayer):
-    """Vectors of tokens to vectors from which the next token is predicted.
+    """Layers from token vectors to the vectors that predict the next token.
 
     Attributes:
-        width: W, of an output.
+        width: W, width of an output.
     """
 
     width: int
 
     @abstractmethod
     def start(self, batch: int) -> Hidden:
-        """The initial state: tensors whose dimension 1 is the batch."""
+        """Return the initial state: tensors whose dimension 1 is the batch."""
 
 
 CellState: TypeAlias = tuple[Tensor, ...]
-"""A layer's state between tokens, each [B, H]; the first is its output at the last token."""
+"""State of a layer between tokens, tensors [B, H]; the first is its output at the last token."""
 
 
 class Cell(SequenceLayer):
-    """One recurrent layer.
+    """Recurrent layer.
 
     Attributes:
         parts: number of tensors in the state.
@@ -78,15 +77,15 @@ class Cell(SequenceLayer):
 
 
 class Dropout(nn.Module):
-    """Drops values of [T, B, W] and scales up those that stay.
+    """Dropout of values [T, B, W]; the remaining values are scaled up.
 
     Args:
-        share: of the values.
+        share: share of dropped values.
         variational: whether a row drops the same values at each of the T steps (Gal and Ghahramani 2016).
 
     Attributes:
-        shard: index and number of equal parts of a batch that processes share; masks are those of the
-            complete batch.
+        shard: index of this process's part of a batch, and number of equal parts; masks are slices of
+            the complete batch's mask.
     """
 
     def __init__(self, share: float, *, variational: bool) -> None:
@@ -96,7 +95,7 @@ class Dropout(nn.Module):
         self.shard = (0, 1)
 
     def forward(self, values: Tensor) -> Tensor:
-        """The values [T, B, W], with dropout in training mode."""
+        """Return the values [T, B, W], with dropout in training mode."""
         if not self.training or not self.share:
             return values
         number, count = self.shard
@@ -112,16 +111,16 @@ class Dropout(nn.Module):
 
 
 def drop_tokens(embedded: Tensor, tokens: Tensor, share: float, vocab_size: int) -> Tensor:
-    """Embeddings [T, B, E] of tokens [T, B], with 0 at all occurrences of dropped tokens."""
+    """Return embeddings [T, B, E] of tokens [T, B], with 0 at all occurrences of dropped tokens."""
     mask = _dropout_mask(embedded.new_empty(vocab_size, 1), share)
     return embedded * mask[tokens]
 
 
 def drop_weights(weights: Tensor, share: float) -> Tensor:
-    """Weights of which a share is 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
+    """Set a share of the weights to 0, DropConnect (Wan et al. 2013; Merity et al. 2018).
 
-    On a CPU torch samples 32 bits for each weight, one after the other, which takes as long as the layer;
-    sixteen bits suffice, with an error of the share of at most 1 in 65,536.
+    On a CPU torch samples 32 bits per weight sequentially, which takes as long as the layer; sixteen
+    bits suffice, with an error of the share of at most 1 in 65,536.
     """
     if weights.is_cuda:
         return functional.dropout(weights, share)
@@ -136,7 +135,7 @@ def _dropout_mask(mask: Tensor, share: float) -> Tensor:
 
 
 SINGLE_LAYER_ARGS = (True, 1, 0.0, True, False, False)
-"""Arguments of torch's functions for one layer: biases, layers, dropout, train, bidirectional, batch first."""
+"""Arguments of torch's layer functions: biases, layers, dropout, train, bidirectional, batch first."""
 
 
 _TORCH_FUNCTIONS: dict[str, tuple[Any, Any]] = {
@@ -145,21 +144,21 @@ _TORCH_FUNCTIONS: dict[str, tuple[Any, Any]] = {
     "RNN_TANH": (torch.rnn_tanh, torch.rnn_tanh_cell),
     "RNN_RELU": (torch.rnn_relu, torch.rnn_relu_cell),
 }
-"""Torch's functions for a layer and for a single step, by the `mode` of a module."""
+"""Torch functions for a layer and for a single step, by the `mode` of a module."""
 
 
 class TorchCell(Cell):
-    """A recurrent layer around one of `nn.RNN`, `nn.GRU` and `nn.LSTM`, of G gates of H outputs that read I inputs.
+    """Recurrent layer that wraps `nn.RNN`, `nn.GRU` or `nn.LSTM`, with G gates of H outputs and I inputs.
 
-    elman  h ← f(W x + U h + b). Carries (h,).
-    gru    r, z = σ(W x + U h + b), n = tanh(W x + b + r (U h + b')); h ← (1 − z) n + z h. Carries (h,). Order of the
+    elman  h ← f(W x + U h + b). State (h,).
+    gru    r, z = σ(W x + U h + b), n = tanh(W x + b + r (U h + b')); h ← (1 − z) n + z h. State (h,). Order of the
            gates: r, z, n.
-    lstm   i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b); c ← f c + i g, h ← o tanh(c). Carries (h, c). Order
+    lstm   i, f, o = σ(W x + U h + b), g = tanh(W x + U h + b); c ← f c + i g, h ← o tanh(c). State (h, c). Order
            of the gates: i, f, g, o.
 
     Args:
-        config: which of them, H, f, what the forget gates of an LSTM start with, the share of U that is dropped in
-            training, and whether each gate's part of U starts orthogonal (Saxe et al. 2014).
+        config: cell type, H, f, initial bias of an LSTM's forget gates, share of U dropped in training, and
+            whether each gate's part of U is initialised orthogonal (Saxe et al. 2014).
         input_size: I.
     """
 
@@ -185,11 +184,11 @@ class TorchCell(Cell):
             nn.init.constant_(self.weights()[2][size : 2 * size], config.forget_bias)
 
     def weights(self) -> list[Tensor]:
-        """Weights of the inputs [G H, I] and of the last outputs [G H, H], and two biases [G H]."""
-        return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - named one by one only
+        """Return the weights of the inputs [G H, I] and of the last outputs [G H, H], and two biases [G H]."""
+        return cast("list[Tensor]", list(self.kernel._flat_weights))  # noqa: SLF001 - no public list
 
     def dropped_weights(self) -> list[Tensor]:
-        """The weights with dropout of the second; on a CUDA device in one block of memory, as cuDNN requires."""
+        """Return the weights with dropout of the second; contiguous on a CUDA device, as cuDNN requires."""
         of_inputs, of_hidden, *biases = self.weights()
         weights = [of_inputs, drop_weights(of_hidden, self.weight_drop), *biases]
         if not of_inputs.is_cuda:
@@ -220,7 +219,7 @@ class TorchCell(Cell):
 
 
 def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
-    """h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t.
+    """Return h_1 … h_T [T, ...] of h_t = a_t h_{t-1} + b_t.
 
     Args:
         decays: a [T, ...].
@@ -232,7 +231,7 @@ def linear_recurrence(decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """The recurrence and its gradient, the same recurrence from the last step to the first."""
+    """Linear recurrence and its gradient, which is the same recurrence from the last step to the first."""
 
     @staticmethod
     def forward(ctx: Any, decays: Tensor, drives: Tensor, start: Tensor) -> Tensor:
@@ -245,7 +244,7 @@ class _LinearRecurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decays, start, outputs = ctx.saved_tensors
-        # the gradient of b_t is that of h_t: its own plus a_{t+1} times that of h_{t+1}
+        # the gradient of b_t equals that of h_t: the output's gradient plus a_{t+1} times the gradient of h_{t+1}
         later = torch.cat([decays[1:], torch.zeros_like(start)[None]])
         of_drives = _scan(later.flip(0), of_outputs.flip(0)).flip(0)
         before = torch.cat([start[None], outputs[:-1]])
@@ -253,9 +252,9 @@ class _LinearRecurrence(torch.autograd.Function):
 
 
 def _scan(decays: Tensor, drives: Tensor) -> Tensor:
-    """h_1 … h_T from h_0 = 0."""
-    width = 1  # O(T log T) element-wise work in log2 T passes, each over all of [T, B, H]
-    while width < len(decays):  # each entry combines the `width` steps that end with it
+    """Return h_1 … h_T for h_0 = 0."""
+    width = 1  # O(T log T) element-wise operations in log2 T passes over [T, B, H]
+    while width < len(decays):  # each entry combines the last `width` steps
         drives = torch.cat([drives[:width], torch.addcmul(drives[width:], decays[width:], drives[:-width])])
         decays = torch.cat([decays[:width], decays[width:] * decays[:-width]])
         width *= 2
@@ -265,7 +264,7 @@ def _scan(decays: Tensor, drives: Tensor) -> Tensor:
 class MinGRU(Cell):
     """z = σ(W x + b), n = g(V x + c); h ← (1 − z) h + z n, with g(v) = v + ½ above 0 and σ(v) below.
 
-    Gates depend on the input alone and h enters linearly, so all steps are computed at once. Carries (h,).
+    Gates depend only on the input and h enters linearly, so all steps are computed at once. State (h,).
     W is stored above V.
 
     Args:
@@ -292,14 +291,14 @@ class MinGRU(Cell):
         return output, (output,)
 
     def _terms(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Factor of the last h and the term added to it, both [..., H] in the weights' precision."""
+        """Return the factor of the last h and the added term, both [..., H] in the weights' precision."""
         z, n = self.gates(inputs).to(self.gates.weight.dtype).chunk(2, dim=-1)
         candidate = torch.where(n > 0, n + 0.5, torch.sigmoid(n))
         return torch.sigmoid(-z), torch.sigmoid(z) * candidate
 
 
 def make_cell(config: NetworkConfig, input_size: int) -> Cell:
-    """A layer of the configured kind that reads vectors of a size."""
+    """Create a layer of the configured kind for inputs of a size."""
     if config.cell == "mingru":
         return MinGRU(input_size, config.hidden_size)
     return TorchCell(config, input_size)

@@ -1,4 +1,4 @@
-"""Network configuration: the recipe's `neural.*` keys and a checkpoint's config.json; needs no torch."""
+"""Network configuration: the recipe's `neural.*` keys and a checkpoint's config.json; imports no torch."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,15 +7,15 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MIN_HEAD_TOKENS = 3
-"""Tokens at least in the first cluster: as many as there are control ids."""
+"""Minimum number of tokens in the first cluster: the number of control ids."""
 
 
 def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) -> str | None:
-    """The fault of the ranks at which clusters begin, as a message; None if there is none.
+    """Return what is wrong with the ranks at which clusters begin, as a message; None if they are valid.
 
     Args:
         cutoffs: the ranks.
-        vocab_size: V, if it is known yet.
+        vocab_size: V, if known.
     """
     bounds = (MIN_HEAD_TOKENS - 1, *cutoffs)
     if len(bounds) == 1 or any(low >= high for low, high in itertools.pairwise(bounds)):
@@ -43,46 +43,46 @@ ACTS_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "attention_size": ("attention", ("additive", "scaled")),
     "cutoffs": ("output", ("adaptive",)),
 }
-"""Keys with an effect only for certain values of another key: that key and the values."""
+"""Keys that require certain values of another key to have an effect: that key and the values."""
 
 
 class NetworkConfig(BaseModel):
-    """Shape of a network, except its vocabulary's size.
+    """Shape of a network, without the vocabulary size.
 
     Attributes:
-        cell: layers between embedding and output: `feed-forward` (Bengio et al. 2003), `elman`
+        cell: type of the layers between embedding and output: `feed-forward` (Bengio et al. 2003), `elman`
             (Elman 1990), `lstm` (Hochreiter and Schmidhuber 1997, with forget gates), `gru` (Cho et
-            al. 2014) or `mingru` (Feng et al. 2024); the model's family has its name.
-        layers: of cells, one on top of the other.
+            al. 2014) or `mingru` (Feng et al. 2024); it is also the name of the model's family.
+        layers: number of stacked layers.
         embedding_size: width of a token's vector.
         hidden_size: width of each layer.
-        window: context tokens of a feed-forward network.
-        activation: of feed-forward and Elman layers.
-        residual: whether a layer's input is added to its output where both are equally wide.
-        layer_norm: whether each layer's input and the last one's output are normalised (Ba et al. 2016).
-        orthogonal: whether the recurrent matrices start orthogonal, gate by gate (Saxe et al. 2014).
+        window: number of context tokens of a feed-forward network.
+        activation: activation function of feed-forward and Elman layers.
+        residual: whether a layer's input is added to its output if both have the same width.
+        layer_norm: whether each layer's input and the last layer's output are normalised (Ba et al. 2016).
+        orthogonal: whether the recurrent matrices are initialised orthogonal, gate by gate (Saxe et al. 2014).
         forget_bias: initial bias of an LSTM's forget gates (Jozefowicz et al. 2015).
-        learned_state: whether the state before any token is learned instead of zeros.
-        attention: over the last outputs of the layers, added to the newest: `additive` (Bahdanau et al.
-            2015), `multiplicative` (Luong et al. 2015), `scaled` (Vaswani et al. 2017) or `none`.
-        attention_window: outputs that are attended to, the newest among them.
+        learned_state: whether the initial state is learned instead of zero.
+        attention: attention over the last outputs of the layers, added to the newest output: `additive` (Bahdanau
+            et al. 2015), `multiplicative` (Luong et al. 2015), `scaled` (Vaswani et al. 2017) or `none`.
+        attention_window: number of outputs to attend to, including the newest.
         attention_size: width of the vectors that additive and scaled attention compare.
-        tied: whether embedding and output share their matrix (Press and Wolf 2017); where the two
-            widths differ, a linear layer narrows the hidden state to the embedding's.
+        tied: whether embedding and output share their matrix (Press and Wolf 2017); if their widths
+            differ, a linear layer projects the hidden state to the embedding's width.
         output: `softmax` over all tokens at once, or `adaptive`, in two steps for rare tokens, whose
-            vectors are narrower (Grave et al. 2017; if tied, those of the embedding too, Baevski and Auli 2019).
-        cutoffs: ranks by frequency at which the clusters of an adaptive softmax begin, such as [2000, 10000].
-        self_normalised: whether logits were trained to approximate log-probabilities. Set by training,
+            vectors are narrower (Grave et al. 2017; if tied, also in the embedding, Baevski and Auli 2019).
+        cutoffs: frequency ranks at which the clusters of an adaptive softmax begin, such as [2000, 10000].
+        self_normalised: whether logits were trained to approximate log-probabilities; set by training,
             not in a recipe.
-        dropout: share of values dropped in training before the output layer and, where the next two
-            are not given, also of embeddings and between layers.
-        input_dropout: share of the values of embeddings that is dropped.
+        dropout: share of values dropped in training before the output layer; also the default of
+            `input_dropout` and `hidden_dropout`.
+        input_dropout: share of embedding values dropped.
         hidden_dropout: share of values dropped between layers.
-        embedding_dropout: share of the vocabulary's tokens whose vector is dropped in each
-            segment of training text (Gal and Ghahramani 2016).
+        embedding_dropout: share of the vocabulary whose vectors are dropped in each segment of training
+            text (Gal and Ghahramani 2016).
         weight_drop: share of the hidden-to-hidden weights dropped in each segment (Merity et al. 2018).
         variational: whether a row of a segment drops the same values at every step (Gal and
-            Ghahramani 2016) instead of new ones at each.
+            Ghahramani 2016) instead of new values at each step.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -122,12 +122,12 @@ class NetworkConfig(BaseModel):
 
     @property
     def of_inputs(self) -> float:
-        """The dropout of embeddings."""
+        """Dropout of embeddings."""
         return self.dropout if self.input_dropout is None else self.input_dropout
 
     @property
     def between_layers(self) -> float:
-        """The dropout between layers."""
+        """Dropout between layers."""
         return self.dropout if self.hidden_dropout is None else self.hidden_dropout
 
     @property
@@ -137,16 +137,16 @@ class NetworkConfig(BaseModel):
         return (tokens * self.embedding_size, *[self.hidden_size] * (self.layers - 1))
 
     def unused_key(self) -> str | None:
-        """A key that was set without effect, with the reason; None if there is none."""
+        """Return a message about a key that was set without effect; None if there is no such key."""
         for key, (controlling, values) in ACTS_WITH.items():
             given = getattr(self, controlling)
             if key in self.model_fields_set and given not in values:
                 return f"{key} acts with neural.{controlling}={' or '.join(values)} only, given {given}"
         if "self_normalised" in self.model_fields_set:
-            return f"self_normalised is decided by train.self_normalise and train.loss, given {self.self_normalised}"
+            return f"self_normalised is set by train.self_normalise and train.loss, given {self.self_normalised}"
         if self.residual and self.hidden_size not in self.layer_inputs:
             return (
-                f"residual acts on layers as wide as what they read, given neural.hidden_size={self.hidden_size} "
+                f"residual acts on layers as wide as their input, given neural.hidden_size={self.hidden_size} "
                 f"and one layer that reads {self.layer_inputs[0]}"
             )
         return None

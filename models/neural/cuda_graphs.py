@@ -1,8 +1,7 @@
 """CUDA graphs: one step of a network, captured once and replayed with a single launch.
 
-For a small network, launching its kernels one by one takes longer than computing them. A step is
-captured once for each of a few batch sizes; rows are padded to the next size, so few graphs serve
-all.
+For a small network, launching the kernels one by one takes longer than their computation. A step is
+captured once for each of a few batch sizes; batches are padded to the next size.
 """
 
 from collections.abc import Callable
@@ -14,17 +13,17 @@ from torch import Tensor
 from models.neural.cells import Hidden
 from models.neural.network import Network
 
-_WARM_UPS = 3  # what torch's documentation advises: libraries choose their kernels and take their memory at first calls
+_WARM_UPS = 3  # as torch's documentation recommends: libraries select kernels and allocate memory in their first calls
 
 CaptureGraph: TypeAlias = Callable[[Callable[[], Hidden]], "CapturedGraph"]
 
 
 class CapturedGraph(NamedTuple):
-    """A captured computation.
+    """Captured computation.
 
     Attributes:
-        replay: repeats it with the present content of its input tensors.
-        outputs: tensors of its results, valid until the next replay.
+        replay: repeats the computation with the current content of its input tensors.
+        outputs: result tensors, valid until the next replay.
     """
 
     replay: Callable[[], None]
@@ -35,8 +34,8 @@ class CudaGraphSteps:
     """`Network.step` of up to `MAX_GRAPH_ROWS` rows as captured CUDA graphs.
 
     Args:
-        network: in evaluation mode; its parameters must not move.
-        capture: captures a computation.
+        network: in evaluation mode; its parameters must stay at their addresses.
+        capture: function that captures a computation.
     """
 
     def __init__(self, network: Network, capture: CaptureGraph) -> None:
@@ -45,11 +44,11 @@ class CudaGraphSteps:
         self._bound: dict[int, tuple[Tensor, Hidden, CapturedGraph]] = {}
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
-        """Consume one token a row, ids [B].
+        """Consume one token per row.
 
         Args:
             tokens: ids [B], B at most `MAX_GRAPH_ROWS`.
-            hidden: the state; it is not changed.
+            hidden: the state; unchanged.
 
         Returns:
             The next state, of the same shapes.
@@ -66,14 +65,14 @@ class CudaGraphSteps:
         return tuple(part[:, :rows].clone() for part in graph.outputs)
 
     def _bind(self, rows: int, like: Tensor) -> tuple[Tensor, Hidden, CapturedGraph]:
-        """The tensors of tokens and state that a captured step reads, and the step."""
+        """Capture a step; return its input tensors, for tokens and state, and the graph."""
         tokens = like.new_zeros(rows)
         hidden = tuple(part.clone() for part in self._network.initial_hidden(rows))
         return tokens, hidden, self._record(lambda: self._network.step(tokens, hidden))
 
 
 def capture_on_cuda(compute: Callable[[], Hidden]) -> CapturedGraph:
-    """Capture a computation on the current CUDA device, which other threads may use meanwhile."""
+    """Capture a computation on the current CUDA device, which other threads may use concurrently."""
     side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side_stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side_stream):

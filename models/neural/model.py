@@ -36,15 +36,15 @@ class NetworkModel(
     SequenceReader[NeuralState],
     LanguageModel[NeuralState],
 ):
-    """A network and the vocabulary that it predicts.
+    """Base class of language models with a network.
 
     Args:
-        network: of which shape and number of parameters are stored.
-        vocabulary: the tokens that ids stand for.
+        network: source of shape and number of parameters.
+        vocabulary: tokens of the ids.
 
     Attributes:
-        config: the network's shape; the name of its cell is the family's.
-        num_parameters: numbers learnt; a matrix shared by embedding and output counts once.
+        config: shape of the network; the name of its cell is the family.
+        num_parameters: number of learnt values; a matrix shared by embedding and output counts once.
         self_normalised: whether logits were trained to approximate log-probabilities.
         feature_size: width of the output layer's input, E.
 
@@ -73,25 +73,24 @@ class NetworkModel(
 
     @cached_property
     def _start(self) -> NeuralState:
-        """One row after `<s>`, computed once, as nearly every request begins there."""
+        """State of one row after `<s>`, cached because nearly every request begins with it."""
         return self.advance(self.empty_state(1), np.array([BOS]))
 
 
 class NeuralModel(NetworkModel):
-    """A neural language model for inference.
+    """Neural language model for inference in single precision.
 
-    Computes in single precision: scores computed in different ways (step by step or at once, alone or in
-    a batch, CPU or CUDA) agree within rounding, not bit by bit. Distributions and features are NumPy arrays on a
-    CPU, torch tensors on a CUDA device.
+    Scores computed in different ways (step by step or at once, alone or in a batch, CPU or CUDA) agree within
+    rounding, not bit by bit. Distributions and features are NumPy arrays on a CPU, torch tensors on a CUDA device.
 
     Args:
-        network: its parameters; moved to the device and switched to evaluation.
-        vocabulary: the tokens that ids stand for.
+        network: moved to the device and switched to evaluation mode.
+        vocabulary: tokens of the ids.
         device: `cpu`, `cuda`, `cuda:1`, … or `auto`.
-        weight_cache: for the weights rounded by an `Int8Model` of the same network; None for its process's memory.
+        weight_cache: cache for the quantised weights of an `Int8Model` of this network; None for process memory.
 
     Raises:
-        InvalidInputError: network and vocabulary differ in size, or there is no such device.
+        InvalidInputError: network and vocabulary differ in size, or the device does not exist.
     """
 
     def __init__(
@@ -185,17 +184,17 @@ class NeuralModel(NetworkModel):
         device: str = "cpu",
         weight_cache: PackedWeightCache | None = None,
     ) -> "NeuralModel":
-        """Rebuild from what `save` wrote.
+        """Load a saved model.
 
         Args:
             directory: a checkpoint.
-            vocabulary: the one it was saved with.
+            vocabulary: the vocabulary that it was saved with.
             device: see the class.
-            weight_cache: see the class; for what is rounded from these very files.
+            weight_cache: see the class; its key must identify these files.
 
         Raises:
-            ManifestError: a file is not what `save` writes, or does not fit the vocabulary.
-            InvalidInputError: there is no such device.
+            ManifestError: a file was not written by `save`, or does not match the vocabulary.
+            InvalidInputError: the device does not exist.
         """
         network = read_network(directory, vocab_size=len(vocabulary))
         model = cls(network, vocabulary, device=device, weight_cache=weight_cache)
@@ -204,20 +203,19 @@ class NeuralModel(NetworkModel):
 
 
 class Int8Model(NetworkModel, BlockSampler[NeuralState]):
-    """A neural language model with weights and activations of eight bits, on a CPU.
+    """Neural language model with eight-bit weights and activations, on a CPU.
 
-    Weights have a scale per row, activations one per row of the batch, and integers are summed
-    exactly: a row's results depend on its own text alone, to the last bit, in any batch, step by step
-    or at once.
+    Weights have a scale per row, activations a scale per row of the batch, and integer sums are exact.
+    The results of a row therefore depend only on its own text, to the last bit, in any batch, step by
+    step or at once.
 
     Args:
-        network: in single precision; it is not changed.
-        vocabulary: the tokens that ids stand for.
-        weight_cache: cache of rounded weights; None for this process's memory.
+        network: in single precision; unchanged.
+        vocabulary: tokens of the ids.
+        weight_cache: cache of quantised weights; None for process memory.
 
     Raises:
-        InvalidInputError: network and vocabulary differ in size, or the network is of a kind that cannot
-            be computed in integers.
+        InvalidInputError: network and vocabulary differ in size, or int8 does not support the network.
     """
 
     def __init__(
@@ -236,7 +234,7 @@ class Int8Model(NetworkModel, BlockSampler[NeuralState]):
 
     @override
     def advance(self, state: NeuralState, tokens: TokenIds) -> NeuralState:
-        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels do not check it
+        ids = np.asarray(tokens, dtype=np.int64).reshape(len(state))  # kernels do not check the shape
         results: dict[int, NeuralState] = {}
 
         def work(part: slice) -> None:

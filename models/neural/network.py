@@ -1,6 +1,6 @@
-"""The network: embedding → body → (projection) → output layer; its files and its device.
+"""Network: embedding → body → (projection) → output layer; its files and its device.
 
-Time comes first, [T, B], the layout of the recurrent kernels. Dropout is active in training mode
+Tensors are time-major, [T, B], as the recurrent kernels require. Dropout is active in training mode
 only. The embedding and the output layer may share their vectors. A network is stored in two files,
 `config.json` and `model.safetensors`; a shared matrix is stored once.
 """
@@ -28,14 +28,14 @@ TokenEmbedding: TypeAlias = nn.Embedding | ClusteredEmbedding
 
 
 class Network(nn.Module):
-    """A neural language model's parameters and forward computation.
+    """Parameters and forward computation of a neural language model.
 
     Args:
         config: the shape.
         vocab_size: V.
 
     Raises:
-        InvalidInputError: the configuration's cutoffs do not fit the vocabulary.
+        InvalidInputError: the configured cutoffs do not match the vocabulary.
     """
 
     def __init__(self, config: NetworkConfig, vocab_size: int) -> None:
@@ -55,31 +55,31 @@ class Network(nn.Module):
         self.output = _make_output_layer(config, self.embedding, vocab_size=vocab_size, width=width)
 
     def tie(self) -> None:
-        """Share the embedding's matrix with the output layer again, after the embedding was replaced."""
+        """Share the embedding's matrix with the output layer again after it was replaced."""
         if self.config.tied and isinstance(self.output, Softmax):
             self.output.weight = cast("nn.Parameter", self.embedding.weight)
 
     def initial_hidden(self, batch: int) -> Hidden:
-        """The initial state: no output, and the body's initial state, usually zeros."""
+        """Return the initial state: zeros as the output, and the body's initial state."""
         return (next(self.parameters()).new_zeros(1, batch, self.body.width), *self.body.start(batch))
 
     def detach_and_reset(self, hidden: Hidden, continues: Tensor) -> Hidden:
-        """The state for a training step: without gradients of the past, and reset in rows that begin a text.
+        """Return the state for a training step, detached from past gradients and reset in rows that begin a text.
 
         Args:
             hidden: state after the last step.
-            continues: rows that continue, booleans [B].
+            continues: True for rows that continue a text [B].
         """
         initial = self.initial_hidden(len(continues))
         mask = continues[None, :, None]
         return tuple(torch.where(mask, part.detach(), new) for part, new in zip(hidden, initial, strict=True))
 
     def forward(self, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """Read T tokens a row.
+        """Read T tokens per row.
 
         Args:
             tokens: ids [T, B].
-            hidden: state before the first; it is not changed.
+            hidden: state before the first token; unchanged.
 
         Returns:
             The body's outputs [T, B, W] and the next state.
@@ -91,18 +91,18 @@ class Network(nn.Module):
         return outputs, (outputs[-1:], *carried)
 
     def step(self, tokens: Tensor, hidden: Hidden) -> Hidden:
-        """Read one token a row, ids [B], in evaluation mode: the same as `forward`, faster for few rows on a CPU."""
+        """Read one token per row, ids [B], in evaluation mode; faster than `forward` for few rows on a CPU."""
         output, carried = self.body.step(self.embedding(tokens), hidden[1:])
         return (output[None], *carried)
 
     def features(self, outputs: Tensor) -> Tensor:
-        """Input of the output layer [..., E] from the body's outputs [..., W]; in training [T, B, W]."""
+        """Return the output layer's input [..., E] from the body's outputs [..., W]; in training [T, B, W]."""
         narrowed: Tensor = self.projection(self.output_dropout(outputs))
         return narrowed
 
 
 def _make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
-    """The vectors of tokens that are read; clustered where they are an adaptive softmax's too."""
+    """Create the input vectors of tokens; clustered if shared with an adaptive softmax."""
     if config.output == "adaptive" and config.tied:
         return ClusteredEmbedding(vocab_size, config.embedding_size, cutoffs=config.cutoffs)
     embedding = nn.Embedding(vocab_size, config.embedding_size)
@@ -113,7 +113,7 @@ def _make_embedding(config: NetworkConfig, vocab_size: int) -> TokenEmbedding:
 def _make_output_layer(
     config: NetworkConfig, embedding: TokenEmbedding, *, vocab_size: int, width: int
 ) -> Softmax | AdaptiveSoftmax:
-    """The output layer, which reads vectors of a width and has the embedding's if the network is tied."""
+    """Create the output layer for inputs of a width; it shares the embedding's vectors if the network is tied."""
     if config.output == "softmax":
         matrix = cast("nn.Parameter", embedding.weight) if config.tied else None
         return Softmax(width, vocab_size, shared=matrix)
@@ -124,7 +124,7 @@ def _make_output_layer(
 
 WEIGHTS_FILE = "model.safetensors"
 _OBSOLETE_PREFIX = "recurrent."  # prefix of the tensors of the first recurrent networks
-# of a tied network: shared with the embedding, stored once
+# shared with the embedding in a tied network, so not stored
 _TIED_TENSORS = (
     "output.weight",
     "output.vectors.",
@@ -139,17 +139,17 @@ def write_network(network: Network, directory: Path) -> None:
 
 
 def read_network(directory: Path, *, vocab_size: int) -> Network:
-    """Rebuild a network, on the CPU and in evaluation mode.
+    """Load a network on the CPU, in evaluation mode.
 
-    Its parameters are the file itself, mapped into memory: processes share the pages, and writes
-    of one process are private.
+    Its parameters are memory-mapped from the file: processes share the pages, and writes of one
+    process are private.
 
     Args:
-        directory: where both files are.
-        vocab_size: V, which the files must agree with.
+        directory: directory of both files.
+        vocab_size: V, which the files must match.
 
     Raises:
-        ManifestError: a file is missing or is not what `write_network` writes.
+        ManifestError: a file is missing or was not written by `write_network`.
     """
     config = _read_config(directory / CONFIG_FILE, vocab_size)
     path = directory / WEIGHTS_FILE
@@ -168,9 +168,9 @@ def read_network(directory: Path, *, vocab_size: int) -> Network:
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Skips initialisers whose shapes torch infers with its compiler: its import takes a second and 64 MB.
+    """Mode that skips `nn.init.normal_`, whose shapes torch infers with its compiler: importing it takes 1 s and 64 MB.
 
-    Those of an adaptive softmax are not skipped.
+    The initialisers of an adaptive softmax are not skipped.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -179,7 +179,7 @@ class _SkipInitialisation(TorchFunctionMode):
 
 
 def _make_on_meta(config: NetworkConfig, vocab_size: int, path: Path) -> Network:
-    """The network on the `meta` device: sizes that contradict the weights cost no memory."""
+    """Create the network on the `meta` device, where sizes that contradict the weights cost no memory."""
     shapes = config.model_copy(update={"orthogonal": False})  # affects initial values only
     try:
         with torch.device("meta"), _SkipInitialisation():
@@ -191,7 +191,7 @@ def _make_on_meta(config: NetworkConfig, vocab_size: int, path: Path) -> Network
 
 
 def _stored_tensors(network: Network) -> dict[str, Tensor]:
-    """The tensors in a file, without duplicates, as safetensors requires."""
+    """Return the tensors to store, without duplicates, as safetensors requires."""
     tensors = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
     if not network.config.tied:
         return tensors
@@ -217,29 +217,29 @@ def _check_tensors(path: Path, tensors: dict[str, Tensor], expected: dict[str, T
         raise ManifestError(f"{path} was written by an earlier version; train the model again")
     if tensors.keys() != expected.keys():
         differing = ", ".join(sorted(tensors.keys() ^ expected.keys()))
-        raise ManifestError(f"{path}: tensors are missing or too many: {differing}")
+        raise ManifestError(f"{path}: tensors are missing or unexpected: {differing}")
     for name, want in expected.items():
         got = tensors[name]
         if got.shape != want.shape or got.dtype != want.dtype:
             raise ManifestError(
-                f"{path}: {name} is {list(got.shape)} {got.dtype}, config.json asks for "
+                f"{path}: {name} is {list(got.shape)} {got.dtype}, config.json requires "
                 f"{list(want.shape)} {want.dtype}"
             )
-        if not bool(torch.stack(got.aminmax()).isfinite().all()):  # no temporary of the tensor's size
+        if not bool(torch.stack(got.aminmax()).isfinite().all()):  # avoids a temporary of the tensor's size
             raise ManifestError(f"{path}: {name} has values that are not finite")
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that a name stands for.
+    """Return the device of a name, with TF32 disabled on CUDA.
 
-    Single precision is single precision on it: cuDNN's recurrent kernels, unlike products, round their
-    factors to ten bits by default, and scores would differ by more than a CPU's golden test allows.
+    cuDNN's recurrent kernels, unlike matrix products, round their factors to ten bits by default; scores would
+    differ from the CPU's by more than the golden test allows.
 
     Args:
         name: `cpu`, `cuda`, `cuda:1`, …, or `auto`: a CUDA device if there is one, else the CPU.
 
     Raises:
-        InvalidInputError: the name is not one of these, or this machine has no such device.
+        InvalidInputError: the name is invalid, or this machine has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

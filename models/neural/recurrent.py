@@ -13,18 +13,18 @@ from models.neural.config import NetworkConfig
 
 
 class LayeredBody(Body):
-    """Layers one on top of the other.
+    """Stack of layers.
 
-    If configured, a layer's input is normalised (Ba et al. 2016), as is the last layer's output, and
-    is added to the layer's output where the two are of equal width (He et al. 2016).
+    If configured, each layer's input and the last layer's output are normalised (Ba et al. 2016), and a
+    layer's input is added to its output if both have the same width (He et al. 2016).
 
     Attributes:
-        norms: of the layers' inputs, and of the last one's output.
+        norms: normalisations of each layer's input and of the last layer's output.
         skips: whether each layer's input is added to its output.
     """
 
     def _connect_layers(self, config: NetworkConfig) -> None:
-        """Make what lies between the layers; after them, as optimizers number parameters in this order."""
+        """Create normalisations and dropout; must follow the layers, since optimizers number parameters in order."""
         self.width = config.hidden_size
         sizes = config.layer_inputs
         self.norms = nn.ModuleList(
@@ -34,7 +34,7 @@ class LayeredBody(Body):
         self.dropout = Dropout(config.between_layers, variational=config.variational)
 
     def _run_layers(self, outputs: Tensor, run: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """The last layer's outputs from the first one's inputs; `run` is given a layer's number and inputs."""
+        """Return the last layer's outputs from the first layer's inputs; `run` takes a layer's number and inputs."""
         for number, skip in enumerate(self.skips):
             below = self.norms[number](outputs)
             above = run(number, self.dropout(below) if number else below)
@@ -44,7 +44,7 @@ class LayeredBody(Body):
 
 
 class Recurrent(LayeredBody):
-    """Stacked recurrent layers. Carries [L, B, H], all layers, for every part of a cell.
+    """Stacked recurrent layers, whose state has a tensor [L, B, H] for each part of a cell.
 
     Args:
         config: the shape.
@@ -95,8 +95,8 @@ class Recurrent(LayeredBody):
 class FeedForward(LayeredBody):
     """f(W [x_{t-n+1}; …; x_t] + b), and more layers above (Bengio et al. 2003).
 
-    With many layers, skips and normalisation it is the modern variant of Sun and Iyyer (2021). Carries
-    the last n - 1 vectors [n - 1, B, E]; they are zeros before a text begins.
+    With many layers, skips and normalisation it is the modern variant of Sun and Iyyer (2021). The state
+    is the last n - 1 vectors [n - 1, B, E], which are zeros before a text begins.
 
     Args:
         config: the shape; n is its `window`.

@@ -1,11 +1,11 @@
 """Read many sequences of different lengths, in bounded memory, with torch or int8 networks.
 
-Sequences are sorted by length and read in groups, the longest first; rows that have ended drop out.
+Sequences are sorted by length and read in groups, the longest first; finished rows are removed.
 
-oneDNN, which computes LSTM layers on CPUs, keeps a compiled primitive for every shape it has met
-(pytorch issue 41486), so memory would grow with every new batch size: rows are padded to one of a
-few counts, and segments to few widths. oneDNN also repacks the weights at every call, which a single
-step of few rows does not repay: there the plain cell is two to five times faster.
+oneDNN, which computes LSTM layers on CPUs, caches a compiled primitive for every new shape (pytorch
+issue 41486), so memory would grow with every new batch size. Row counts and segment lengths are
+therefore padded to a few sizes. oneDNN also repacks the weights at every call, which dominates a
+single step of few rows: for these the plain cell is two to five times faster.
 """
 
 from abc import ABC, abstractmethod
@@ -44,7 +44,7 @@ class BatchReader(ABC):
     """Interface of a network that reads segments.
 
     Args:
-        group_rows: sequences of a group: few, so that their lengths are similar.
+        group_rows: sequences per group: few, so their lengths are similar.
         segment_steps: tokens of each sequence per pass of the body and the output layer.
         feature_size: E.
     """
@@ -56,38 +56,38 @@ class BatchReader(ABC):
     def read(
         self, tokens: TokenIds, is_read: Any, hidden: tuple[Any, ...], *, exact: bool
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Read the next tokens of some rows, of which none has ended before.
+        """Read the next tokens of rows that have not ended.
 
         Args:
             tokens: ids [T, B]; `</s>` past the end of a row.
-            is_read: which of them are read [T, B].
-            hidden: state of the rows before; it may be written over.
-            exact: whether the state after the tokens is wanted of rows that end in the segment.
+            is_read: mask of the tokens to read [T, B].
+            hidden: state of the rows before the tokens; it may be overwritten.
+            exact: whether the final state is needed for rows that end in the segment.
 
         Returns:
-            The body's outputs before each token, as the other methods take them; and the state after the segment,
-            undefined for rows that ended in it, unless `exact`.
+            The body's outputs before each token, as input of the other methods; and the state after the segment,
+            undefined for rows that end in it unless `exact`.
         """
 
     @abstractmethod
     def scores(
         self, before: Any, steps: TokenIds, rows: TokenIds, ids: TokenIds, *, normalised: bool
     ) -> FloatArray:
-        """Log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
+        """Return log-probabilities or logits [N] of ids at steps [N] of rows [N]."""
 
     @abstractmethod
     def features(self, before: Any, steps: TokenIds, rows: TokenIds) -> FloatArray:
-        """Inputs of the output layer [N, E] before steps [N] of rows [N]."""
+        """Return inputs of the output layer [N, E] before steps [N] of rows [N]."""
 
     @abstractmethod
     def shares(self, lengths: TokenIds) -> int:
-        """Number of threads for sequences of given lengths [B]."""
+        """Return the number of threads for sequences of given lengths [B]."""
 
 
 def read_batch(
     reader: BatchReader, state: NeuralState, tokens: TokenIds, lengths: TokenIds, want: Want
 ) -> ReadResult:
-    """Read tokens [B, T], of which row b has lengths[b]; see `SequenceReader.read`."""
+    """Read lengths[b] tokens of each row b of tokens [B, T]; see `SequenceReader.read`."""
     log_probs = np.zeros(tokens.shape if want.scores else (0, 0), dtype=np.float32)
     size = (*tokens.shape, reader.feature_size) if want.features else (0, 0, 0)
     result = ReadResult(
@@ -107,7 +107,7 @@ def read_batch(
 
 
 def _length_groups(lengths: TokenIds, num_shares: int, most: int) -> Iterator[TokenIds]:
-    """Groups of at most `most` non-empty rows, longest first, so that neighbours end together."""
+    """Yield groups of at most `most` non-empty rows, longest first, so the rows of a group end close together."""
     order = np.argsort(-lengths, kind="stable")
     order = order[: np.count_nonzero(lengths)]
     size = max(1, min(most, -(-len(order) // num_shares)))
@@ -124,7 +124,7 @@ def _read_group(
     want: Want,
     result: ReadResult,
 ) -> None:
-    """Read non-empty rows, sorted by falling length, to their ends; `state` is written over."""
+    """Read non-empty rows, sorted by descending length, to their ends; `state` is overwritten."""
     longest, lengths = int(lengths[group[0]]), lengths[group]
     for start in range(0, longest, reader.segment_steps):
         end = min(start + reader.segment_steps, longest)
@@ -148,11 +148,11 @@ def _read_group(
 
 
 class TorchReader(BatchReader):
-    """Reads segments with a torch network.
+    """Reader of segments with a torch network.
 
     Args:
         network: in evaluation mode.
-        device: where its parameters are.
+        device: device of its parameters.
     """
 
     def __init__(self, network: Network, device: torch.device) -> None:
@@ -163,12 +163,12 @@ class TorchReader(BatchReader):
     @override
     def read(self, tokens: TokenIds, is_read: Any, hidden: Hidden, *, exact: bool) -> tuple[Tensor, Hidden]:
         device, steps = hidden[0].device, len(tokens)
-        if steps == 1 and not exact:  # nothing follows the one token
+        if steps == 1 and not exact:  # the state after the only token is not needed
             return hidden[0], hidden
         if exact:
             ids = torch.as_tensor(tokens, device=device)
             outputs, after = self._read_exactly(ids, np.count_nonzero(is_read, axis=1), hidden)
-        else:  # rows that go on have all of the segment's tokens, as only the last one is padded
+        else:  # rows that continue fill the segment; only the last segment is padded
             padding = -steps % STEPS_MULTIPLE
             ids = torch.as_tensor(np.pad(tokens, ((0, padding), (0, 0)), constant_values=EOS), device=device)
             outputs, after = advance_many(self._network, ids, hidden)
@@ -195,10 +195,10 @@ class TorchReader(BatchReader):
 
     @override
     def shares(self, lengths: TokenIds) -> int:
-        return 1  # torch has threads of its own
+        return 1  # torch has its own threads
 
     def _read_exactly(self, ids: Tensor, alive: TokenIds, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """The outputs [T, B, W] after each token and the state after each row's last one."""
+        """Return the outputs [T, B, W] after each token and the state after each row's last token."""
         after = tuple(part.clone() for part in hidden)
         outputs = after[0].new_zeros(len(ids), *after[0].shape[1:])
         for start, end in ragged_segments(alive, any_width=ids.is_cuda):
@@ -221,7 +221,7 @@ def _take(before: Tensor, steps: TokenIds, rows: TokenIds) -> Tensor:
 
 
 class Int8Reader(BatchReader):
-    """Reads segments with an int8 network.
+    """Reader of segments with an int8 network.
 
     Args:
         network: in int8.
@@ -260,12 +260,12 @@ class Int8Reader(BatchReader):
 
 
 def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
-    """Consume one token a row.
+    """Consume one token per row.
 
     Args:
         network: in evaluation mode.
         tokens: ids [B].
-        hidden: the state; it is not changed.
+        hidden: the state; unchanged.
 
     Returns:
         The next state, of the same shapes.
@@ -276,12 +276,12 @@ def advance_one(network: Network, tokens: Tensor, hidden: Hidden) -> Hidden:
 
 
 def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-    """Consume T tokens a row.
+    """Consume T tokens per row.
 
     Args:
         network: in evaluation mode.
-        tokens: ids [T, B]; the caller keeps the number of different T small.
-        hidden: the state; it is not changed.
+        tokens: ids [T, B]; the caller uses few different values of T.
+        hidden: the state; unchanged.
 
     Returns:
         The body's outputs [T, B, W] and the next state.
@@ -301,11 +301,11 @@ def advance_many(network: Network, tokens: Tensor, hidden: Hidden) -> tuple[Tens
 
 
 def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, int]]:
-    """Parts of a segment, first step and end, within which no row ends.
+    """Yield parts of a segment, as first step and end, within which no row ends.
 
     Args:
-        alive: rows in each step [T], descending.
-        any_width: False for few different widths, powers of two.
+        alive: number of rows in each step [T], descending.
+        any_width: False to restrict widths to powers of two.
     """
     start = 0
     for end in [*(np.flatnonzero(np.diff(alive)) + 1).tolist(), len(alive)]:
@@ -316,6 +316,6 @@ def ragged_segments(alive: TokenIds, *, any_width: bool) -> Iterator[tuple[int, 
 
 
 def _padded_row_count(rows: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
+    """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, …: at most a half more, a sixth on average."""
     power = 1 << max(rows - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power

@@ -1,7 +1,7 @@
-"""Output layers: their interface, and the softmax over the whole vocabulary; `<s>` is never predicted.
+"""Output layers: their interface, and the softmax over the full vocabulary; `<s>` is never predicted.
 
-Also log-sum-exp of logits without a gradient: compiled, and on a CPU independent of the other rows
-of a batch.
+Also a compiled log-sum-exp of logits without a gradient, which on a CPU is independent of the other
+rows of a batch.
 """
 
 import math
@@ -24,9 +24,9 @@ _LOWEST = np.float32(-3e38)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """The logarithms of the sums of the exponentials of each row [N] of logits [N, V], without a gradient.
+    """Return the log-sum-exp of each row [N] of logits [N, V], without a gradient.
 
-    On a CPU five times as fast as `torch.logsumexp`, and independent of the other rows of the batch.
+    On a CPU it is five times as fast as `torch.logsumexp` and independent of the other rows of the batch.
     """
     if logits.is_cuda or logits.dtype != torch.float32:
         return torch.logsumexp(logits, dim=-1)
@@ -40,7 +40,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 @numba.njit(nogil=True, cache=True)
 def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
-    """Write the logarithm of each row's sum; 64 lanes are summed apart, then by halves."""
+    """Write the log-sum-exp of each row, summed in 64 lanes and then by halves."""
     width = logits.shape[1]
     lane_end = width // _LANES * _LANES
     lanes = np.empty(_LANES, np.float32)  # independent maxima and sums: a fixed order that vectorises
@@ -62,38 +62,38 @@ def _log_sum_exp_rows(logits: FloatArray, sums: FloatArray) -> None:
 
 
 class OutputLayer(nn.Module, ABC):
-    """Vectors to distributions over the vocabulary of size V."""
+    """Layer from vectors to distributions over the vocabulary of size V."""
 
     @abstractmethod
     def log_probs(self, features: Tensor) -> Tensor:
-        """Natural-log probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
+        """Return natural-log probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
 
     @abstractmethod
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+        """Return natural-log probabilities [N] of ids [N] after vectors [N, E]."""
 
     @abstractmethod
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C], never falling.
+        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], given by index in `rows` [C], ascending.
 
-        The cost is one distribution a vector, however many ids there are.
+        The cost is one distribution per vector, independent of the number of ids.
         """
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary where possible."""
+        """Return unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary if possible."""
         return self.target_log_probs(features, ids)
 
     @abstractmethod
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Set biases so that the layer starts from the tokens' frequencies.
+        """Initialise biases from the tokens' frequencies.
 
         Args:
-            counts: of each token [V].
+            counts: count of each token [V].
         """
 
     @property
     def problem(self) -> str | None:
-        """The fault of stored weights of the right shapes, as a message; None if there is none."""
+        """Error message about stored weights of valid shapes; None if they are valid."""
         return None
 
 
@@ -104,9 +104,9 @@ class Softmax(OutputLayer):
     """p(w) ∝ exp(v_w · x + b_w).
 
     Args:
-        width: E, of the vectors.
+        width: E, width of the vectors.
         vocab_size: V.
-        shared: the embedding's matrix [V, E] if it is the output's too; None for one of its own.
+        shared: the embedding's matrix [V, E], to share it; None for a separate matrix.
     """
 
     def __init__(self, width: int, vocab_size: int, *, shared: nn.Parameter | None) -> None:
@@ -121,30 +121,30 @@ class Softmax(OutputLayer):
         self.never_predicted: Tensor
 
     def logits(self, features: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
+        """Return unnormalised log-probabilities [N, V] after vectors [N, E]; minus infinity for `<s>`."""
         return functional.linear(features, self.weight, self.bias + self.never_predicted)
 
     def log_probs(self, features: Tensor) -> Tensor:
-        """Natural-log probabilities [N, V] after vectors [N, E]."""
+        """Return natural-log probabilities [N, V] after vectors [N, E]."""
         return torch.log_softmax(self.logits(features), dim=-1)
 
     def target_log_probs(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [N] of ids [N]."""
+        """Return natural-log probabilities [N] of ids [N]."""
         logits = self.logits(features)
         if torch.is_grad_enabled() or logits.is_cuda:
             return -functional.cross_entropy(logits, ids, reduction="none")
         return logits.gather(1, ids[:, None])[:, 0] - log_sum_exp(logits)
 
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C]."""
+        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], given by index in `rows` [C]."""
         logits = self.logits(features)
         return logits[rows, ids] - log_sum_exp(logits)[rows]
 
     def target_logits(self, features: Tensor, ids: Tensor) -> Tensor:
-        """Unnormalised log-probabilities [N] of ids [N], at the cost of a dot product each."""
+        """Return unnormalised log-probabilities [N] of ids [N], at the cost of one dot product each."""
         return (features * self.weight[ids]).sum(-1) + self.bias[ids] + self.never_predicted[ids]
 
     @torch.no_grad()
     def initialise_from_counts(self, counts: Tensor) -> None:
-        """Set the bias to the tokens' log frequencies, so that the first epoch need not learn them."""
+        """Set the bias to the tokens' log frequencies, so the first epoch does not have to learn them."""
         self.bias.copy_(torch.log(counts / counts.sum()))

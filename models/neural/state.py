@@ -1,4 +1,4 @@
-"""States of neural models: immutable values, of tensors in single precision or arrays for int8."""
+"""States of neural models: immutable values with tensors (single precision) or arrays (int8)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class NeuralState:
 
     Attributes:
         hidden: tensors, or arrays in an int8 network, whose dimension 1 is the batch; the first is the body's last
-            output [1, B, W], so predicting repeats no computation.
+            output [1, B, W], stored to predict without repeating the step.
     """
 
     hidden: tuple[Any, ...]
@@ -35,7 +35,7 @@ class NeuralState:
         return self.hidden[0][0]
 
     def select(self, rows: TokenIds | slice) -> "NeuralState":
-        """Rows `rows[0], rows[1], …`, copied, which may repeat; or of arrays a slice of them, as a view."""
+        """Copy rows `rows[0], rows[1], …`, which may repeat; a slice of array states is a view."""
         first = self.hidden[0]
         if not isinstance(first, Tensor):
             return NeuralState(tuple(part[:, rows] for part in self.hidden))
@@ -44,7 +44,7 @@ class NeuralState:
             return NeuralState(tuple(part.index_select(1, index) for part in self.hidden))
 
     def concatenate(self, states: Sequence["NeuralState"]) -> "NeuralState":
-        """This state's rows, then those of each of `states`."""
+        """Return a state with the rows of this state, followed by the rows of each of `states`."""
         columns = zip(self.hidden, *(state.hidden for state in states), strict=True)
         if not isinstance(self.hidden[0], Tensor):
             return NeuralState(tuple(np.concatenate(parts, axis=1) for parts in columns))

@@ -1,1 +1,1 @@
-"""Back-off n-gram models as flat arrays; imports no torch, but in `cuda`."""
+"""Back-off n-gram models as flat arrays; only `cuda` imports torch."""

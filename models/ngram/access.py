@@ -1,8 +1,8 @@
-"""Accessors of an automaton for kernels, whichever way words, probabilities and back-offs are stored.
+"""Automaton accessors for kernels, independent of the storage of words, probabilities and back-offs.
 
-State and arc numbers are unsigned in kernels: numba then omits its check for negative indices,
-which costs a fifth of the speed. `link_states` finds missing links from contexts to their longest
-listed suffix.
+State and arc numbers are unsigned in kernels, so numba omits its check for negative indices, which
+costs a fifth of the speed. `link_states` finds missing links from contexts to their longest listed
+suffix.
 """
 
 import threading
@@ -24,29 +24,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def readonly(dtype: str, ndim: int = 1) -> types.Array:
-    """The numba type of a contiguous array that a kernel only reads."""
+    """Return the numba type of a contiguous array that a kernel only reads."""
     return types.Array(getattr(types, dtype), ndim, "C", readonly=True)
 
 
 def _automaton_type(arrays: dict[str, tuple[str, int]]) -> types.NamedTuple:
-    return types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no annotations for it
+    return types.NamedTuple(  # type: ignore[no-untyped-call]  # numba ships no annotations
         [readonly(dtype, ndim) for dtype, ndim in arrays.values()], Automaton
     )
 
 
 _EXACT, _QUANTISED = _automaton_type(EXACT_TYPES), _automaton_type(QUANTISED_TYPES)
 _uncompiled: list[tuple[Any, Any]] = []
-"""Kernels that are not compiled for quantised automata yet, and their signatures; callees before their callers."""
+"""Kernels not yet compiled for quantised automata, and their signatures; callees before their callers."""
 _compiling = threading.Lock()
 
 SPAN_TYPES = (readonly("int32"), *[readonly("int64")] * 3)
-"""States [B], tokens [N], and where each state's stretch of them begins and ends [B]: what walks along texts take."""
+"""Arguments of kernels that read texts: states [B], tokens [N], begin and end of each state's span of tokens [B]."""
 
 
 def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Compile a kernel of an exact automaton and arguments of these types, or read it from numba's cache, at import.
+    """Compile a kernel for an exact automaton and arguments of these types, or load it from numba's cache, at import.
 
-    `compile_kernels` does the same for quantised automata.
+    `compile_kernels` compiles it for quantised automata.
     """
 
     def compiled(function: F) -> F:
@@ -58,7 +58,7 @@ def automaton_kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
 
 
 def compile_kernels(automaton: Automaton) -> None:
-    """Compile all imported kernels for an automaton, or read them from numba's cache, so that no call waits for it."""
+    """Compile all imported kernels for an automaton, or load them from numba's cache, before the first call."""
     if not automaton.quantised:
         return  # compiled at import
     with _compiling:
@@ -70,7 +70,7 @@ def compile_kernels(automaton: Automaton) -> None:
 
 
 def word_at(words: Any, arc: Any) -> Any:
-    """The id of the word that an arc reads, int32, of `Automaton.words`; for kernels only."""
+    """Return the id of the word of an arc, int32, from `Automaton.words`; for kernels only."""
     raise NotImplementedError
 
 
@@ -87,7 +87,7 @@ def _word_at(words: Any, arc: Any) -> Any:  # noqa: ARG001 - the types decide
 
 
 def value_at(coded: Any, values: Any, index: Any) -> Any:
-    """A probability or back-off weight, float32, of the array that has it or its code; for kernels only."""
+    """Return a probability or back-off weight, float32, from an array of values or codes; for kernels only."""
     raise NotImplementedError
 
 
@@ -104,19 +104,19 @@ def _value_at(coded: Any, values: Any, index: Any) -> Any:  # noqa: ARG001
 
 @numba.njit(nogil=True, forceinline=True)
 def word_of(automaton: Automaton, arc: Any) -> Any:
-    """The id of the word that an arc reads, int32."""
+    """Return the id of the word of an arc, int32."""
     return word_at(automaton.words, arc)
 
 
 @numba.njit(nogil=True, forceinline=True)
 def log10_prob_of(automaton: Automaton, arc: Any) -> Any:
-    """The log10 probability of an arc, float32."""
+    """Return the log10 probability of an arc, float32."""
     return value_at(automaton.log10_probs, automaton.prob_values, arc)
 
 
 @numba.njit(nogil=True, forceinline=True)
 def log10_backoff_of(automaton: Automaton, state: Any) -> Any:
-    """The log10 back-off weight of a state, float32."""
+    """Return the log10 back-off weight of a state, float32."""
     return value_at(automaton.log10_backoffs, automaton.backoff_values, state)
 
 
@@ -140,7 +140,7 @@ def _prefetch(_typing_context: Any, array: Any, index: Any) -> Any:  # noqa: ARG
 
 
 def _stride(array_type: Any) -> int:
-    """Bytes from one row to the next; arrays of two axes hold the three bytes of a word."""
+    """Bytes between rows; an array with two axes has the three bytes of a word per row."""
     width = 3 if array_type.ndim == 2 else 1
     return int(array_type.dtype.bitwidth // 8 * width)
 
@@ -148,21 +148,21 @@ def _stride(array_type: Any) -> int:
 prefetch: Any = _prefetch  # called without the typing context
 
 
-# a call would hand over every array of the automaton
+# inlined because a call would pass every array of the automaton
 @numba.njit(nogil=True, forceinline=True)
 def search_end(begin: Any, end: Any, word: Any) -> Any:
-    """The end of the arcs in [begin, end) that can read a word: as they rise, no more than `word` stand before it.
+    """Bound the search for a word's arc in [begin, end): word ids ascend, so at most `word` arcs precede it.
 
-    Frequent words have small ids, so this spares most of the search in contexts with many arcs.
+    Frequent words have small ids, so this avoids most of the search in contexts with many arcs.
     """
     return min(end, begin + U(word) + U(1))
 
 
 @numba.njit(nogil=True, forceinline=True)
 def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
-    """The arc in [begin, end) that reads the word, by bisection in `Automaton.words`; A if there is none.
+    """Return the arc of a word in [begin, end), by bisection in `Automaton.words`; A if there is none.
 
-    Guessing branches beat a search without branches: a wrong guess still loads the next line early.
+    Predicted branches are faster than a branch-free search: a wrong prediction still loads a cache line early.
     """
     stop = end
     while begin < end:
@@ -176,7 +176,7 @@ def find_arc(words: Any, begin: Any, end: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
-    """The arc of this very state that reads the word, else A; the empty context has one for every word."""
+    """Return the state's own arc of a word, else A; the empty context has an arc for every word."""
     if state == U(0):
         return U(word)
     begin, end = U(first_arcs[state]), U(first_arcs[state + U(1)])
@@ -185,13 +185,13 @@ def arc_at(first_arcs: Any, words: Any, state: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, forceinline=True)
 def arc_of(automaton: Automaton, state: Any, word: Any) -> Any:
-    """The same, of an automaton."""
+    """Return `arc_at` for the arrays of an automaton."""
     return arc_at(automaton.first_arcs, automaton.words, state, word)
 
 
 @numba.njit(nogil=True, forceinline=True)
 def context_length(order_starts: Any, state: Any) -> Any:
-    """Return the length of a state's context. Also of longer n-grams: arc a is as long as a + 1."""
+    """Return the length of a state's context, or of the n-gram of arc a if given a + 1."""
     length = U(0)
     while state > U(order_starts[length]):
         length += U(1)
@@ -200,7 +200,7 @@ def context_length(order_starts: Any, state: Any) -> Any:
 
 @numba.njit(nogil=True)
 def minimal_state(automaton: Automaton, state: Any) -> Any:
-    """The shortest state with the same future: a context that nothing continues, at no charge, says nothing."""
+    """Return the shortest state with the same future: skip contexts without arcs and with back-off weight 1."""
     while (
         state != U(0)
         and automaton.first_arcs[state] == automaton.first_arcs[state + U(1)]
@@ -212,13 +212,13 @@ def minimal_state(automaton: Automaton, state: Any) -> Any:
 
 @numba.njit(nogil=True)
 def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
-    """The state of the longest suffix of a context and a word."""
+    """Return the state of the longest suffix of a context followed by a word."""
     num_states, missing = U(len(automaton.suffixes)), U(len(automaton.words))
     while True:
         arc = arc_of(automaton, state, word)
         if arc != missing and arc + U(1) < num_states:
             return arc + U(1)
-        if state == U(0):  # a model of order 1 has no other state
+        if state == U(0):  # order 1: the only state
             return U(0)
         state = U(automaton.suffixes[state])
 
@@ -227,10 +227,10 @@ def next_state(automaton: Automaton, state: Any, word: Any) -> Any:
 def link_states(
     first_arcs: npt.NDArray[np.uint32], words: npt.NDArray[np.int32], suffixes: npt.NDArray[np.int32]
 ) -> None:
-    """Find the links that are −1 among `suffixes`, in place; see `Automaton` for the arrays.
+    """Replace the entries −1 of `suffixes` by the links, in place; see `Automaton` for the arrays.
 
-    Without suffixes of n-grams of the highest order [S], those are not sought.
-    The suffix of a context h w is where reading w leads from the suffix of h.
+    If `suffixes` has no entries for n-grams of the highest order, these get no links.
+    The suffix of a context h w is the state after reading w in the suffix of h.
     Source: Aho and Corasick (1975), "Efficient string matching", algorithm 3.
     """
     for prefix in range(len(first_arcs) - 1):

@@ -1,12 +1,12 @@
 """Compiled parsing of ARPA files: n-gram lines, decimals, lexicographic sorting.
 
-A kernel turns a block of bytes into arrays of n-grams. Where it cannot continue, it stops and
-returns a code; it has consumed the lines before the returned offset and can be called again there
-once its caller has grown the arrays.
+A kernel converts a block of bytes to arrays of n-grams. If it cannot continue, it stops and returns
+a code; it has consumed the lines before the returned offset and can be called again from there after
+its caller has grown the arrays.
 
-Decimals become single precision and back exactly. Both ways work in double precision with a margin:
-a conversion with an error of a few units in the last place counts if that whole range rounds to one
-float. Otherwise, once in some ten million decimals, exact arithmetic in Python decides.
+Conversion between decimals and single precision is exact in both directions. It uses double precision:
+a result with an error of a few units in the last place is accepted if the entire error range rounds
+to one float. Otherwise, about once in ten million decimals, exact arithmetic in Python decides.
 """
 
 import math
@@ -30,25 +30,25 @@ from models.word_kernels import (
     insert_word,
 )
 
-Int: TypeAlias = Any  # in kernels a whole number is an int64, whether Python or NumPy made it
+Int: TypeAlias = Any  # kernels treat Python and NumPy integers alike as int64
 
 MAX_NUMBER_BYTES = 32
-"""The longest decimal that `write_number` writes, with a margin."""
+"""Maximum length of a decimal from `write_number`, with a margin."""
 
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(64)])
 _MARGIN = 2.0**-49
-_MOST_DIGITS = 19  # of a decimal that fits 64 bits
-_MAX_NUMBER_LENGTH = 400  # characters of a number: more is no number anybody wrote on purpose
+_MOST_DIGITS = 19  # decimal digits that fit into 64 bits
+_MAX_NUMBER_LENGTH = 400  # characters; a longer field is not accepted as a number
 _DECIMAL = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _NAMED_NUMBERS = {b"inf": math.inf, b"infinity": math.inf, b"nan": math.nan}
-_MOST_ZEROS = 6  # a number so far from 1 is written with an exponent
+_MOST_ZEROS = 6  # numbers further from 1 are written with an exponent
 _INF = (np.uint8(ord("i")), np.uint8(ord("n")), np.uint8(ord("f")))
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _SMALL_E = (np.uint8(c) for c in b"-+.09Ee")
 
 
 @numba.njit(nogil=True, cache=True)
 def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32]:
-    """The float nearest to a decimal, and whether it was easy; else ask `nearest_float`."""
+    """Return True and the float nearest to a decimal; False if `nearest_float` must convert it."""
     negative = text[start] == _MINUS
     offset = start + 1 if negative or text[start] == _PLUS else start
     mantissa, exponent, offset = _read_digits(text, offset, end)
@@ -69,12 +69,12 @@ def read_number(text: ByteArray, start: int, end: int) -> tuple[bool, np.float32
 
 @numba.njit(nogil=True, cache=True)
 def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int, int]:
-    """Digits with perhaps a point among them: as a whole number, and a power of ten for it.
+    """Read digits with an optional decimal point.
 
-    Those past the nineteenth are dropped: they weigh less than the margin.
+    Digits past the nineteenth are dropped: they change the value by less than the margin.
 
     Returns:
-        The number, the exponent, and the offset after the digits; −1 if there is none.
+        An integer, the power of ten to multiply it by, and the offset after the digits; −1 if there are none.
     """
     mantissa, num_kept = np.uint64(0), 0
     exponent: Int = 0
@@ -99,7 +99,7 @@ def _read_digits(text: ByteArray, offset: int, end: int) -> tuple[np.uint64, Int
 
 @numba.njit(nogil=True, cache=True)
 def _read_exponent(text: ByteArray, start: int, end: int) -> tuple[Int, bool]:
-    """An "e" and a whole number of up to three digits: the number, and whether that is so."""
+    """Read an "e" and an integer of up to three digits; return the integer, and True if the syntax is valid."""
     offset = start + 1
     if text[start] != _E and text[start] != _SMALL_E:
         return 0, False
@@ -118,7 +118,7 @@ def _read_exponent(text: ByteArray, start: int, end: int) -> tuple[Int, bool]:
 
 
 def nearest_float(field: bytes) -> np.float32 | None:
-    """The float nearest to any decimal, infinity or NaN; None if it is no number."""
+    """Return the float nearest to a decimal, infinity or NaN; None if the field is not a number."""
     if len(field) > _MAX_NUMBER_LENGTH:
         return None
     if not _DECIMAL.fullmatch(field):
@@ -132,13 +132,13 @@ def nearest_float(field: bytes) -> np.float32 | None:
 
 
 def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
-    """The float nearest to a fraction that is about `approximate`; of two as near, the even one."""
+    """Return the float nearest to a fraction of about `approximate`; ties round to even."""
     with np.errstate(over="ignore", under="ignore"):
         first = np.float32(approximate)
         around = [first, *(np.nextafter(first, np.float32(end)) for end in (-np.inf, np.inf))]
 
     def distance(value: np.float32) -> tuple[Fraction, int]:
-        # beyond the largest float lies 2^128, for which infinity stands
+        # infinity stands for 2^128, the next value after the largest float
         known = Fraction(float(value)) if np.isfinite(value) else Fraction(2**128) * int(np.sign(value))
         return abs(exact - known), int(value.view(np.int32)) & 1
 
@@ -147,10 +147,10 @@ def _nearest_to(exact: Fraction, approximate: float) -> np.float32:
 
 @numba.njit(nogil=True, cache=True)
 def write_number(value: np.float32, out: ByteArray, offset: int) -> int:
-    """Write the shortest decimal of six digits or more that reads as this float; zeros at its end go.
+    """Write the shortest decimal of at least six digits that reads as this float, without trailing zeros.
 
     Returns:
-        The offset after it.
+        The offset after the decimal.
     """
     if np.signbit(value):
         out[offset] = _MINUS
@@ -176,11 +176,11 @@ def write_number(value: np.float32, out: ByteArray, offset: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _shortest(value: np.float32) -> tuple[Int, Int]:
-    """A whole number and the power of ten that it must be multiplied with, for a float above 0."""
+    """Return an integer and a power of ten whose product reads as a float above 0."""
     size = np.float64(value)
     digits, shift = np.int64(0), np.int64(0)
     first = np.int64(math.floor(math.log10(size)))
-    for count in range(6, 18):  # nine always do; more, should a conversion be in doubt
+    for count in range(6, 18):  # nine always suffice; more if the margin leaves a conversion undecided
         shift = count - 1 - first
         digits = np.int64(np.rint(size * _POWERS[shift] if shift >= 0 else size / _POWERS[-shift]))
         approximate = digits / _POWERS[shift] if shift >= 0 else digits * _POWERS[-shift]
@@ -207,7 +207,7 @@ def _num_digits(number: Int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, offset: int) -> int:
-    """Write `digits`, of which there are `length`, times ten to the power of `scale`."""
+    """Write an integer of `length` digits times ten to the power of `scale`."""
     before = max(length + scale, 1)  # digits before the point
     after = max(-scale, 0)
     end: int = offset + before + (after + 1 if after > 0 else 0)
@@ -228,31 +228,31 @@ def _write_fixed(digits: Int, length: int, scale: Int, out: ByteArray, offset: i
 IntArray: TypeAlias = npt.NDArray[np.int32]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 
-# why a kernel stopped: nothing is wrong up to FULL
+# reasons why a kernel stops; codes above FULL are errors
 BLOCK_ENDS, SECTION_ENDS, FULL = 0, 1, 2
 TOO_FEW_WORDS, TOO_MANY_FIELDS, UNKNOWN_WORD, NO_PREFIX, DUPLICATE, POSITIVE_LOG_PROB = 3, 4, 5, 6, 7, 8
 
 PROB, BACKOFF = 0, 1
 MAX_LOG_PROB = 1e-6
-"""A log-probability so little above 0 is a rounding error."""
+"""Log-probabilities from 0 up to this value are treated as rounding errors."""
 
 _ORDINARY, _BLANK, _END_OF_LINE = 0, 1, 2
 _BYTE_KINDS = np.zeros(256, dtype=np.uint8)
-"""Of each byte: part of a field, or between fields, or the end of a line."""
+"""Kind of each byte: part of a field, between fields, or end of a line."""
 _BYTE_KINDS[list(b" \t\r")] = _BLANK
 _BYTE_KINDS[ord("\n")] = _END_OF_LINE
 _LINE_END, _BACKSLASH = ord("\n"), ord("\\")
 
 
 class NGramRows(NamedTuple):
-    """The n-grams of one section as they come; the arrays have capacity for more.
+    """N-grams of one section in file order; the arrays have capacity for more.
 
     Attributes:
-        prefixes: the index of all but the last word among the n-grams one shorter, int32.
-        words: the last word's id, int32.
+        prefixes: index of the prefix (all but the last word) among the n-grams one shorter, int32.
+        words: id of the last word, int32.
         log10_probs: float32.
-        log10_backoffs: float32; 0 where there is none.
-        lines: the line in the file, int64.
+        log10_backoffs: float32; 0 if the line has none.
+        lines: line number in the file, int64.
     """
 
     prefixes: IntArray
@@ -263,16 +263,16 @@ class NGramRows(NamedTuple):
 
 
 class PrefixTrie(NamedTuple):
-    """The n-grams of the orders before, so that prefixes are found.
+    """N-grams of the lower orders, in which prefixes are looked up.
 
     Nodes are numbered by order: V unigrams, then all bigrams in order, ….
 
     Attributes:
-        words: the last word of every node past the unigrams [n - V], int32.
-        first_children: where the nodes that continue a node start, and the last end [nodes + 1], int64;
-            of the nodes whose children are listed.
+        words: last word of every node past the unigrams [n - V], int32.
+        first_children: first child of each node, then the end of the last [nodes + 1], int64; for the
+            nodes whose children have been read.
         vocab_size: V.
-        first_node: the first node of the order that prefixes are of.
+        first_node: first node of the order of the prefixes.
     """
 
     words: IntArray
@@ -285,13 +285,13 @@ class ParseStop(NamedTuple):
     """Position and reason of a kernel's stop.
 
     Attributes:
-        code: why.
-        field: where the field starts that is the reason.
-        offset: the start of the first line that is not used up.
-        line: its number.
-        filled: rows that are filled.
-        num_hard: numbers that Python has to read.
-        missing: n-grams without a back-off weight, among the new ones.
+        code: reason.
+        field: offset of the field that is the reason.
+        offset: start of the first line that is not consumed.
+        line: number of that line.
+        filled: number of filled rows.
+        num_hard: number of fields that Python must convert.
+        missing: number of new n-grams without a back-off weight.
     """
 
     code: int
@@ -316,20 +316,20 @@ def read_ngrams(
     trie: PrefixTrie,
     hard: npt.NDArray[np.int64],
 ) -> ParseStop:
-    """Read lines of n-grams of one order; the word of a unigram in row i is entered as number i.
+    """Read lines of n-grams of one order; the word of a unigram in row i gets the number i.
 
     Args:
-        text: whole lines.
-        offset: where to start in it.
-        line: the number of the line there.
-        rows: to be filled from `count` on.
-        count: rows filled before.
+        text: complete lines.
+        offset: start offset in the text.
+        line: line number at that offset.
+        rows: written from `count` on.
+        count: number of rows that are already filled.
         order: words in an n-gram.
-        table: the words of all unigrams, or of those in the rows before.
-        ids: the id of each word of the table; not read for unigrams.
-        trie: the orders below.
-        hard: to be filled with numbers that Python has to read: the row, `PROB` or `BACKOFF`,
-            start and end of the field [H, 4].
+        table: words of all unigrams; while unigrams are read, the words of the filled rows.
+        ids: id of each word of the table; not read for unigrams.
+        trie: the lower orders.
+        hard: written, fields that Python must convert: the row, `PROB` or `BACKOFF`, start and end
+            of the field [H, 4].
     """
     code, field, num_hard, missing = BLOCK_ENDS, offset, 0, 0
     while offset < len(text):
@@ -375,7 +375,7 @@ def read_ngrams(
 def _read_new_word(
     text: ByteArray, offset: int, number: int, table: WordHashTable
 ) -> tuple[int, int, int, Int, Int]:
-    """The word of a unigram, which is entered into the table; returns what `_read_words` does."""
+    """Read the word of a unigram and add it to the table; returns the same as `_read_words`."""
     start = _field_start(text, offset)
     if text[start] == _LINE_END:
         return TOO_FEW_WORDS, start, start, np.int64(0), np.int64(number)
@@ -393,11 +393,11 @@ def _read_new_word(
 def _read_words(
     text: ByteArray, offset: int, order: int, table: WordHashTable, ids: IntArray, trie: PrefixTrie
 ) -> tuple[int, int, int, Int, Int]:
-    """The words of one n-gram.
+    """Read the words of one n-gram.
 
     Returns:
-        `BLOCK_ENDS` or what is wrong; the start and the end of the last field looked at; the
-        node of all words but the last, and the last.
+        `BLOCK_ENDS` or an error code; start and end of the last field read; the node of the
+        prefix; the last word.
     """
     node, word, start, end = np.int64(0), np.int64(0), offset, offset
     for position in range(order):
@@ -427,7 +427,7 @@ def _read_backoff(
     """Read the optional back-off weight after the words of a line.
 
     Returns:
-        The offset of the next field or line end; the weight; hard numbers; 1 if there is no weight.
+        The offset of the next field or line end; the weight; the new `num_hard`; 1 if there is no weight, else 0.
     """
     start = _field_start(text, offset)
     if text[start] == _LINE_END:
@@ -447,9 +447,9 @@ def _read_weight(
     hard: npt.NDArray[np.int64],
     num_hard: int,
 ) -> tuple[np.float32, int]:
-    """A number, or 0 if Python has to read it, which is written down; how many of those there are."""
+    """Return a number and `num_hard`; a number that Python must convert is 0 and recorded in `hard`."""
     easy, value = read_number(text, start, end)
-    if easy and not np.isinf(value):  # Python says whether an infinity is allowed
+    if easy and not np.isinf(value):  # Python checks if infinity is allowed
         return value, num_hard
     hard[num_hard, 0], hard[num_hard, 1] = row, column
     hard[num_hard, 2], hard[num_hard, 3] = start, end
@@ -458,7 +458,7 @@ def _read_weight(
 
 @numba.njit(nogil=True, cache=True)
 def _field_start(text: ByteArray, offset: int) -> int:
-    """The next byte that is no blank; a block ends with a line end, so there is one."""
+    """Return the offset of the next byte that is not blank; a block ends with a line end, so it exists."""
     while _BYTE_KINDS[text[offset]] == _BLANK:
         offset += 1
     return offset
@@ -466,7 +466,7 @@ def _field_start(text: ByteArray, offset: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _field_end(text: ByteArray, offset: int) -> int:
-    """Return the offset after a field that starts here."""
+    """Return the end of the field that starts at `offset`."""
     while _BYTE_KINDS[text[offset]] == _ORDINARY:
         offset += 1
     return offset
@@ -474,7 +474,7 @@ def _field_end(text: ByteArray, offset: int) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
-    """Return the offset after a field that starts here, and its hash."""
+    """Return the end of the field that starts at `offset`, and its hash."""
     value = HASH_SEED
     while _BYTE_KINDS[text[offset]] == _ORDINARY:
         value = (value ^ np.uint64(text[offset])) * HASH_PRIME
@@ -483,14 +483,14 @@ def _hash_field(text: ByteArray, offset: int) -> tuple[int, np.uint64]:
 
 
 def sort_rows(prefixes: IntArray, words: IntArray, *, num_prefixes: int, vocab_size: int) -> IntArray:
-    """The rows' numbers [n] in lexicographic order of n-grams of one order, given by prefix and last word [n]."""
+    """Return the row numbers [n] in lexicographic order of n-grams of one order, given as prefix and last word [n]."""
     by_word = _counting_sort(words, np.arange(len(words), dtype=np.int32), vocab_size)
     order: IntArray = _counting_sort(prefixes, by_word, num_prefixes)
     return order
 
 
 def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> PrefixTrie:
-    """A trie with the n-grams of the next order as children of its last nodes."""
+    """Return the trie with the n-grams of the next order added as children of its last nodes."""
     fan_outs = np.bincount(ngrams.prefixes, minlength=num_prefixes)
     ends = np.cumsum(fan_outs)
     ends += trie.first_children[-1]
@@ -504,7 +504,7 @@ def extend_trie(trie: PrefixTrie, ngrams: NGrams, *, num_prefixes: int) -> Prefi
 
 @numba.njit(nogil=True, cache=True)
 def first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
-    """The first row that does not come after the one before; n if all do."""
+    """Return the first row that does not follow its predecessor in order; n if all rows are in order."""
     for row in range(1, len(words)):
         if prefixes[row] < prefixes[row - 1] or (
             prefixes[row] == prefixes[row - 1] and words[row] <= words[row - 1]
@@ -515,14 +515,14 @@ def first_out_of_order(prefixes: IntArray, words: IntArray) -> int:
 
 @numba.njit(nogil=True, cache=True)
 def _counting_sort(keys: IntArray, rows: IntArray, num_keys: int) -> IntArray:
-    """Rows in the order of their keys, those of equal keys as they were: one pass of a radix sort."""
+    """Sort rows by key, stably: one pass of a radix sort."""
     slots = np.zeros(num_keys + 1, np.int64)  # [num_keys + 1], counts, then the next slot of each key
     for key in keys:
         slots[key + 1] += 1
     for key in range(num_keys):
         slots[key + 1] += slots[key]
     out = np.empty_like(rows)  # [n]
-    for row in rows:  # in their present order, so that the sort is stable
+    for row in rows:  # in their current order, for a stable sort
         key = keys[row]
         out[slots[key]] = row
         slots[key] += 1

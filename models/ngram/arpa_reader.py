@@ -1,11 +1,11 @@
-"""Read ARPA files, compressed or not: every n-gram with its weights, as `build_automaton` takes them.
+"""Read ARPA files, compressed or not: every n-gram with its weights, as input of `build_automaton`.
 
-Files of lmplz, SRILM and IRSTLM are read as they are: missing back-offs are 0, suffixes may be
-missing, `<s>` may have the log-probability 0 or -99 and is never predicted, `<UNK>` is `<unk>`.
-Every other fault is refused with its line number.
+Files of lmplz, SRILM and IRSTLM are supported: missing back-offs are 0, suffixes may be missing,
+`<s>` may have the log-probability 0 or -99 and is never predicted, `<UNK>` is `<unk>`. Any other
+deviation is an error with its line number.
 
-Words that ARPA cannot hold (white space, spellings of control tokens) are written with `%` and two hexadecimal
-digits for a byte, as in URLs; a comment in the file says so, and the empty word is a lone `%`.
+Words that ARPA cannot represent (white space, spellings of control tokens) are escaped with `%` and two
+hexadecimal digits per byte, as in URLs, and the empty word is a single `%`; a comment in the file declares this.
 """
 
 import re
@@ -36,16 +36,16 @@ from models.word_kernels import WordTable
 MAX_ARPA_ORDER = 20
 MAX_COUNT = 2**31 - 1
 COMMENT_MARK = "# gramophone:"
-"""Begins a comment that says how this file writes what ARPA has no way to say."""
+"""Start of the comment with this project's extensions of ARPA."""
 
 LOG_ZERO_OPTION = "log-zero"
-"""In that comment: the back-off weight that stands for minus infinity."""
+"""Key in that comment: the back-off weight that stands for minus infinity."""
 
 BACKWARD_OPTION = ("direction", "backward")
-"""In that comment: words are predicted from those after them."""
+"""Option in that comment: words are predicted from the words after them."""
 
 DATA_HEADING, END_HEADING = b"\\data\\", b"\\end\\"
-_IARPA = b"iARPA"  # looks like ARPA from the next line on, but its numbers mean something else
+_IARPA = b"iARPA"  # resembles ARPA from the next line on, but its numbers have another meaning
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MOST_COMMENT_BYTES = 1 << 20
 _COUNT = re.compile(rb"ngram\s+(\d{1,30})\s*=\s*(\d{1,30})")
@@ -53,18 +53,18 @@ _OPTION = re.compile(r"(\S+?)=(\S+)")
 
 
 def section_heading(order: int) -> bytes:
-    """The line before the n-grams of an order."""
+    """Return the line before the n-grams of an order."""
     return b"\\%d-grams:" % order
 
 
 def read_header(source: ArpaSource) -> tuple[tuple[int, ...], Mapping[str, str]]:
-    """Read up to the heading of the unigrams, which is used up.
+    """Read up to and including the heading of the unigrams.
 
     Returns:
-        How many n-grams there are, by order from 1; keys and values of our own comment, if there is one.
+        The number of n-grams by order from 1; keys and values of this project's comment, if there is one.
 
     Raises:
-        FormatError: it is no ARPA file, or lists orders or counts that cannot be.
+        FormatError: the file is not an ARPA file, or its header has invalid orders or counts.
     """
     options = _find_data(source)
     counts: list[int] = []
@@ -77,13 +77,13 @@ def read_header(source: ArpaSource) -> tuple[tuple[int, ...], Mapping[str, str]]
         match = _COUNT.fullmatch(text)
         if match is None:
             source.fail(
-                f"{quote_bytes(text)} stands where a line such as ngram 1=1000 or \\1-grams: is due",
+                f"found {quote_bytes(text)}, expected a line such as ngram 1=1000 or \\1-grams:",
                 line=line,
             )
         counts.append(_checked_count(source, line, len(counts) + 1, *map(int, match.groups())))
     if not counts:
         source.fail(
-            "no line such as ngram 1=1000 says how many n-grams of which orders there are",
+            "no line such as ngram 1=1000 gives the number of n-grams of each order",
             line=source.line - 1,
         )
     return tuple(counts), options
@@ -110,20 +110,20 @@ def _checked_count(source: ArpaSource, line: int, expected: int, order: int, cou
             f"the file has n-grams of order {order}, orders up to {MAX_ARPA_ORDER} are supported", line=line
         )
     if order != expected:
-        source.fail(f"order {order} is listed where order {expected} is due", line=line)
+        source.fail(f"found order {order}, expected order {expected}", line=line)
     if count > MAX_COUNT:
         source.fail(
-            f"there are {count} n-grams of order {order}, it says; at most {MAX_COUNT} are supported",
+            f"the header declares {count} n-grams of order {order}; the limit is {MAX_COUNT}",
             line=line,
         )
     return count
 
 
 CONTROL_IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": BOS, "</s>": EOS}
-"""What the control tokens are called in ARPA files."""
+"""Spellings of the control tokens in ARPA files."""
 
 ESCAPED_OPTION = ("escapes", "percent")
-"""The option in the comment of a file whose words are escaped."""
+"""Option in the comment of a file whose words are escaped."""
 
 _SPECIAL = re.compile(r"[\x00-\x20\x7f%]")
 _ESCAPED = re.compile(r"%([0-9A-F]{2})")
@@ -131,9 +131,9 @@ _NEEDS_ESCAPE = re.compile(r"[\x00-\x20\x7f]")
 
 
 def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
-    """The tokens of a vocabulary as they are written, and how many cannot be written as they are.
+    """Return the spellings of a vocabulary's tokens in ARPA, and the number of tokens that need escaping.
 
-    If none is such, all are written as they are.
+    If no token needs escaping, none is escaped.
     """
     special = sum(not _writable(token) for token in tokens[len(CONTROL_TOKENS) :])
     if special == 0:
@@ -142,7 +142,7 @@ def escape_tokens(tokens: Sequence[str]) -> tuple[Sequence[str], int]:
 
 
 def unescape_word(word: str) -> str | None:
-    """The word that was written so; None if none is."""
+    """Return the word of an escaped spelling; None if no word is escaped like that."""
     if word == "%":
         return ""
     plain = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), word)
@@ -164,24 +164,24 @@ def _escape(word: str) -> str:
 def read_lexicon(
     source: ArpaSource, words: WordTable, lines: npt.NDArray[np.int64], *, escaped: bool
 ) -> tuple[Vocabulary, IntArray, bool]:
-    """Give every word its id; `<unk>` and `<UNK>` are entered into the table if they are missing.
+    """Assign ids to words; `<unk>` and `<UNK>` are added to the table if they are missing.
 
     Args:
         source: for messages.
-        words: the unigrams' words as they are spelled in the file.
-        lines: the line of each [W].
-        escaped: whether they are escaped.
+        words: words of the unigrams, as spelled in the file.
+        lines: line of each word [W].
+        escaped: whether the words are escaped.
 
     Returns:
-        The vocabulary, whose ids from 3 on are in the order of the file; the id of each word of the table [W];
-        whether `<unk>` is among them, however it is spelled.
+        The vocabulary, whose ids from 3 on are in file order; the id of each word of the table [W]; True if
+        the file lists `<unk>` in either spelling.
 
     Raises:
-        FormatError: a word is not UTF-8 or not what escaping makes; `<s>` or `</s>` is missing.
+        FormatError: a word is not UTF-8 or not validly escaped; `<s>` or `</s>` is missing.
     """
     ids = np.zeros(words.size, dtype=np.int32)
     ordinary: list[str] = []
-    controls: dict[int, int] = {}  # the line of each id that was met
+    controls: dict[int, int] = {}  # line of each control id found so far
     for number, spelled in enumerate(words.all_words()):
         line = int(lines[number])
         word = _decode_word(source, spelled, line)
@@ -198,7 +198,7 @@ def read_lexicon(
         if escaped:
             plain = unescape_word(word)
             if plain is None:
-                source.fail(f"{word!r} is not escaped as the file says its words are", line=line)
+                source.fail(f"{word!r} is not escaped, but the file declares escaped words", line=line)
             word = plain
         ids[number] = len(CONTROL_TOKENS) + len(ordinary)
         ordinary.append(word)
@@ -218,7 +218,7 @@ def read_lexicon(
 
 def _decode_word(source: ArpaSource, spelled: bytes, line: int) -> str:
     if 0 in spelled:
-        source.fail("the word has a NUL byte", line=line, hint="the file is damaged, or no text")
+        source.fail("the word has a NUL byte", line=line, hint="the file is damaged or not text")
     try:
         return spelled.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -231,23 +231,23 @@ def _decode_word(source: ArpaSource, spelled: bytes, line: int) -> str:
 
 _INITIAL_ROWS = 1 << 16
 _MAX_HARD_NUMBERS = 256
-_COUNTS_HINT = "correct its head, or make the file again"
+_COUNTS_HINT = "correct the header, or write the file again"
 
 
 class ArpaSection:
-    """The n-grams of one order, read line by line.
+    """Reader of the n-grams of one order.
 
     Args:
         source: at the line after the section's heading.
         order: words in an n-gram.
-        declared: how many n-grams the head of the file promises; arrays grow as they come.
+        declared: number of n-grams in the header; the arrays grow up to it as lines are read.
 
     Attributes:
-        rows: in the order of the file; what was read is as long as promised.
-        missing_backoffs: how many lines have no back-off weight.
+        rows: n-grams in file order; after reading, as many as declared.
+        missing_backoffs: number of lines without a back-off weight.
 
     Raises:
-        FormatError: a line is wrong, or there are more or fewer than promised; from every method.
+        FormatError: a line is invalid, or their number differs from the declared one; from every method.
     """
 
     def __init__(self, source: ArpaSource, *, order: int, declared: int) -> None:
@@ -270,9 +270,9 @@ class ArpaSection:
         """Read the section.
 
         Args:
-            words: of all unigrams; to read those, an empty one, which gets the word of row i as number i.
-            ids: the id of each of the words; not read for unigrams.
-            trie: the orders below.
+            words: words of all unigrams; empty to read unigrams, which adds the word of row i as number i.
+            ids: id of each word; not read for unigrams.
+            trie: the lower orders.
         """
         source, order = self._source, self._order
         while True:
@@ -306,10 +306,10 @@ class ArpaSection:
             source.fail(f"the section ends after {self._count} of the {self._promised()}", hint=_COUNTS_HINT)
 
     def check_backoffs(self, *, highest: int) -> None:
-        """Refuse a back-off weight that, charged at every length, would be more than a number can hold.
+        """Reject a back-off weight that would overflow if charged at every length.
 
         Args:
-            highest: the order of the longest n-grams.
+            highest: order of the longest n-grams.
         """
         most = MAX_LOG10_BACKOFF // max(highest - 1, 1)
         row = int(self.rows.log10_backoffs.argmax()) if len(self.rows.log10_backoffs) else -1
@@ -321,7 +321,7 @@ class ArpaSection:
             )
 
     def fail_duplicate(self, first: int, second: int) -> NoReturn:
-        """Refuse the file for two lines, given by their numbers, that list the same n-gram."""
+        """Reject the file because two lines, given by number, list the same n-gram."""
         first, second = sorted((first, second))
         self._source.fail(
             f"this {self._order}-gram is listed already, in line {first}",
@@ -330,7 +330,7 @@ class ArpaSection:
         )
 
     def _promised(self) -> str:
-        return f"{self._declared} n-grams of order {self._order} that the head of the file promises"
+        return f"{self._declared} n-grams of order {self._order} that the header declares"
 
     def _grow(self, words: WordTable) -> None:
         if self._count == self._declared:
@@ -338,12 +338,12 @@ class ArpaSection:
         if self._count == len(self.rows.words):
             capacity = min(self._declared, 2 * self._count)
             for array in self.rows:
-                array.resize(capacity, refcheck=False)  # in place; nobody else holds a view
+                array.resize(capacity, refcheck=False)  # in place; there are no other views
         if self._order == 1:
-            words.grow(len(self._source.block))  # no word is longer
+            words.grow(len(self._source.block))  # upper bound of a word's length
 
     def _read_hard_numbers(self, stop: ParseStop) -> None:
-        """Fill in the numbers that the kernel has left, and refuse those that cannot be."""
+        """Convert the numbers that the kernel skipped, and reject invalid ones."""
         block = self._source.block
         for row, column, start, end in self._hard[: stop.num_hard].tolist():
             line = int(self.rows.lines[row]) if row < self._count else stop.line
@@ -352,7 +352,7 @@ class ArpaSection:
             name = "log-probability" if column == arpa_kernels.PROB else "back-off weight"
             if value is None:
                 self._source.fail(
-                    f"{quote_bytes(field)} stands where a {name} is due", line=line, hint=self._layout()
+                    f"found {quote_bytes(field)}, expected a {name}", line=line, hint=self._layout()
                 )
             if np.isnan(value):
                 self._source.fail(f"the {name} is not a number: {quote_bytes(field)}", line=line)
@@ -366,8 +366,8 @@ class ArpaSection:
                 self.rows.log10_backoffs[row] = value
 
     def _refuse(self, stop: ParseStop, words: WordTable) -> NoReturn:
-        """Raise the error of the line that the kernel stopped at."""
-        field = b"".join(self._source.fields_at(stop.field)[:1])  # none at the end of a line
+        """Raise the error of the line at which the kernel stopped."""
+        field = b"".join(self._source.fields_at(stop.field)[:1])  # empty at the end of a line
         if stop.code == arpa_kernels.POSITIVE_LOG_PROB:
             self._fail_positive(field, stop.line)
         if stop.code == arpa_kernels.DUPLICATE:
@@ -375,7 +375,7 @@ class ArpaSection:
         if stop.code == arpa_kernels.NO_PREFIX:
             prefix = self._source.fields_at(stop.offset)[1 : self._order]
             problem = f"{quote_bytes(b' '.join(prefix))} is not listed among the {self._order - 1}-grams"
-            hint = "all but the last word of an n-gram must be listed, too, with the back-off weight"
+            hint = "the prefix of every n-gram must be listed too, with its back-off weight"
         elif stop.code == arpa_kernels.UNKNOWN_WORD:
             problem, hint = f"the word {quote_bytes(field)} is not listed among the 1-grams", self._layout()
         elif stop.code == arpa_kernels.TOO_FEW_WORDS:
@@ -392,25 +392,25 @@ class ArpaSection:
 
     def _layout(self) -> str:
         words = "a word" if self._order == 1 else f"{self._order} words"
-        return f"a line here has a log-probability, {words} and perhaps a back-off weight"
+        return f"a line here has a log-probability, {words} and an optional back-off weight"
 
 
 MISSING_UNKNOWN_LOG10 = -100.0
-"""The log-probability of `<unk>` where a file has none, as with KenLM."""
+"""Log-probability of `<unk>` if a file does not list it, as in KenLM."""
 
 
 class ArpaReport(NamedTuple):
-    """Properties of a model's file.
+    """Properties of an ARPA file.
 
     Attributes:
-        sha256: of the file as it lies on disk, hex.
-        lists_unknown: whether it lists `<unk>`.
-        missing_backoffs: n-grams below the highest order without a back-off weight; it is 0 then.
-        ignored_backoffs: n-grams of the highest order with a back-off weight, which means nothing.
-        ignored_starts: n-grams that predict `<s>`, apart from the unigram; nothing does here.
-        split_words: words with white space inside, such as U+00A0, which texts are split at.
-        escaped: whether words were escaped.
-        backward: whether it says that the model reads right to left.
+        sha256: hash of the file on disk, still compressed, in hex.
+        lists_unknown: whether the file lists `<unk>`.
+        missing_backoffs: number of n-grams below the highest order without a back-off weight, read as 0.
+        ignored_backoffs: number of n-grams of the highest order with a back-off weight, which has no effect.
+        ignored_starts: number of n-grams other than the unigram that predict `<s>`, which is never predicted here.
+        split_words: number of words that contain white space, such as U+00A0, at which texts are split.
+        escaped: whether words are escaped.
+        backward: whether the file declares that the model reads right to left.
     """
 
     sha256: str
@@ -424,12 +424,12 @@ class ArpaReport(NamedTuple):
 
 
 class ArpaModel(NamedTuple):
-    """A back-off model as a file has it.
+    """Back-off model of an ARPA file.
 
     Attributes:
-        vocabulary: the words in the order of the file.
-        orders: n-grams and weights of the orders 1, 2, …; suffixes are all −1, not known.
-        report: remarks on the file.
+        vocabulary: the words in file order.
+        orders: n-grams and weights of the orders 1, 2, …; all suffixes are −1 (unknown).
+        report: properties of the file.
     """
 
     vocabulary: Vocabulary
@@ -438,17 +438,17 @@ class ArpaModel(NamedTuple):
 
 
 def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) -> ArpaModel:
-    """Read an ARPA file, packed or not.
+    """Read an ARPA file, compressed or not.
 
     Log-probabilities and back-off weights become the nearest floats. Needs about 40 bytes of
-    memory for an n-gram of the largest order, 20 for the others.
+    memory per n-gram of the largest order and 20 per other n-gram.
 
     Args:
-        path: plain, gzip, xz or Zstandard, whatever its name.
-        on_read: told of bytes read from disk, with those of the whole file in the end.
+        path: plain, gzip, xz or Zstandard, detected by content.
+        on_read: called with the number of bytes read from disk since the last call; the sum is the file size.
 
     Raises:
-        FormatError: it cannot be read, or is no valid ARPA file; the message has the line and a hint.
+        FormatError: the file cannot be read or is not valid; the message has the line and a hint.
     """
     with ArpaSource(path, on_read=on_read) as source:
         counts, options = read_header(source)
@@ -495,7 +495,7 @@ def read_arpa(path: Path, *, on_read: Callable[[int], None] = lambda _: None) ->
 
 
 def _log_zero(path: Path, options: Mapping[str, str]) -> np.float32 | None:
-    """The back-off weight that stands for minus infinity in the file; None if none does."""
+    """Return the back-off weight that stands for minus infinity in the file, or None."""
     if LOG_ZERO_OPTION not in options:
         return None
     value = nearest_float(options[LOG_ZERO_OPTION].encode())
@@ -512,11 +512,11 @@ def _expect_heading(source: ArpaSource, expected: bytes) -> None:
         if text is None:
             source.fail_ended(expected.decode())
         if text:
-            source.fail(f"{quote_bytes(text)} stands where {expected.decode()} is due", line=source.line - 1)
+            source.fail(f"found {quote_bytes(text)}, expected {expected.decode()}", line=source.line - 1)
 
 
 def _make_unigrams(rows: NGramRows, ids: IntArray, size: int) -> tuple[NGrams, NGramWeights]:
-    """One unigram for each id; rows are in the order of the file."""
+    """Return one unigram per id from rows in file order."""
     log10_probs = np.full(size, MISSING_UNKNOWN_LOG10, dtype=np.float32)
     log10_backoffs = np.zeros(size, dtype=np.float32)
     log10_probs[ids] = rows.log10_probs
@@ -529,7 +529,7 @@ def _make_unigrams(rows: NGramRows, ids: IntArray, size: int) -> tuple[NGrams, N
 
 
 def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -> tuple[NGrams, NGramWeights]:
-    """The n-grams of a section in the order of their words."""
+    """Return the n-grams of a section in lexicographic order."""
     prefixes, words, log10_probs, log10_backoffs, lines = section.rows
     if first_out_of_order(prefixes, words) < len(words):
         order = sort_rows(prefixes, words, num_prefixes=num_prefixes, vocab_size=vocab_size)
@@ -543,9 +543,9 @@ def _sort_section(section: ArpaSection, *, num_prefixes: int, vocab_size: int) -
 
 
 def _normalise_weights(ngrams: NGrams, weights: NGramWeights, log_zero: np.float32 | None) -> int:
-    """Normalise unusual weights in place; return the number of n-grams that predicted `<s>`."""
+    """Normalise special weights in place; return the number of n-grams that predict `<s>`."""
     log10_probs, log10_backoffs = weights
-    np.minimum(log10_probs, 0, out=log10_probs)  # rounding errors
+    np.minimum(log10_probs, 0, out=log10_probs)  # remove rounding errors
     if log_zero is not None:
         log10_backoffs[log10_backoffs == log_zero] = -np.inf
     starts = ngrams.words == BOS

@@ -1,6 +1,6 @@
-"""ARPA files as blocks of whole lines, unpacked, with their hash, and the errors that name a line.
+"""ARPA files as blocks of complete lines, decompressed and hashed, and errors that name a line.
 
-The next block is read in a thread while one is parsed.
+A thread reads the next block while one is parsed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _KNOWN_FORMATS = {
     b"blmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"Qblmt": "it is a binary file of IRSTLM; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
     b"iARPA": "it is IRSTLM's own iARPA; compile-lm --text=yes FILE ARPA makes an ARPA file of it",
-    b"<": "it looks like a page of the web; was the download refused?",
+    b"<": "it looks like a web page; was the download refused?",
     b"PK\x03\x04": "it is a zip archive; unpack it first",
     b"BZh": "it is packed with bzip2; unpack it first",
     b"\xff\xfe": "it is UTF-16; convert it first, for example with iconv -t utf-8",
@@ -40,20 +40,20 @@ _KNOWN_FORMATS = {
 
 
 class ArpaSource:
-    """Reader of a file block by block; use it as a context manager.
+    """Block-by-block reader of a file; a context manager.
 
     Args:
-        path: the file; how it is packed is seen by its first bytes, not by its name.
-        on_read: told of bytes as they are read from disk.
+        path: the file; its compression is detected by its first bytes, not by its name.
+        on_read: called with the number of bytes read from disk since the last call.
 
     Attributes:
-        block: whole lines, each with its end.
-        offset: how far the block has been used up.
-        line: the number of the line at that offset, from 1.
-        cut: whether the file ended within the line after the block.
+        block: complete lines with their line ends.
+        offset: number of bytes of the block that are consumed.
+        line: line number at that offset, from 1.
+        cut: True if the file ends within the line after the block.
 
     Raises:
-        FormatError: the file cannot be read or unpacked; from every method.
+        FormatError: the file cannot be read or decompressed; from every method.
     """
 
     def __init__(self, path: Path, *, on_read: Callable[[int], None]) -> None:
@@ -63,7 +63,7 @@ class ArpaSource:
         self.line = 1
         self.cut = False
         self._whole = b""  # the block
-        self._tail = b""  # the beginning of the line after it
+        self._tail = b""  # beginning of the next line
         self._first_bytes = b""
         self._on_read = on_read
         self._reported = 0
@@ -88,11 +88,11 @@ class ArpaSource:
 
     @property
     def sha256(self) -> str:
-        """The hash, in hex, of the file as it lies on disk, once it is read to its end."""
+        """Hash, in hex, of the file on disk; valid once the file is read to its end."""
         return self._file.digest.hexdigest()
 
     def refill(self) -> bool:
-        """Advance to the next block after the present one is used up; False at the end of the file."""
+        """Replace the consumed block by the next one; return False at the end of the file."""
         pieces = [self._tail]
         while chunk := self._read():
             end = chunk.rfind(b"\n") + 1
@@ -110,7 +110,7 @@ class ArpaSource:
         return self.offset < len(self.block)
 
     def read_line(self) -> bytes | None:
-        """Use up one line; it comes without the white space around it. None at the end of the file."""
+        """Consume one line and return it without surrounding white space; None at the end of the file."""
         if self.offset == len(self.block) and not self.refill():
             return None
         end = self._whole.index(b"\n", self.offset)
@@ -120,35 +120,35 @@ class ArpaSource:
         return text
 
     def fields_at(self, offset: int) -> list[bytes]:
-        """The fields of a line from an offset of the block on."""
+        """Return the fields of a line from an offset of the block on."""
         return _FIELD.findall(self._whole, offset, self._whole.index(b"\n", offset))
 
     def drain(self) -> None:
-        """Read to the end of the file, so that its hash is whole and damage is seen."""
+        """Read to the end of the file, to complete its hash and detect damage."""
         while self._read():
             pass
 
     def fail(self, problem: str, *, line: int | None = None, hint: str = "") -> NoReturn:
-        """Refuse the file for what is wrong in a line; in the present line, if none is given."""
+        """Reject the file because of an error in a line, by default the current one."""
         raise FormatError(self.path, f"line {self.line if line is None else line}: {problem}", hint=hint)
 
     def fail_ended(self, expected: str) -> NoReturn:
-        """Refuse the file for ending here, in a line or before one."""
+        """Reject the file because it ends here, within or before a line."""
         where = "in the middle of this line" if self.cut else "here"
         self.fail(
             f"the file ends {where}, before {expected}", hint="it was cut off: copy or download it again"
         )
 
     def refuse(self) -> NoReturn:
-        """Refuse the file for being something else; the hint says what it looks like."""
+        """Reject the file because it has another format; the hint names the likely one."""
         if self._file.num_bytes == 0:
             raise FormatError(self.path, "is empty (0 bytes)", hint="give an ARPA file")
         if not self._first_bytes:
-            raise FormatError(self.path, "is damaged: nothing can be unpacked", hint=_DAMAGED_HINT)
+            raise FormatError(self.path, "is damaged: nothing can be decompressed", hint=_DAMAGED_HINT)
         known = (
             hint for magic, hint in _KNOWN_FORMATS.items() if self._first_bytes.lstrip().startswith(magic)
         )
-        hint = next(known, "an ARPA file begins with the line \\data\\, perhaps after comments")
+        hint = next(known, "an ARPA file begins with the line \\data\\, optionally after comments")
         raise FormatError(self.path, "is no ARPA file", hint=hint)
 
     def _use(self, lines: bytes, *, tail: bytes) -> None:
@@ -172,14 +172,14 @@ class ArpaSource:
         return chunk
 
     def _next_chunk(self) -> bytes:
-        """Read a chunk in the thread, so that errors of the file are raised where its chunks are awaited."""
+        """Read a chunk in the thread; errors are raised where the chunk is awaited."""
         if self._stream is None:
             self._stream = decompressed(self._file)
         return self._stream.read(BLOCK_BYTES)
 
 
 class _HashedFile(BufferedReader):
-    """A file that keeps count and hash of what was read of it."""
+    """File that counts and hashes the bytes read from it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(FileIO(path))
@@ -195,5 +195,5 @@ class _HashedFile(BufferedReader):
 
 
 def quote_bytes(text: bytes) -> str:
-    """The beginning of some bytes of a file, as messages quote it."""
+    """Quote the beginning of some bytes of a file for a message."""
     return repr(text[:80].decode("utf-8", "backslashreplace"))

@@ -1,14 +1,14 @@
-"""Write ARPA files: every n-gram and weight of a back-off model, so that reading returns the same model.
+"""Write ARPA files: every n-gram and weight of a back-off model, losslessly.
 
 Lines are `log-probability TAB words TAB back-off weight`, in the order of word ids. Numbers are the
 shortest decimals that read as the same floats. The back-off weight is omitted at the highest order,
-and where it is 0 and no longer n-gram continues this one. `<s>`, which is never predicted, has the
-log-probability -99.
+and if it is 0 and no longer n-gram has this one as its prefix. `<s>`, which is never predicted, has
+the log-probability -99.
 
-What ARPA or its readers cannot express is in a comment before the data heading, which other readers
-skip: that words are escaped, that the model reads right to left, and the value that stands for a
-back-off weight of minus infinity, which KenLM refuses. Log-probabilities above 0 are rounding
-errors and are written as 0, for the same reason.
+A comment before the data heading, which other readers skip, holds what ARPA cannot express: words
+are escaped, the model reads right to left, and the value that stands for a back-off weight of minus
+infinity, which KenLM rejects. Log-probabilities above 0, which KenLM rejects too, are rounding
+errors and are written as 0.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,9 +43,9 @@ class ArpaWriteReport(NamedTuple):
     """Summary of a written file.
 
     Attributes:
-        counts: n-grams by order.
-        escaped_words: words that cannot stand in an ARPA file as they are; all words are escaped if there is one.
-        log_zero: what stands for a back-off weight of minus infinity; None if there is none.
+        counts: number of n-grams by order.
+        escaped_words: number of words that need escaping; if there is one, all words are escaped.
+        log_zero: value that stands for a back-off weight of minus infinity; None if there is none.
     """
 
     counts: tuple[int, ...]
@@ -77,14 +77,14 @@ def write_arpa(
     backward: bool = False,
     on_write: Callable[[int], None] = lambda _: None,
 ) -> ArpaWriteReport:
-    """Write a back-off model; the file appears under its name when it is whole.
+    """Write a back-off model; the file gets its name when it is complete.
 
     Args:
-        path: ends in .gz, .xz or .zst if it is to be packed.
-        vocabulary: what word ids mean.
-        orders: n-grams and weights of the orders 1, 2, …, as `list_ngrams` gives them.
-        backward: whether the model reads right to left, which is said in a comment.
-        on_write: told of n-grams as they are written.
+        path: the suffixes .gz, .xz and .zst select compression.
+        vocabulary: words of the ids.
+        orders: n-grams and weights of the orders 1, 2, …, as `list_ngrams` returns them.
+        backward: whether the model reads right to left, which is noted in a comment.
+        on_write: called with the number of n-grams written since the last call.
 
     Raises:
         FormatError: the file cannot be written.
@@ -127,7 +127,7 @@ def _log_zero(log10_backoffs: Sequence[npt.NDArray[np.float32]]) -> np.float32 |
 def _chunks(
     orders: Sequence[tuple[NGrams, NGramWeights]], order: int, log_zero: np.float32 | None
 ) -> Iterator[_Lines]:
-    """The n-grams of one order, some at a time."""
+    """Yield the n-grams of one order in batches."""
     ngrams, (log10_probs, log10_backoffs) = orders[order - 1]
     is_context = np.zeros(len(ngrams.words), dtype=np.bool_)
     if order < len(orders):
@@ -148,7 +148,7 @@ def _chunks(
 
 
 def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> npt.NDArray[np.int32]:
-    """The ids of the words of some n-grams of the last order [order, n]."""
+    """Return the word ids of a slice of the n-grams of the last order [order, n]."""
     words = []
     rows: slice | npt.NDArray[np.int32] = here
     for ngrams, _ in reversed(orders):
@@ -158,7 +158,7 @@ def _words_of(orders: Sequence[tuple[NGrams, NGramWeights]], here: slice) -> npt
 
 
 def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64]) -> bytes:
-    """The lines as bytes."""
+    """Format the lines as bytes."""
     num_bytes = int(np.diff(starts)[lines.words].sum())
     capacity = num_bytes + lines.words.size + len(lines.log10_probs) * (2 * MAX_NUMBER_BYTES + 2)
     out = np.empty(capacity, dtype=np.uint8)
@@ -169,7 +169,7 @@ def _format_lines(lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.ND
 def _write_lines(
     lines: _Lines, spelling: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], out: npt.NDArray[np.uint8]
 ) -> int:
-    """Write the lines; returns how many bytes they take."""
+    """Write the lines to `out`; return their number of bytes."""
     offset = 0
     order = len(lines.words)
     for row in range(len(lines.log10_probs)):

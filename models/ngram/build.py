@@ -1,15 +1,15 @@
-"""Build an automaton from n-grams and weights, order by order; rank its arcs, quantise and verify it.
+"""Build an automaton from n-grams and weights; rank its arcs, quantise and verify it.
 
-`build_automaton` is the boundary between estimators or file formats and serving: it takes n-grams
-in lexicographic order with the index of each one's prefix among the shorter n-grams. `list_ngrams`
+`build_automaton` is the boundary between serving and the estimators and file formats: it takes
+n-grams in lexicographic order with the index of each prefix among the shorter n-grams. `list_ngrams`
 is its inverse.
 
 Quantisation stores probabilities and back-offs as eight-bit codes, in less than two thirds of the
-size. Every code stands for the mean of the values nearest to it, by Lloyd's algorithm in one
+size. Each code represents the mean of the values nearest to it, by Lloyd's algorithm in one
 dimension (Lloyd 1982, "Least squares quantization in PCM"). Minus infinity, 0 and the probability
 of `<unk>` stay exact.
 
-`verify_automaton` checks every number of a file before kernels use it as an index.
+`verify_automaton` checks every value of a file before kernels use it as an index.
 """
 
 import itertools
@@ -36,15 +36,15 @@ from models.ngram.automaton import Automaton, reject
 from models.vocabulary import UNK
 
 MAX_UNRANKED_ARCS = 128
-"""A state with more arcs has their rank in the file; that of fewer is found when it is needed."""
+"""The ranking of states with more arcs is stored in the file; for other states it is computed on demand."""
 
 
 _BLOCK = 1 << 20
-"""States that are looked at at once, and arcs that are ranked at once, those of one state aside."""
+"""States examined at once, and arcs ranked at once; the arcs of a single state may be more."""
 
 
 class RankedArcs(NamedTuple):
-    """The arrays of an `Automaton` whose names begin with `ranked_`."""
+    """Arrays of an `Automaton` whose names begin with `ranked_`."""
 
     states: npt.NDArray[np.int32]
     starts: npt.NDArray[np.uint32]
@@ -55,11 +55,11 @@ class RankedArcs(NamedTuple):
 def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]) -> RankedArcs:
     """Rank the arcs of the empty context and of every state with more than `MAX_UNRANKED_ARCS` arcs.
 
-    Equal probabilities are ranked by the word's id.
+    Ties are ranked by word id.
 
     Args:
-        first_arcs: where each state's arcs start, and the end [S + 1].
-        log10_probs: of every arc [A].
+        first_arcs: first arc of each state, then the end [S + 1].
+        log10_probs: probability of each arc [A].
     """
     blocks = list(rank_arcs_in_blocks(first_arcs, log10_probs))
     states, starts, arcs, masses = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
@@ -69,11 +69,11 @@ def rank_arcs(first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.fl
 def rank_arcs_in_blocks(
     first_arcs: npt.NDArray[np.uint32], log10_probs: npt.NDArray[np.float32]
 ) -> Iterator[RankedArcs]:
-    """The same state by state, in blocks of bounded size; `starts` are without the end.
+    """Rank arcs as `rank_arcs`, in blocks of bounded size; `starts` lack the end.
 
     Args:
-        first_arcs: where each state's arcs start, and the end [S + 1].
-        log10_probs: of every arc [A].
+        first_arcs: first arc of each state, then the end [S + 1].
+        log10_probs: probability of each arc [A].
     """
     ranked_before = 0
     for begin in range(0, len(first_arcs) - 1, _BLOCK):
@@ -94,7 +94,7 @@ def _rank(
     log10_probs: npt.NDArray[np.float32],
     ranked_before: int,
 ) -> RankedArcs:
-    """The arcs of some states, of which so many lie before."""
+    """Rank the arcs of some states, after `ranked_before` ranked arcs of earlier states."""
     begins = first_arcs[states].astype(np.int64)
     sizes = first_arcs[states + 1].astype(np.int64) - begins
     starts = np.cumsum(sizes) - sizes
@@ -117,14 +117,14 @@ _MAX_ITERATIONS = 100
 
 
 def quantise_automaton(automaton: Automaton) -> Automaton:
-    """The same automaton with codes of eight bits for its values and three bytes for a word.
+    """Return the automaton with eight-bit codes for its values and three bytes per word.
 
     Raises:
-        InvalidInputError: the vocabulary has more words than three bytes can tell apart.
+        InvalidInputError: the vocabulary has more words than three bytes can number.
     """
     if automaton.vocab_size > MAX_QUANTISED_WORDS:
         raise InvalidInputError(
-            f"the vocabulary has {automaton.vocab_size} words, a quantised model can have {MAX_QUANTISED_WORDS}",
+            f"the vocabulary has {automaton.vocab_size} words; the limit of a quantised model is {MAX_QUANTISED_WORDS}",
             parameter="ngram.quantize_bits",
         )
     prob_values, probs = encode_values(automaton.log10_probs, kept=automaton.log10_probs[[UNK]])
@@ -149,8 +149,8 @@ def encode_values(
     """Quantise values; return the values of the 256 codes, ascending, and the code of each value [n].
 
     Args:
-        values: to be coded.
-        kept: a few of them that keep their exact value, as 0 and minus infinity do.
+        values: values to encode.
+        kept: a few values that stay exact, as 0 and minus infinity do.
     """
     special = np.isinf(values) | (values == 0) | np.isin(values, [] if kept is None else kept)
     ordinary = values[~special]
@@ -169,7 +169,7 @@ def encode_values(
 
 
 def _lloyd(values: npt.NDArray[np.float32], num_levels: int) -> npt.NDArray[np.float32]:
-    """At most `num_levels` levels for finite values [n], by Lloyd's algorithm on their histogram."""
+    """Return at most `num_levels` levels for finite values [n], by Lloyd's algorithm on their histogram."""
     if len(values) <= _HISTOGRAM_BINS and len(distinct := np.unique(values)) <= num_levels:
         return distinct
     counts, edges = np.histogram(values, bins=_HISTOGRAM_BINS)
@@ -178,7 +178,7 @@ def _lloyd(values: npt.NDArray[np.float32], num_levels: int) -> npt.NDArray[np.f
     counts, centres = counts[filled].astype(np.float64), centres[filled]
     mass = np.concatenate([[0], np.cumsum(counts)])
     moment = np.concatenate([[0], np.cumsum(counts * centres)])
-    spread = np.cumsum(np.cbrt(counts))  # levels as dense as the cube root of the values is best for many
+    spread = np.cumsum(np.cbrt(counts))  # the optimal density of many levels is the cube root of the values' density
     levels = centres[np.searchsorted(spread, (np.arange(num_levels) + 0.5) / num_levels * spread[-1])]
     for _ in range(_MAX_ITERATIONS):
         cuts = np.searchsorted(centres, (levels[:-1] + levels[1:]) / 2)
@@ -194,19 +194,19 @@ def _lloyd(values: npt.NDArray[np.float32], num_levels: int) -> npt.NDArray[np.f
 
 MAX_NGRAMS = 2**32 - 1
 MAX_STATES = 2**31 - 1
-"""Of all orders, and of those below the highest with the empty context: what arcs and links are numbered in."""
+"""Limits of the integer types for arcs (n-grams of all orders) and links (contexts, including the empty one)."""
 
 
 class NGrams(NamedTuple):
-    """The n-grams of one order, in lexicographic order of their word ids.
+    """N-grams of one order, in lexicographic order of their word ids.
 
-    Unigrams are dense: one for each id of the vocabulary. Prefixes and suffixes of unigrams
-    are all 0, the empty context.
+    Unigrams are dense: one per id of the vocabulary. Prefixes and suffixes of unigrams are all 0,
+    the empty context.
 
     Attributes:
         words: the last word [n], int32.
-        prefixes: the index, among the n-grams one shorter, of all but the last word [n], int32.
-        suffixes: likewise of all but the first word [n], int32; −1 where that is not listed or not known.
+        prefixes: index of the prefix (all but the last word) among the n-grams one shorter [n], int32.
+        suffixes: likewise of the suffix (all but the first word) [n], int32; −1 if it is not listed or unknown.
     """
 
     words: npt.NDArray[np.int32]
@@ -215,11 +215,11 @@ class NGrams(NamedTuple):
 
 
 class NGramWeights(NamedTuple):
-    """Weights of a back-off model's n-grams of one order.
+    """Weights of the n-grams of one order in a back-off model.
 
     Attributes:
-        log10_probs: of the last word after the others [n], float32.
-        log10_backoffs: of the n-gram as a context [n], float32; not read for the highest order.
+        log10_probs: probability of the last word given the prefix [n], float32.
+        log10_backoffs: back-off weight of the n-gram as a context [n], float32; not read for the highest order.
     """
 
     log10_probs: npt.NDArray[np.float32]
@@ -227,7 +227,7 @@ class NGramWeights(NamedTuple):
 
 
 def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
-    """Turn n-grams into states and arcs.
+    """Build the states and arcs of n-grams.
 
     Args:
         orders: n-grams and weights of the orders 1, 2, …; the prefix of every n-gram is listed.
@@ -261,7 +261,7 @@ def build_automaton(orders: Sequence[tuple[NGrams, NGramWeights]]) -> Automaton:
 def number_arcs(
     orders: Sequence[NGrams],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
-    """Return `order_starts`, `first_arcs` and `words` of the automaton that has the n-grams of the orders 1, 2, …."""
+    """Return `order_starts`, `first_arcs` and `words` of the automaton of the n-grams of the orders 1, 2, …."""
     order_starts = np.concatenate([[0], np.cumsum([len(ngrams.words) for ngrams in orders])])
     fan_outs = [
         np.bincount(longer.prefixes, minlength=len(shorter.words))
@@ -273,13 +273,13 @@ def number_arcs(
 
 
 def check_ngram_counts(sizes: Sequence[int]) -> None:
-    """Make sure that the file format can number so many n-grams.
+    """Check that the file format can number the n-grams.
 
     Args:
-        sizes: how many there are of each order.
+        sizes: number of n-grams of each order.
 
     Raises:
-        InvalidInputError: it cannot.
+        InvalidInputError: there are too many.
     """
     for count, most, what in (
         (sum(sizes), MAX_NGRAMS, "n-grams"),
@@ -287,7 +287,7 @@ def check_ngram_counts(sizes: Sequence[int]) -> None:
     ):
         if count > most:
             raise InvalidInputError(
-                f"the model would have {count:,} {what}, at most {most:,} are possible: lower the order, or prune",
+                f"the model would have {count:,} {what}; the limit is {most:,}: lower the order, or prune",
                 parameter="ngram.order",
             )
 
@@ -298,13 +298,13 @@ def suffix_states(
     first_arcs: npt.NDArray[np.uint32],
     words: npt.NDArray[np.int32],
 ) -> npt.NDArray[np.int32]:
-    """Return the state of the longest proper suffix of each n-gram of some orders, the empty context's before them.
+    """Return the state of the longest proper suffix of the empty context, then of each n-gram of some orders.
 
-    Suffixes that are not given are sought.
+    Suffixes that are −1 are computed.
 
     Args:
-        orders: n-grams of the orders 1, 2, …; all, or those below the highest, whose n-grams are the states [S].
-        order_starts: of `number_arcs`, of all orders.
+        orders: n-grams of the orders 1, 2, …: all orders, or those below the highest, which are the states [S].
+        order_starts: from `number_arcs`, for all orders.
         first_arcs: likewise.
         words: likewise.
     """
@@ -320,9 +320,9 @@ def suffix_states(
 
 
 def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
-    """The n-grams and weights of every order: what `build_automaton` would make the automaton from.
+    """Return the n-grams and weights of every order, the inverse of `build_automaton`.
 
-    Quantised values are listed as the values that their codes stand for.
+    Codes of quantised values are decoded.
     """
     if automaton.quantised:
         words = np.zeros((automaton.num_arcs, 4), np.uint8)
@@ -336,7 +336,7 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
     starts = automaton.order_starts.tolist()
     listed: list[tuple[NGrams, NGramWeights]] = []
     for order, (begin, end) in enumerate(itertools.pairwise(starts), start=1):
-        shorter = starts[order - 2] + 1 if order > 1 else 0  # the first state of the prefixes' length
+        shorter = starts[order - 2] + 1 if order > 1 else 0  # first state of the length of the prefixes
         longest = order == automaton.order
         suffixes = np.full(end - begin, -1, np.int32) if longest else automaton.suffixes[begin + 1 : end + 1]
         ngrams = NGrams(
@@ -350,20 +350,20 @@ def list_ngrams(automaton: Automaton) -> list[tuple[NGrams, NGramWeights]]:
 
 
 MAX_LOG10_BACKOFF = 300.0
-"""What backing off all the way may multiply a probability by at most: a double holds little more."""
+"""Limit of the total back-off weight down to the empty context, close to the range of a double."""
 
 _MASS_TOLERANCE = 1e-5
-_LEAST_MASS = 1e-30  # single precision holds little less
+_LEAST_MASS = 1e-30  # close to the smallest number in single precision
 
 _PROBLEMS = (
     "",
     "first_arcs decreases",
-    "the arcs of the states of one length are not the n-grams one longer",
+    "the arcs of the states of one length do not match the n-grams of the next length",
     "a suffix is not a shorter context",
-    "the words of a context are not rising ids of the vocabulary",
+    "the words of a context are not ascending ids of the vocabulary",
     "a probability is more than 1",
     "a back-off weight is not a number, or the product of a state's and its suffixes' is infinite",
-    "ranked_states does not rise within the states, or ranked_starts within ranked_arcs",
+    "ranked_states does not ascend within the states, or ranked_starts within ranked_arcs",
     "ranked_arcs are not the arcs of their state, the most probable first",
     "a state of many arcs is not among ranked_states",
     "ranked_masses are not the sums of the probabilities",
@@ -371,10 +371,10 @@ _PROBLEMS = (
 
 
 def verify_automaton(automaton: Automaton, path: Path) -> None:
-    """Check that no index leads outside the arrays and every value can be one.
+    """Check that all indices lie within the arrays and all values are valid.
 
     Raises:
-        ManifestError: something is wrong; the message says what.
+        ManifestError: a check fails; the message names it.
     """
     compile_kernels(automaton)
     problem = int(find_problem(automaton))
@@ -402,7 +402,7 @@ def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
             if not begin <= arc < end:
                 return 8
             prob = log10_prob_of(automaton, U(arc))
-            if prob > last_prob or (prob == last_prob and arc <= last_arc):  # else one might be there twice
+            if prob > last_prob or (prob == last_prob and arc <= last_arc):  # `<=` excludes duplicates
                 return 8
             mass, last_prob, last_arc = mass + 10.0 ** np.float64(prob), prob, arc
         if not abs(automaton.ranked_masses[rank] - mass) <= _MASS_TOLERANCE * mass + _LEAST_MASS:
@@ -412,7 +412,7 @@ def _find_rank_problem(automaton: Automaton) -> int:  # noqa: PLR0911 - as below
 
 @numba.njit(nogil=True)
 def _has_unranked_state(automaton: Automaton) -> bool:
-    """Return whether a state with many arcs has no rank, or the ranked states do not ascend."""
+    """Return whether a state with many arcs has no ranking, or the ranked states do not ascend."""
     rank = 0
     for state in range(len(automaton.suffixes)):
         if rank < len(automaton.ranked_states) and automaton.ranked_states[rank] == state:
@@ -426,7 +426,7 @@ def _has_unranked_state(automaton: Automaton) -> bool:
 def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
     """Return whether the back-off weights from a state to the empty context exceed `MAX_LOG10_BACKOFF` or are NaN."""
     charged = np.float64(log10_backoff_of(automaton, U(state)))
-    if charged <= 0:  # most of them; what is charged further on is seen there
+    if charged <= 0:  # most states; positive weights of suffixes are checked at those suffixes
         return False
     while state != 0 and charged <= MAX_LOG10_BACKOFF:
         state = np.int64(automaton.suffixes[state])
@@ -436,19 +436,19 @@ def _backoff_overflows(automaton: Automaton, state: np.int64) -> bool:
 
 @automaton_kernel(types.int64)
 def find_problem(automaton: Automaton) -> int:  # noqa: C901, PLR0911 - one pass over the arrays
-    """The number of the first problem found, 0 if there is none.
+    """Return the number of the first problem found; 0 if there is none.
 
-    Each condition is written so that a value that is no number fails it.
+    The conditions are written so that NaN fails them.
     """
     states, arcs, vocab_size = len(automaton.suffixes), len(automaton.words), automaton.first_arcs[1]
     first, longest = automaton.first_arcs, len(automaton.order_starts) - 1
     for state in range(states):
         if first[state] > first[state + 1] or first[state + 1] > arcs:
             return 1
-    for length in range(1, longest):  # also those that no context has
+    for length in range(1, longest):  # also lengths without contexts
         if first[automaton.order_starts[length - 1] + 1] != automaton.order_starts[length]:
             return 2
-    length, first_of_length = 0, 0  # the length of the state, and the first state of that length
+    length, first_of_length = 0, 0  # length of the state, and first state of that length
     for state in range(states):
         while length + 1 < longest and state > automaton.order_starts[length]:
             first_of_length = automaton.order_starts[length] + 1

@@ -1,4 +1,4 @@
-"""The n-gram model: an automaton behind the common protocol, with checked inputs; sentences in bulk."""
+"""N-gram model: an automaton behind the common protocol, with checked inputs and bulk scoring of sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ from models.vocabulary import EOS, Vocabulary
 
 
 def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenIds, TokenIds, TokenIds]:
-    """Tokens [B, T], of which row b has lengths[b], of a state of so many rows, as kernels walk along them.
+    """Return the spans that kernels read from tokens [B, T] with lengths [B], for a state of B rows.
 
     Returns:
-        Tokens of all rows, padding and all [B · T]; where each row begins [B]; where it ends, padding aside [B].
+        Tokens of all rows, with padding [B · T]; start of each row [B]; end of each row, without padding [B].
 
     Raises:
-        InvalidInputError: the shapes do not fit.
+        InvalidInputError: the shapes do not match.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.int64)
     lengths = np.ascontiguousarray(lengths, dtype=np.int64)
@@ -50,10 +50,10 @@ def token_spans(tokens: TokenIds, lengths: TokenIds, rows: int) -> tuple[TokenId
 
 
 def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
-    """Tokens of this shape are one for each row of a state.
+    """Check that a shape is that of one token per row of a state.
 
     Raises:
-        InvalidInputError: they are not.
+        InvalidInputError: it is not.
     """
     if shape != (rows,):
         raise InvalidInputError(
@@ -62,7 +62,7 @@ def check_one_per_row(shape: tuple[int, ...], rows: int) -> None:
 
 
 def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
-    """Tokens are [B, T], lengths [B] and at most T.
+    """Check that tokens are [B, T], and lengths [B] and at most T.
 
     Raises:
         InvalidInputError: they are not.
@@ -80,7 +80,7 @@ def check_shapes(tokens: TokenIds, lengths: TokenIds, rows: int) -> None:
 
 
 def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
-    """Tokens are [N]; offsets [B + 1] rise from 0 to N.
+    """Check that tokens are [N], and offsets [B + 1] ascend from 0 to N.
 
     Raises:
         InvalidInputError: they are not.
@@ -92,11 +92,11 @@ def check_offsets(tokens: TokenIds, offsets: TokenIds, rows: int) -> None:
             parameter="offsets",
         )
     if offsets[0] != 0 or offsets[-1] != len(tokens) or (offsets[1:] < offsets[:-1]).any():
-        raise InvalidInputError(f"offsets do not rise from 0 to {len(tokens)}", parameter="offsets")
+        raise InvalidInputError(f"offsets do not ascend from 0 to {len(tokens)}", parameter="offsets")
 
 
 def check_k(k: int, vocab_size: int) -> None:
-    """K is in [1, V].
+    """Check that k is in [1, V].
 
     Raises:
         InvalidInputError: it is not.
@@ -122,7 +122,7 @@ _NO_ORDERS, _NO_BACKOFFS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
 class NGramState:
     """B contexts as state numbers of one automaton.
 
-    Two rows with the same number have the same future, whatever texts led there.
+    Rows with equal numbers have the same future, even after different texts.
 
     Attributes:
         ids: state numbers [B], int32.
@@ -134,21 +134,21 @@ class NGramState:
         return len(self.ids)
 
     def select(self, rows: TokenIds) -> "NGramState":
-        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
         return NGramState(self.ids[rows])
 
     def concatenate(self, others: Sequence["NGramState"]) -> "NGramState":
-        """A state with this one's rows, then those of each of `others`."""
+        """Return a state with the rows of this state, followed by the rows of each of `others`."""
         return NGramState(np.concatenate([self.ids, *(state.ids for state in others)]))
 
 
 class NGramScores(NamedTuple):
-    """Scores of tokens [B, T] and where they come from; 0 past a row's length.
+    """Scores of tokens [B, T] and their n-grams; 0 past a row's length.
 
     Attributes:
         log_probs: natural-log probabilities [B, T].
-        orders: the length of the longest n-gram that is listed and ends in the token [B, T], uint8; 1 is a unigram.
-        log_backoffs: natural logarithm of what was charged for backing off to it [B, T].
+        orders: length of the longest listed n-gram that ends in the token [B, T], uint8; 1 is a unigram.
+        log_backoffs: natural logarithm of the back-off weights charged to reach that n-gram [B, T].
     """
 
     log_probs: FloatArray
@@ -163,19 +163,19 @@ class NGramModel(
     TopKPredictor[NGramState],
     LanguageModel[NGramState],
 ):
-    """A back-off n-gram model of any order and smoothing.
+    """Back-off n-gram model of any order and smoothing.
 
     Args:
         automaton: states and arcs.
-        vocabulary: what word ids mean.
-        normalised: whether every distribution sums to 1; the estimator or reader knows.
+        vocabulary: tokens of the word ids.
+        normalised: whether every distribution sums to 1, as the estimator or reader states.
 
     Attributes:
-        order: the length of the longest n-gram; a context has 0 to order − 1 tokens.
+        order: length of the longest n-gram; a context has 0 to order − 1 tokens.
         num_parameters: one probability per n-gram and one back-off weight per context.
 
     Raises:
-        InvalidInputError: the automaton is of another vocabulary's size.
+        InvalidInputError: automaton and vocabulary differ in size.
     """
 
     family, is_lookup = "ngram", True
@@ -230,11 +230,11 @@ class NGramModel(
         return TopTokens(ids, log_probs)
 
     def sample(self, state: NGramState, random: np.random.Generator) -> TokenIds:
-        """Draw the next token of each row [B] from its distribution, without computing the whole of it.
+        """Draw the next token of each row [B] from its distribution, without computing the full distribution.
 
         Args:
             state: B rows.
-            random: gives one seed a row.
+            random: source of one seed per row.
         """
         seeds = random.integers(2**64, size=len(state), dtype=np.uint64)
         tokens = np.empty(len(state), dtype=np.int64)
@@ -250,7 +250,7 @@ class NGramModel(
         return ReadResult(log_probs, _NO_BACKOFFS, after)
 
     def score_detailed(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """Score tokens, and return the length of the n-gram behind each probability.
+        """Score tokens, with the length of the n-gram that gave each probability.
 
         Raises:
             InvalidInputError: see `read`.
@@ -261,7 +261,7 @@ class NGramModel(
     def score_ragged(
         self, state: NGramState, tokens: TokenIds, offsets: TokenIds, *, threads: int = 1
     ) -> FloatArray:
-        """Score sequences in as many threads; the answer is the same."""
+        """Score sequences in `threads` threads, which do not affect the result."""
         tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         check_offsets(tokens, offsets, len(state))
@@ -300,7 +300,7 @@ class NGramModel(
         return scores
 
     def _prefill(self, state: NGramState, tokens: TokenIds, lengths: TokenIds) -> NGramState:
-        """The state after tokens: only the last order − 1 of a row can matter, so that many steps do."""
+        """Return the state after tokens, in order − 1 steps, since it depends on the last order − 1 tokens only."""
         tokens, lengths = np.asarray(tokens, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         check_shapes(tokens, lengths, len(state))
         reach = self.order - 1
@@ -334,16 +334,16 @@ class NGramModel(
         self.automaton.save(directory / AUTOMATON_FILE)
 
     @classmethod
-    def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - every family's loader takes it
-        """Map what `save` wrote.
+    def load(cls, directory: Path, vocabulary: Vocabulary, *, device: str) -> "NGramModel":  # noqa: ARG003 - protocol
+        """Map a saved model.
 
         Args:
             directory: a checkpoint.
-            vocabulary: the one it was saved with.
-            device: not looked at; this family computes on the CPU.
+            vocabulary: the vocabulary that it was saved with.
+            device: ignored; this family computes on the CPU.
 
         Raises:
-            ManifestError: a file is not what `save` writes, or is of another vocabulary.
+            ManifestError: a file was not written by `save`, or has another vocabulary.
         """
         path = directory / CONFIG_FILE
         automaton = Automaton.load(directory / AUTOMATON_FILE)
@@ -360,11 +360,11 @@ class NGramModel(
 
 
 class SentenceScores(NamedTuple):
-    """Natural-log probabilities of B sentences' tokens, `</s>` included.
+    """Natural-log probabilities of the tokens of B sentences, with `</s>`.
 
     Attributes:
-        log_probs: of all sentences, one after the other [N].
-        offsets: where each sentence's begin, and N at the end [B + 1].
+        log_probs: concatenated log-probabilities of all sentences [N].
+        offsets: start of each sentence, then N [B + 1].
     """
 
     log_probs: FloatArray
@@ -379,16 +379,16 @@ class SentenceScores(NamedTuple):
 def score_lines(
     model: NGramModel, tokenizer: Tokenizer, lines: Sequence[str], *, threads: int = 1
 ) -> SentenceScores:
-    """Score each line as a sentence after `<s>`, its `</s>` included.
+    """Score each line as a sentence after `<s>`, with its `</s>`.
 
     Args:
-        model: what to score with.
-        tokenizer: the model's.
+        model: model to score with.
+        tokenizer: tokenizer of the model.
         lines: one sentence each.
-        threads: how many cores to use, for tokenising too; the answer is the same.
+        threads: number of threads, also for tokenising; it does not affect the result.
 
     Raises:
-        InvalidInputError: the tokenizer has ids that are outside the model's vocabulary.
+        InvalidInputError: the tokenizer has ids outside the model's vocabulary.
     """
     cuts = np.linspace(0, len(lines), max(1, min(threads, len(lines))) + 1).astype(int).tolist()
     parts = run_slices(lambda share: score_sentences(model, *tokenizer.encode_ragged(lines[share])), cuts)
@@ -406,18 +406,18 @@ def score_sentences(
     """Score B sentences of ids, each after `<s>` and with its `</s>`.
 
     Args:
-        model: what to score with.
-        ids: of all sentences, without `<s>` and `</s>` [N].
-        offsets: where each sentence starts, and N at the end [B + 1].
-        threads: how many cores to use; the answer is the same.
+        model: model to score with.
+        ids: concatenated ids of all sentences, without `<s>` and `</s>` [N].
+        offsets: start of each sentence, then N [B + 1].
+        threads: number of threads; it does not affect the result.
 
     Raises:
-        InvalidInputError: the offsets do not fit, or an id is outside the vocabulary.
+        InvalidInputError: the offsets do not match the ids, or an id is outside the vocabulary.
     """
     words: TokenIds = np.ascontiguousarray(ids, dtype=np.int64)
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     check_offsets(words, offsets, max(len(offsets) - 1, 0))
-    begins = offsets + np.arange(len(offsets))  # with one </s> a sentence
+    begins = offsets + np.arange(len(offsets))  # one </s> per sentence
     tokens = np.empty(int(begins[-1]), dtype=np.int64)
     _append_eos(words, offsets, tokens)
     log_probs = model.score_ragged(model.initial_state(len(offsets) - 1), tokens, begins, threads=threads)
@@ -432,7 +432,7 @@ def score_sentences(
 def _append_eos(
     ids: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
 ) -> None:
-    """Put `</s>` behind each sentence; `tokens` has one more entry per sentence."""
+    """Append `</s>` to each sentence; `tokens` has one more entry per sentence than `ids`."""
     for row in range(len(offsets) - 1):
         for index in range(offsets[row], offsets[row + 1]):
             tokens[index + row] = ids[index]

@@ -1,14 +1,14 @@
 """Compiled scoring of tokens with an automaton: log-probabilities, states, context lengths, distributions.
 
-Signatures are fixed and compiled, or read from numba's cache, at import: no call waits for the
-compiler. The kernels release the interpreter lock. All add in double precision and in the same
-order, so a word has the same float in a score and in a distribution, whatever else is in the batch.
+Kernels have fixed signatures and are compiled, or loaded from numba's cache, at import: no call waits
+for the compiler. They release the interpreter lock. All add in double precision and in the same
+order, so a word gets the same float in a score and in a distribution, independent of the batch.
 
-Word ids are checked, because one outside the vocabulary would read outside the arrays: the kernels
-return the index of the first bad one, or −1.
+Word ids are checked because an id outside the vocabulary would index outside the arrays: the kernels
+return the index of the first invalid id, or −1.
 
-A state's distribution is that of its suffix, scaled by the back-off weight, with its own arcs
-written over it: O(V + arcs), not V look-ups.
+The distribution of a state is that of its suffix, scaled by the back-off weight, overwritten with the
+state's own arcs: O(V + arcs) instead of V lookups.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ from models.ngram.automaton import LN_10, Automaton
 def write_suffix_chain(
     automaton: Automaton, state: np.int32, states: npt.NDArray[np.uint64], backoffs: npt.NDArray[np.float64]
 ) -> int:
-    """A state and its suffixes down to the empty context, and the log10 charged on the way to each; their number."""
+    """Write a state and its suffixes down to the empty context, and the log10 back-off to each; return their count."""
     depth, backoff, here = 0, 0.0, U(state)
     while here != U(0):
         states[depth], backoffs[depth] = here, backoff
@@ -57,10 +57,10 @@ def write_suffix_chain(
 def write_distributions(
     automaton: Automaton, states: npt.NDArray[np.int32], out: npt.NDArray[np.float32]
 ) -> None:
-    """Natural-log probabilities [B, V] of every word in states [B], into `out`.
+    """Write natural-log probabilities [B, V] of every word in states [B] to `out`.
 
-    Writes the unigrams with the whole back-off, then overwrites the arcs of ever longer
-    contexts: O(V + arcs) a row, not V look-ups.
+    Writes the unigrams with the complete back-off, then overwrites the arcs of successively
+    longer contexts: O(V + arcs) per row instead of V lookups.
     """
     order = len(automaton.order_starts) - 1
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
@@ -93,12 +93,12 @@ def ranked_index(automaton: Automaton, state: np.uint64) -> Any:
 
 _LANES = 24
 _POSITION, _ROW_END, _STATE, _FIRST, _LAST = (np.uint64(column) for column in range(5))
-"""What a lane has: the token it is at, the end of its row, its state, and where the arcs sought are."""
+"""Columns of a lane: its current token, the end of its row, its state, and the range of arcs to search."""
 
 
 @numba.njit(nogil=True, forceinline=True)
 def _next_filled_row(row: int, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> int:
-    """The first row from this one on that is not empty, or B."""
+    """Return the first non-empty row from `row` on, or B."""
     while row < len(begins) and begins[row] >= ends[row]:
         row += 1
     return row
@@ -114,7 +114,7 @@ def _start_lane(walks: npt.NDArray[np.uint64], lane: Any, begin: Any, end: Any, 
 def _prefetch_arcs(
     automaton: Automaton, tokens: npt.NDArray[np.int64], walks: npt.NDArray[np.uint64], lanes: Any
 ) -> None:
-    """Find where the arcs of each lane's state are, and have the processor fetch what is read next."""
+    """Find the range of arcs of each lane's state, and prefetch the data that the next step reads."""
     for number in range(lanes):
         lane = U(number)
         state = walks[lane, _STATE]
@@ -128,7 +128,7 @@ def _prefetch_arcs(
 
 
 @automaton_kernel(types.int64, *SPAN_TYPES, types.float32[::1], types.uint8[::1], types.float32[::1])
-def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it juggles stays in registers
+def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, to keep its variables in registers
     automaton: Automaton,
     states: npt.NDArray[np.int32],
     tokens: npt.NDArray[np.int64],
@@ -138,35 +138,35 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
     orders: npt.NDArray[np.uint8],
     log_backoffs: npt.NDArray[np.float32],
 ) -> int:
-    """Natural-log probabilities of B spans of tokens [N], into the same positions of `log_probs`.
+    """Write natural-log probabilities of B spans of tokens [N] to the same positions of `log_probs`.
 
-    Some rows walk side by side, one link each in turn, in two passes: the first finds where a
-    state's arcs are and has the processor fetch them, the second reads them.
+    Several rows, the lanes, advance in turn by one arc or link each. A round has two passes: the
+    first prefetches the arcs of each lane's state, the second reads them.
 
     Args:
         automaton: the model.
-        states: before each span [B].
-        tokens: of all spans [N].
-        begins: where each begins [B].
-        ends: where each ends [B].
+        states: state before each span [B].
+        tokens: tokens of all spans [N].
+        begins: start of each span [B].
+        ends: end of each span [B].
         log_probs: [N]; written.
-        orders: the length of the n-gram found for each token [N]; not written if empty.
+        orders: length of the n-gram found for each token [N]; not written if empty.
         log_backoffs: natural logarithm of the back-off charged for each token [N]; not written if empty.
 
     Returns:
-        −1, or the position of a token that is outside the vocabulary.
+        −1, or the position of a token outside the vocabulary.
     """
     vocab_size, num_states = U(automaton.first_arcs[1]), U(len(automaton.suffixes))
     missing = U(len(automaton.words))
     detailed = len(orders) > 0
-    walks = np.empty((_LANES, 8), np.uint64)  # [L, 8]: one 64-byte cache line a lane
+    walks = np.empty((_LANES, 8), np.uint64)  # [L, 8]: one 64-byte cache line per lane
     backoffs = np.zeros(_LANES, np.float64)  # [L], log10, charged since the last token
-    scored = np.zeros(_LANES, np.bool_)  # [L]; the token is scored, its next state is not found yet
+    scored = np.zeros(_LANES, np.bool_)  # [L]; the token is scored, but its next state is unknown
     row, lanes = _next_filled_row(0, begins, ends), U(0)
     while lanes < U(_LANES) and row < len(states):
         _start_lane(walks, lanes, begins[row], ends[row], states[row])
         row, lanes = _next_filled_row(row + 1, begins, ends), lanes + U(1)
-    # round robin, one step a lane: cache misses of all lanes overlap
+    # round robin, one step per lane, so the cache misses of all lanes overlap
     while lanes > U(0):
         _prefetch_arcs(automaton, tokens, walks, lanes)
         lane = U(0)
@@ -174,7 +174,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
             position, state = walks[lane, _POSITION], walks[lane, _STATE]
             word = tokens[position]
             if state == U(0):
-                if U(word) >= vocab_size:  # so are negative ones
+                if U(word) >= vocab_size:  # also catches negative ids
                     bad: int = position
                     return bad
                 arc = U(word)
@@ -205,7 +205,7 @@ def score_spans(  # noqa: C901, PLR0912, PLR0915 - one loop, so that all it jugg
                     copy_values(walks[lanes], walks[lane])
                     backoffs[lane], scored[lane] = backoffs[lanes], scored[lanes]
                 continue
-            # the longest n-grams are no states; their suffixes are
+            # n-grams of the highest order are not states, but their suffixes are
             if arc + U(1) >= num_states and state != U(0):
                 state, scored[lane] = U(automaton.suffixes[state]), True
             else:
@@ -224,9 +224,9 @@ def advance_rows(
     tokens: npt.NDArray[np.int64],
     out: npt.NDArray[np.int32],
 ) -> int:
-    """The states [B] after one token each [B], into `out`; returns −1, or the row of a bad token.
+    """Write the states [B] after one token each [B] to `out`; return −1, or the row of an invalid token.
 
-    States are minimal: contexts that nothing tells apart get the same number.
+    States are minimal: contexts with the same future get the same number.
     """
     vocab_size = np.int64(automaton.first_arcs[1])
     for row in range(len(states)):
@@ -246,9 +246,9 @@ def context_lengths_per_token(
     ends: npt.NDArray[np.int64],
     out: npt.NDArray[np.int64],
 ) -> int:
-    """The length of the context before each token of B spans, into the same positions of `out` [N].
+    """Write the length of the context before each token of B spans to the same positions of `out` [N].
 
-    Arguments and result are those of `score_spans`.
+    Arguments and result are as in `score_spans`.
     """
     vocab_size, order_starts = np.int64(automaton.first_arcs[1]), automaton.order_starts
     for row in range(len(states)):

@@ -1,8 +1,8 @@
-"""Compiled top-k and sampling of next words without computing whole distributions.
+"""Compiled top-k and sampling of next words without computing full distributions.
 
-Top-k merges lists of arcs ranked by probability, one list per context length. States with many arcs
-have their ranking in the file (`Automaton.ranked_states`); the few arcs of the others go into a
-heap when they are needed.
+Top-k merges lists of arcs ranked by probability, one list per context length. The ranking of states
+with many arcs is stored in the file (`Automaton.ranked_states`); the arcs of other states are put
+into a heap on demand.
 """
 
 import math
@@ -30,14 +30,14 @@ from models.ngram.build import MAX_UNRANKED_ARCS
 from models.ngram.scoring import ranked_index, write_distributions, write_suffix_chain
 
 _PREFETCH_DISTANCE = 8
-"""Ranked arcs that are fetched before their turn."""
+"""Number of ranked arcs to prefetch."""
 
 
 @numba.njit(nogil=True, forceinline=True)
 def _shadowing_level(
     first_arcs: npt.NDArray[np.uint32], words: Any, chain: npt.NDArray[np.uint64], level: int, word: Any
 ) -> Any:
-    """The shortest context before this level that has the word itself, and so does not take it from here; or −1."""
+    """Return the shortest context longer than this level's that has its own arc of the word; −1 if none has."""
     longer = level - 1
     while longer >= 0 and arc_at(first_arcs, words, chain[longer], word) == U(len(words)):
         longer -= 1
@@ -55,7 +55,7 @@ def _precedes(probs: Any, decoded: Any, first: np.uint32, second: np.uint32) -> 
 def _sift_down(
     probs: Any, decoded: Any, heaps: npt.NDArray[np.uint32], top: Any, position: Any, size: Any
 ) -> None:
-    """Move the arc at a position of the heap that starts at `top` down until it precedes those below it."""
+    """Move an arc of the heap that starts at `top` down until it precedes its children."""
     arc = heaps[top + position]
     while 2 * position + 1 < size:
         child = 2 * position + 1
@@ -72,7 +72,7 @@ def _sift_down(
 def _heapify_arcs(
     first_arcs: Any, probs: Any, decoded: Any, state: np.uint64, heaps: npt.NDArray[np.uint32], top: Any
 ) -> Any:
-    """The arcs of a state that has few, as a heap that starts at `top`, the most probable first; their number."""
+    """Write the arcs of an unranked state as a heap from `top` on, the most probable first; return their number."""
     begin = np.int64(first_arcs[state])
     size = np.int64(first_arcs[state + U(1)]) - begin
     for n in range(size):
@@ -84,13 +84,13 @@ def _heapify_arcs(
 
 @numba.njit(nogil=True)
 def _natural_log_prob(probs: Any, decoded: Any, arc: np.uint64, backoff: float) -> np.float32:
-    """The natural-log probability of an arc after so much was charged, as `write_distributions` writes it."""
+    """Return the natural-log probability of an arc after a back-off, as `write_distributions` computes it."""
     return np.float32((value_at(probs, decoded, arc) + backoff) * LN_10)
 
 
 @numba.njit(nogil=True, forceinline=True)
 def _prefetch_arc(probs: Any, words: Any, ranked_arcs: npt.NDArray[np.uint32], position: Any) -> None:
-    """Prefetch the arc at a position of `ranked_arcs`: in a context of many, it lies anywhere."""
+    """Prefetch the arc at a position of `ranked_arcs`, since ranked arcs are scattered in memory."""
     prefetch(probs, U(ranked_arcs[position]))
     prefetch(words, U(ranked_arcs[position]))
 
@@ -104,7 +104,7 @@ def _best_arc(
     stops: npt.NDArray[np.int64],
     missing: np.uint64,
 ) -> Any:
-    """A level's most probable arc that is left, A if there is none."""
+    """Return a level's most probable remaining arc, or A if none remains."""
     if nexts[level] >= stops[level] or stops[level] == 0:
         return missing
     if nexts[level] >= 0:
@@ -121,7 +121,7 @@ def _lower_arc_ties(probs: Any, decoded: Any, arc: np.uint64, backoff: float) ->
 
 @numba.njit(nogil=True)
 def _insert_sorted(ids: npt.NDArray[np.int64], row: int, begin: int, column: int, word: np.int32) -> None:
-    """Put a word into a row's rising run of ids that starts at `begin` and ends before this column."""
+    """Insert a word into the ascending run of ids of a row that starts at `begin` and ends before `column`."""
     while column > begin and ids[row, column - 1] > word:
         ids[row, column] = ids[row, column - 1]
         column -= 1
@@ -138,7 +138,7 @@ def _fill_with_impossible(
     log_probs: npt.NDArray[np.float32],
     column: int,
 ) -> None:
-    """Fill a row from this column on with words that cannot come, in order of id."""
+    """Fill a row from `column` on with words of probability 0, in order of id."""
     missing = U(len(automaton.words))
     word = np.int64(0)
     while column < len(ids):
@@ -160,25 +160,25 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
     ids: npt.NDArray[np.int64],
     log_probs: npt.NDArray[np.float32],
 ) -> None:
-    """The k most probable words [B, k] in states [B] and their natural-log probabilities, into `ids` and `log_probs`.
+    """Write the k most probable words [B, k] in states [B] to `ids`, and their natural-log probabilities.
 
-    Merges the arcs of the state and its suffixes, each from its most probable down, and passes
-    over words that a longer context has already. Words of equal value, in single precision, are
-    in order of id, as if the whole distribution had been sorted; so those that tie with the
-    k-th are looked at too. k must not exceed V.
+    Merges the arcs of the state and its suffixes in descending order of probability, and skips
+    words that a longer context has. Words that tie in single precision are in order of id, as if
+    the full distribution were sorted, so words that tie with the k-th are considered too. k must
+    not exceed V.
     """
     order, k, missing = len(automaton.order_starts) - 1, ids.shape[1], U(len(automaton.words))
     chain, backoffs = np.empty(order, np.uint64), np.empty(order, np.float64)
-    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap a level
-    # local names, since reading the tuple in the loop costs as much as the rest of it
+    heaps = np.empty(order * MAX_UNRANKED_ARCS, np.uint32)  # [order · 128], one heap per level
+    # local names: reading the tuple in the loop would double its cost
     first_arcs, words, ranked_arcs = automaton.first_arcs, automaton.words, automaton.ranked_arcs
     probs, decoded = automaton.log10_probs, automaton.prob_values
-    # [order]: of each level, the next index into ranked_arcs and its end; or −1 and the size of its heap
+    # [order]: next index into ranked_arcs and its end for each level; or −1 and the size of its heap
     nexts, stops = np.empty(order, np.int64), np.empty(order, np.int64)
     arcs, values = (
         np.empty(order, np.uint64),
         np.empty(order, np.float32),
-    )  # [order]: best arc left a level, and its value
+    )  # [order]: best remaining arc of each level, and its value
     for row in range(len(states)):
         depth = write_suffix_chain(automaton, states[row], chain, backoffs)
         for level in range(depth):
@@ -196,8 +196,8 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
             arcs[level] = _best_arc(ranked_arcs, level, heaps, nexts, stops, missing)
             if arcs[level] != missing:
                 values[level] = _natural_log_prob(probs, decoded, arcs[level], backoffs[level])
-        column, begin = 0, 0  # where the next word goes; the first of those of the last one's value
-        # merge of `depth` sorted lists: at most `order` levels, so a scan beats a heap of levels
+        column, begin = 0, 0  # column of the next word; first column with the value of the last word
+        # merge of `depth` sorted lists: at most `order` levels, so a scan is faster than a heap of levels
         while True:
             best, word = -1, np.int32(0)
             for level in range(depth):
@@ -213,7 +213,7 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
                 break
             if column == k and word > ids[row, k - 1]:
                 if not _lower_arc_ties(probs, decoded, arcs[best], backoffs[best]):
-                    arcs[best] = missing  # all that tie have larger ids
+                    arcs[best] = missing  # all ties have larger ids
                     continue
             elif _shadowing_level(first_arcs, words, chain, best, word) < 0:
                 if column == 0 or values[best] < log_probs[row, column - 1]:
@@ -237,12 +237,12 @@ def top_k_words(  # noqa: C901, PLR0912, PLR0915 - one merge
 
 
 _MAX_DRAWS = 64
-"""Words drawn for one row before its whole distribution is made."""
+"""Words drawn for one row before its full distribution is computed."""
 
 
 @numba.njit(nogil=True)
 def _next_uniform(seed: np.uint64) -> tuple[np.uint64, float]:
-    """A number of [0, 1) and the seed for the one after it.
+    """Return the next seed and a uniform number in [0, 1).
 
     Source: Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators" (SplitMix64).
     """
@@ -255,7 +255,7 @@ def _next_uniform(seed: np.uint64) -> tuple[np.uint64, float]:
 
 @numba.njit(nogil=True)
 def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
-    """The arc at a point of the cumulative probabilities of a state's own arcs, or A past the last of them."""
+    """Return the arc at a point of the cumulative probabilities of a state's own arcs; A past the last arc."""
     rank = ranked_index(automaton, state)
     if rank < 0:
         for arc in range(U(automaton.first_arcs[state]), U(automaton.first_arcs[state + U(1)])):
@@ -275,7 +275,7 @@ def _arc_at_point(automaton: Automaton, state: np.uint64, point: float) -> Any:
 def _draw_from_distribution(
     automaton: Automaton, chain: npt.NDArray[np.uint64], start: int, point: float
 ) -> np.int64:
-    """The word at a point of a context's cumulative probabilities, without those that the longer one has; or −1."""
+    """Return the word at a point of a context's cumulative probabilities, skipping the longer context's; or −1."""
     state = np.empty(1, np.int32)
     state[0] = chain[start]
     log_probs = np.empty((1, np.int64(automaton.first_arcs[1])), np.float32)
@@ -284,7 +284,7 @@ def _draw_from_distribution(
         longer = chain[start - 1]
         for arc in range(U(automaton.first_arcs[longer]), U(automaton.first_arcs[longer + U(1)])):
             log_probs[0, word_of(automaton, U(arc))] = -np.inf
-    peak = np.float64(log_probs.max())  # a row may hold next to nothing
+    peak = np.float64(log_probs.max())  # the mass of a row may be close to 0
     if peak == -np.inf:
         return np.int64(-1)
     total = 0.0
@@ -309,11 +309,11 @@ def sample_words(
 ) -> None:
     """Draw a word for each row, into `words` [B], by its state [B] and its seed [B].
 
-    A point falls on one of the state's own arcs, or past them. Past them, the word is drawn
-    from the suffix's distribution, again and again until it is none that the state itself
-    has. Should that take too often, the suffix's whole distribution is made after all. Where a
-    row does not sum to 1, its own arcs count by themselves, and the others share the rest; a
-    word that is impossible is drawn only where all are.
+    A random point selects one of the state's own arcs or lies past them. Past them, words are
+    drawn from the suffix's distribution until one has no arc in the state. After too many draws,
+    the suffix's full distribution is computed. If a row does not sum to 1, its own arcs keep their
+    probabilities and the other words share the rest; a word of probability 0 is drawn only if all
+    words have probability 0.
     """
     order, missing = len(automaton.order_starts) - 1, U(len(automaton.words))
     first_arcs, arc_words = automaton.first_arcs, automaton.words
@@ -323,7 +323,7 @@ def sample_words(
         seed, start, words[row] = seeds[row], 0, -1
         for _ in range(_MAX_DRAWS):
             level, arc = start, missing
-            while level < depth:  # a row that sums to less than 1 may have nothing at the point
+            while level < depth:  # a row that sums to less than 1 may have no arc at the point
                 seed, point = _next_uniform(seed)
                 arc = _arc_at_point(automaton, chain[level], point)
                 if arc != missing or level + 1 == depth or backoffs[level + 1] == -np.inf:
@@ -337,13 +337,13 @@ def sample_words(
                 words[row] = word
                 break
             start = refused + 1
-        while words[row] < 0:  # at most once for each context
+        while words[row] < 0:  # at most once per context
             seed, point = _next_uniform(seed)
             word = _draw_from_distribution(automaton, chain, start, point)
-            if word < 0 and start > 0:  # its own arcs are all there is, but sum to less than 1
+            if word < 0 and start > 0:  # only its own arcs are possible, but they sum to less than 1
                 start = 0
                 continue
             refused = _shadowing_level(first_arcs, arc_words, chain, start - 1, word)
             if refused < 0:
-                words[row] = max(0, word)  # type: ignore[call-overload]  # numba has the integers of numpy
+                words[row] = max(0, word)  # type: ignore[call-overload]  # NumPy integers in numba
             start = refused + 1

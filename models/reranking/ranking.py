@@ -125,10 +125,12 @@ MAX_WEIGHTS = 1000
 
 
 class ProfileModel(BaseModel):
-    """A language model that a profile was tuned with.
+    """Language model of a profile.
 
-    `name` is what features call it: none for the one of `lm`, `old` for that of `lm:old`. `address` is `name@version`.
-    Where several have no name, they are mixed at every token, by their `weight`.
+    Attributes:
+        name: name in features: `old` for `lm:old`, empty for `lm`. Several models without a name are a mixture.
+        address: model version, as `name@version`.
+        weight: weight in the mixture.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -139,12 +141,20 @@ class ProfileModel(BaseModel):
 
 
 class Profile(BaseModel):
-    """Weights to re-rank with.
+    """Saved weights for re-ranking.
 
-    `weights` are of raw features, derived ones by name; {"rank": 1} keeps the first pass's order. `length_exponent` is
-    `LogLinearModel`'s. Totals times `posterior_scale` are the logarithms of posteriors, but for a constant.
-    `metric` and `signature` say what was counted, `decision` whether the weights were found better than the first pass,
-    and `figures` how much: as the reply of /v1/rerank/tune tells it. `created` is ISO 8601, UTC.
+    Attributes:
+        schema_version: version of this format.
+        name: name of the profile.
+        weights: weights by feature; {"rank": 1} keeps the order of the first pass.
+        length_exponent: exponent e of the `lm` feature's divisor, `tokens` ** e.
+        posterior_scale: factor of totals whose products are log-posteriors, up to a constant.
+        metric: metric that the weights were tuned for.
+        signature: settings of the metric, as sacrebleu writes them.
+        models: language models of the features.
+        decision: `tuned` if the weights beat the first pass on held-out lists, else `first_pass`.
+        figures: scores from tuning, as in the reply of /v1/rerank/tune.
+        created: time of tuning, ISO 8601 in UTC.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)

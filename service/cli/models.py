@@ -23,7 +23,7 @@ models_app = typer.Typer(
 )
 
 
-_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "already present"}
+_RESTORE_OUTCOMES = {"restored": "restored", "kept": "differs and was kept", "same": "was here already"}
 
 
 @models_app.command("list")

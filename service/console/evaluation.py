@@ -188,8 +188,8 @@ def show_autocomplete_evaluation(result: Mapping[str, Any]) -> None:
     """Print keystroke savings, accuracy and latency of completions, for one model or two side by side."""
     models = [result, *([result["against"]] if "against" in result else [])]
     _console.print(
-        f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} out of vocabulary; "
-        f"{result['keys']:,} keystrokes without completions; {result['context']} context"
+        f"{result['words']:,} words on {result['lines']:,} lines, {result['unknown_words']:,} of them not in the "
+        f"vocabulary; {result['keys']:,} keys without completions; {result['context']} context"
     )
     _console.print(_typing_figures(result))
     for model in models:

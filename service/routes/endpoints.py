@@ -160,6 +160,7 @@ class EndpointRouter(APIRouter):
 
 
 _SCHEMAS = "#/components/schemas/"
+_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", re.DOTALL | re.MULTILINE)
 _CLAUSE_END = re.compile(r"[.:;](?:\s|$)")
 _ERROR_CODES = {
     "4XX": ("invalid_value", "unsupported_parameter", "invalid_api_key", "model_not_found", "overloaded"),
@@ -345,6 +346,8 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
     components = document["components"]
     schemas = components["schemas"]
     schemas.update(_request_schemas(endpoints))
+    for schema in schemas.values():
+        _describe_fields(schema)
     components["securitySchemes"] = SECURITY_SCHEMES
     components["examples"] = ERROR_EXAMPLES
     for endpoint in endpoints:
@@ -355,6 +358,22 @@ def make_document(app: FastAPI, endpoints: Iterable[Endpoint]) -> Json:
                 for name in endpoint.lines.options.model_fields
             ]
     return document
+
+
+def attribute_descriptions(docstring: str) -> tuple[str, dict[str, str]]:
+    """Split a class docstring into its text and the descriptions in its section `Attributes:`, by attribute."""
+    text, _, section = docstring.partition("\n\nAttributes:\n")
+    return text, {name: " ".join(about.split()) for name, about in _ATTRIBUTE.findall(section)}
+
+
+def _describe_fields(schema: Json) -> None:
+    """Move the descriptions of attributes from a class docstring to the fields of its schema."""
+    text, descriptions = attribute_descriptions(schema.get("description", ""))
+    if descriptions:
+        schema["description"] = text
+    for name, field in schema.get("properties", {}).items():
+        if name in descriptions:
+            field.setdefault("description", descriptions[name])
 
 
 def _request_schemas(endpoints: Iterable[Endpoint]) -> Json:

@@ -55,7 +55,13 @@ def _figures(metrics: dict[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A published file: its path in the version, its size, and its SHA-256 in hex."""
+    """A published file of a version.
+
+    Attributes:
+        name: path of the file in the version.
+        bytes: size in bytes.
+        sha256: SHA-256 in hex.
+    """
 
     name: str
     bytes: int
@@ -64,7 +70,13 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelFileList:
-    """Downloadable files of a version, such as its model card, sorted by name."""
+    """Downloadable files of a version, such as its model card.
+
+    Attributes:
+        object: always `list`.
+        model: address of the model version, such as `lstm@3`.
+        data: the files, sorted by name.
+    """
 
     object: str
     model: str
@@ -73,7 +85,13 @@ class ModelFileList:
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Bytes of a model: in the process, in memory-mapped files, on a device."""
+    """Memory of a model.
+
+    Attributes:
+        own_bytes: bytes of process memory.
+        mapped_bytes: bytes of memory-mapped files.
+        device_bytes: bytes of device memory, such as a GPU's.
+    """
 
     own_bytes: int
     mapped_bytes: int
@@ -84,9 +102,20 @@ class ModelMemory:
 class AdminModel:
     """A version and its state.
 
-    `state` is `published` (not hosted), `loading`, `loaded`, `failed`, or `draining` (unloaded, but still used by
-    requests). `serves` are the configured or requested addresses that it serves; `last_used` is in seconds since
-    1970; `reason` is the error of a failed version, or of the successor of a loaded one.
+    Attributes:
+        id: address of the version, `name@version`.
+        state: `published` (not hosted), `loading`, `loaded`, `failed`, or `draining` (unloaded, but still
+            used by requests).
+        reason: error of a failed version, or of the successor of a loaded one; null otherwise.
+        is_default: true for the model of requests that name none.
+        aliases: aliases of the version in the registry.
+        serves: configured or requested addresses that this version serves.
+        memory: memory of the loaded model; null if not loaded.
+        requests_in_flight: number of requests that use the model.
+        last_used: start of the latest request, in seconds since 1970; null before the first.
+        load_seconds: loading time in seconds, including warm-up.
+        warm_up_seconds: warm-up time in seconds.
+        precision: number format of the computation, such as `int8`.
     """
 
     id: str
@@ -105,7 +134,12 @@ class AdminModel:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes of host memory in use by models, and the budget; null means no limit."""
+    """Host memory of all models.
+
+    Attributes:
+        in_use_bytes: bytes in use by models.
+        budget_bytes: maximum bytes of all models; null means no limit.
+    """
 
     in_use_bytes: int
     budget_bytes: int | None
@@ -113,7 +147,14 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class AdminModels:
-    """All published and hosted versions; `queued` are the addresses queued for loading or being loaded."""
+    """All published and hosted versions.
+
+    Attributes:
+        object: always `list`.
+        data: the versions.
+        queued: addresses that are queued for loading or being loaded.
+        memory: memory of all models.
+    """
 
     object: str
     data: list[AdminModel]
@@ -123,7 +164,15 @@ class AdminModels:
 
 @dataclass(frozen=True, slots=True)
 class AliasReply:
-    """Version of an alias in the registry, null once removed, and the model that serves the alias now."""
+    """An alias after a change.
+
+    Attributes:
+        model: name of the model.
+        alias: name of the alias.
+        version: version of the alias in the registry; null once removed.
+        previous: previous version of the alias; null if it is new.
+        serving: address of the version that serves the alias now; null if none does.
+    """
 
     model: str
     alias: str
@@ -255,13 +304,21 @@ class ProfileBody(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class ProfileList:
-    """Names of all profiles, sorted."""
+    """Names of all profiles.
+
+    Attributes:
+        profiles: names, sorted.
+    """
 
     profiles: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class NamedProfile:
-    """Name of the profile that was stored or deleted."""
+    """Name of the stored or deleted profile.
+
+    Attributes:
+        profile: name of the profile.
+    """
 
     profile: str

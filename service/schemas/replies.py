@@ -12,11 +12,18 @@ from typing import Literal
 class CompletionCandidate:
     """A completion.
 
-    `text` replaces the typed text from `start` on; `suffix` is the text to append instead, with a leading space if
-    needed, or null if typed characters change. `probability` is conditional on the prefix: the next word (or words)
-    is exactly `text`, or starts with it if `is_complete_word` is false. `edits` is the number of corrected
-    characters of the prefix. `source` is the larger contributor to the probability: the model, or the user's words
-    and the dictionary.
+    Attributes:
+        text: the completed word or phrase, which replaces the typed text from `start` on.
+        suffix: text to append to the typed text instead, with a leading space if needed; null if typed
+            characters change.
+        start: position in characters where `text` begins.
+        probability: probability, given the typed prefix, that the next word or words are exactly `text`, or
+            that the next word begins with `text` if `is_complete_word` is false.
+        num_words: number of words.
+        is_complete_word: true if `text` ends at the end of a word.
+        edits: number of corrected characters of the prefix.
+        source: larger contributor to the probability: `model`, or `user` for the user's words and the
+            dictionary.
     """
 
     text: str
@@ -33,8 +40,13 @@ class CompletionCandidate:
 class AutocompleteReply:
     """Completions of a text, best first.
 
-    `prefix` is the typed beginning of the completed word; `start` is its position in characters. `unexplored_mass` is
-    the probability that the search did not reach; no completion's probability is too low by more than that.
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        prefix: typed beginning of the word to complete; may be empty.
+        start: position of the prefix in the text, in characters.
+        completions: completions, best first.
+        unexplored_mass: probability that the search did not reach; no completion's probability is too low by
+            more than this.
     """
 
     model: str
@@ -46,7 +58,13 @@ class AutocompleteReply:
 
 @dataclass(frozen=True, slots=True)
 class UserReply:
-    """Numbers of words and word pairs stored for a user."""
+    """Numbers of words and word pairs stored for a user.
+
+    Attributes:
+        user: name of the user.
+        num_words: number of stored words.
+        num_pairs: number of stored word pairs.
+    """
 
     user: str
     num_words: int
@@ -55,7 +73,12 @@ class UserReply:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenReply:
-    """Result of deleting a user's words; `forgotten` is false if none were stored."""
+    """Result of deleting a user's words.
+
+    Attributes:
+        user: name of the user.
+        forgotten: false if no words were stored for the user.
+    """
 
     user: str
     forgotten: bool
@@ -63,7 +86,12 @@ class ForgottenReply:
 
 @dataclass(frozen=True, slots=True)
 class UserWord:
-    """A word and its number of acceptances, which decays as other words are accepted."""
+    """A word and its number of acceptances.
+
+    Attributes:
+        text: the word.
+        count: number of acceptances, which decays as other words are accepted.
+    """
 
     text: str
     count: float
@@ -71,7 +99,13 @@ class UserWord:
 
 @dataclass(frozen=True, slots=True)
 class UserPair:
-    """A pair of words and its number of acceptances; `previous` is empty at the start of a sentence."""
+    """A pair of words and its number of acceptances.
+
+    Attributes:
+        previous: preceding word; empty at the start of a sentence.
+        text: the word.
+        count: number of acceptances, which decays as other words are accepted.
+    """
 
     previous: str
     text: str
@@ -80,7 +114,13 @@ class UserPair:
 
 @dataclass(frozen=True, slots=True)
 class UserWords:
-    """Words and word pairs stored for a user."""
+    """Words and word pairs stored for a user.
+
+    Attributes:
+        user: name of the user.
+        words: stored words.
+        pairs: stored word pairs.
+    """
 
     user: str
     words: list[UserWord]
@@ -89,11 +129,16 @@ class UserWords:
 
 @dataclass(frozen=True, slots=True)
 class WordSurprisal:
-    """A word from `start` to `end`, in code points of the request's text.
+    """A word of a checked text.
 
-    `surprisal_bits` is −log2 of its probability given the preceding text, summed over its tokens; a word includes the
-    space before it, not the one after it, as in the `words` of /v1/score. `known` is true if a token of the model
-    spells the word (with a character model: if it has all its characters) or the request's dictionary contains it.
+    Attributes:
+        start: start of the word in the text, in code points.
+        end: end of the word in the text, in code points.
+        text: the word.
+        surprisal_bits: −log2 of the word's probability given the preceding text, summed over its tokens; a
+            word includes the space before it, not the one after it, as in the `words` of /v1/score.
+        known: true if a token of the model spells the word (with a character model: if it has all its
+            characters), or the request's dictionary contains it.
     """
 
     start: int
@@ -107,8 +152,11 @@ class WordSurprisal:
 class SuggestedText:
     """A correction for words that are probably wrong.
 
-    `probability` is that of the correction, given the text on both sides; `gain_bits` is the increase of the text's
-    log2 probability by the language model alone; `edits` is the number of changed letters.
+    Attributes:
+        text: the corrected text.
+        probability: probability of the correction, given the text on both sides.
+        gain_bits: increase of the text's log2 probability by the language model alone.
+        edits: number of changed letters.
     """
 
     text: str
@@ -119,7 +167,16 @@ class SuggestedText:
 
 @dataclass(frozen=True, slots=True)
 class TextIssue:
-    """Words from `start` to `end` that are probably wrong; `probability` is that of an error."""
+    """Words that are probably wrong.
+
+    Attributes:
+        start: start of the words in the text, in code points.
+        end: end of the words in the text, in code points.
+        text: the words.
+        type: `unknown_word`, or `real_word` for a known word that does not fit the context.
+        probability: probability of an error.
+        suggestions: corrections, most probable first.
+    """
 
     start: int
     end: int
@@ -133,9 +190,15 @@ class TextIssue:
 class CheckReply:
     """All words of the text, and the probable errors.
 
-    `threshold` is the threshold in effect; `precision` is the share of issues that were errors at this threshold when
-    the model was calibrated, null if it was not. `surprisal_bits` is the total of the text, line ends included;
-    `bits_per_word` divides it by the number of words and line ends, and is null for an empty text.
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        threshold: minimum probability of an error that was in effect.
+        precision: share of issues that were errors at this threshold when the model was calibrated; null if
+            it was not.
+        words: all words of the text.
+        issues: probable errors.
+        surprisal_bits: surprisal of the text in bits, line ends included.
+        bits_per_word: surprisal divided by the number of words and line ends; null for an empty text.
     """
 
     model: str
@@ -151,10 +214,16 @@ class CheckReply:
 class TextQualityResult:
     """Quality of one text, scored between `<s>` and `</s>`.
 
-    `num_words` counts words separated by white space, `num_oov` unknown tokens. `bits_per_word` divides by the number
-    of words plus one for `</s>`; `perplexity` is per token as in /v1/score. They are null if a probability is zero.
-    `difference` is `bits_per_word` minus that of the model `against` (Moore and Lewis 2010): low values mean similarity
-    to the first model's training text. It is null without `against`.
+    Attributes:
+        id: the client's id of the text; null without one.
+        num_words: number of words, separated by white space.
+        num_oov: number of unknown tokens.
+        bits_per_word: bits per word, `</s>` counted as one word; null if a probability is zero.
+        bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
+        perplexity: perplexity per token, as in /v1/score; null if a probability is zero.
+        difference: `bits_per_word` minus that of the model `against` (Moore and Lewis 2010): low values mean
+            similarity to the first model's training text; null without `against`, or if a probability is
+            zero.
     """
 
     id: str | None
@@ -168,7 +237,13 @@ class TextQualityResult:
 
 @dataclass(frozen=True, slots=True)
 class QualityReply:
-    """One result per text, in order; `against` is the model that `difference` refers to."""
+    """Quality of texts, one result per text.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        against: address of the model that `difference` compares with; null without one.
+        results: one result per text, in order.
+    """
 
     model: str
     against: str | None
@@ -177,7 +252,12 @@ class QualityReply:
 
 @dataclass(frozen=True, slots=True)
 class OpenedState:
-    """Handle of a state, and the number of tokens read before it, `<s>` not included."""
+    """A stored state.
+
+    Attributes:
+        state: handle of the state.
+        num_tokens: number of tokens read before it, `<s>` not included.
+    """
 
     state: str
     num_tokens: int
@@ -185,7 +265,12 @@ class OpenedState:
 
 @dataclass(frozen=True, slots=True)
 class OpenStatesReply:
-    """One state per context, in order."""
+    """States after contexts.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        states: one state per context, in order.
+    """
 
     model: str
     states: list[OpenedState]
@@ -195,9 +280,15 @@ class OpenStatesReply:
 class AdvancedState:
     """Result of one continuation.
 
-    `state` is the handle of the state after it, before any `</s>`; null if `keep` was false. `logprob` is the sum of
-    the token log-probabilities `logprobs`; `eos_logprob` is that of a following `</s>`, null unless requested.
-    `next_logprobs` are those of the requested next tokens.
+    Attributes:
+        state: handle of the state after it, before any `</s>`; null if `keep` was false.
+        logprob: sum of `logprobs`.
+        num_tokens: number of its tokens.
+        num_oov: number of its unknown tokens.
+        token_ids: ids of its tokens.
+        logprobs: natural-log probability of each token.
+        eos_logprob: natural-log probability of a following `</s>`; null unless requested.
+        next_logprobs: natural-log probabilities of the requested next tokens.
     """
 
     state: str | None
@@ -212,7 +303,12 @@ class AdvancedState:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceReply:
-    """One result per continuation, in order."""
+    """Results of continuations.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        results: one result per continuation, in order.
+    """
 
     model: str
     results: list[AdvancedState]
@@ -220,7 +316,12 @@ class AdvanceReply:
 
 @dataclass(frozen=True, slots=True)
 class NextReply:
-    """Log-probabilities of the requested tokens, or of all, after each state, in order."""
+    """Next-token log-probabilities after states.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        logprobs: natural-log probabilities of the requested tokens, or of all, after each state, in order.
+    """
 
     model: str
     logprobs: list[list[float]]
@@ -228,14 +329,24 @@ class NextReply:
 
 @dataclass(frozen=True, slots=True)
 class FreeReply:
-    """The number of states freed."""
+    """Number of states freed.
+
+    Attributes:
+        freed: number of states freed.
+    """
 
     freed: int
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token and its log-probability given all preceding tokens."""
+    """A token and its log-probability.
+
+    Attributes:
+        id: token id.
+        text: text of the token.
+        logprob: natural-log probability of the token given all preceding tokens.
+    """
 
     id: int
     text: str
@@ -244,12 +355,23 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidate(TokenScore):
-    """A possible next token."""
+    """A possible next token.
+
+    Attributes:
+        id: token id.
+        text: text of the token.
+        logprob: natural-log probability of the token given all preceding tokens.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class NextTokenResult:
-    """The most probable next tokens, best first, and the entropy of the distribution; null unless requested."""
+    """The most probable next tokens after a context.
+
+    Attributes:
+        candidates: the most probable next tokens, best first.
+        entropy_bits: entropy of the next-token distribution in bits; null unless requested.
+    """
 
     candidates: list[TokenCandidate]
     entropy_bits: float | None
@@ -257,7 +379,12 @@ class NextTokenResult:
 
 @dataclass(frozen=True, slots=True)
 class NextTokenReply:
-    """One result per context, in order."""
+    """Next tokens after contexts.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        results: one result per context, in order.
+    """
 
     model: str
     results: list[NextTokenResult]
@@ -265,7 +392,12 @@ class NextTokenReply:
 
 @dataclass(frozen=True, slots=True)
 class WordCandidate:
-    """A possible next word, of one or several tokens."""
+    """A possible next word, of one or several tokens.
+
+    Attributes:
+        text: the word.
+        logprob: natural-log probability of the word.
+    """
 
     text: str
     logprob: float
@@ -273,7 +405,12 @@ class WordCandidate:
 
 @dataclass(frozen=True, slots=True)
 class NextWordResult:
-    """The most probable next words, best first, and the probability that the search did not reach."""
+    """The most probable next words after a context.
+
+    Attributes:
+        candidates: the most probable next words, best first.
+        unexplored_mass: probability that the search did not reach.
+    """
 
     candidates: list[WordCandidate]
     unexplored_mass: float
@@ -281,7 +418,12 @@ class NextWordResult:
 
 @dataclass(frozen=True, slots=True)
 class NextWordReply:
-    """One result per context, in order."""
+    """Next words after contexts.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        results: one result per context, in order.
+    """
 
     model: str
     results: list[NextWordResult]
@@ -289,7 +431,14 @@ class NextWordReply:
 
 @dataclass(frozen=True, slots=True)
 class WordScore:
-    """Tokens up to the next white space; `is_oov` is true if one of them is unknown."""
+    """Score of a word, the tokens up to the next white space.
+
+    Attributes:
+        text: the word, or `</s>`.
+        logprob: natural-log probability of the word, summed over its tokens.
+        num_tokens: number of its tokens.
+        is_oov: true if one of its tokens is unknown.
+    """
 
     text: str
     logprob: float
@@ -299,7 +448,15 @@ class WordScore:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTotals:
-    """Totals; `num_tokens` includes unknown tokens, and `</s>` if it was scored."""
+    """Totals of scores.
+
+    Attributes:
+        logprob: sum of the natural-log probabilities.
+        num_tokens: number of scored tokens, including unknown tokens, and `</s>` if it was scored.
+        num_oov: number of unknown tokens.
+        perplexity: perplexity per token; null if a probability is zero.
+        bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
+    """
 
     logprob: float
     num_tokens: int
@@ -310,7 +467,17 @@ class ScoreTotals:
 
 @dataclass(frozen=True, slots=True)
 class SequenceScoreResult(ScoreTotals):
-    """Score of one sequence; `tokens` or `words` is filled according to `detail`."""
+    """Score of one sequence.
+
+    Attributes:
+        logprob: sum of the natural-log probabilities.
+        num_tokens: number of scored tokens, including unknown tokens, and `</s>` if it was scored.
+        num_oov: number of unknown tokens.
+        perplexity: perplexity per token; null if a probability is zero.
+        bits_per_byte: bits per byte of the text in UTF-8; null if a probability is zero.
+        tokens: score of each token, if `detail` is `token`.
+        words: score of each word, if `detail` is `word`.
+    """
 
     tokens: list[TokenScore] = field(default_factory=list)
     words: list[WordScore] = field(default_factory=list)
@@ -318,7 +485,13 @@ class SequenceScoreResult(ScoreTotals):
 
 @dataclass(frozen=True, slots=True)
 class ScoreReply:
-    """One result per sequence, in order, and the totals."""
+    """Scores of sequences, and their totals.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        results: one result per sequence, in order.
+        corpus: totals of all sequences.
+    """
 
     model: str
     results: list[SequenceScoreResult]
@@ -327,10 +500,17 @@ class ScoreReply:
 
 @dataclass(frozen=True, slots=True)
 class RankedCandidate:
-    """A re-ranked candidate; `index` is its position in the request's list.
+    """A re-ranked candidate.
 
-    `total` = Σ weight · feature over the weighted features. `features` are the given and the computed ones.
-    `expected_utility` is null unless `mbr` was requested; `tokens` or `words` is filled according to `detail`.
+    Attributes:
+        index: position in the request's list.
+        text: text of the candidate.
+        total: Σ weight · feature, over the weighted features.
+        posterior: posterior probability, from the totals of the list.
+        features: given and computed features by name.
+        expected_utility: expected utility under the posteriors; null unless `mbr` was requested.
+        tokens: score of each token, if `detail` is `token`.
+        words: score of each word, if `detail` is `word`.
     """
 
     index: int
@@ -345,9 +525,13 @@ class RankedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class WordConfidence:
-    """A word of the best candidate, from `start` to `end` in characters.
+    """A word of the best candidate.
 
-    `confidence` is the posterior mass of the candidates that have the word at this position.
+    Attributes:
+        text: the word.
+        start: start of the word in the candidate, in characters.
+        end: end of the word in the candidate, in characters.
+        confidence: posterior mass of the candidates that have the word at this position.
     """
 
     text: str
@@ -358,10 +542,14 @@ class WordConfidence:
 
 @dataclass(frozen=True, slots=True)
 class RankedListResult:
-    """One list, best candidate first; `unchanged` is true if the first candidate stays the best.
+    """A re-ranked list.
 
-    `session` is the handle for the next list, null without a session. `confidences` are those of the best candidate's
-    words, if requested.
+    Attributes:
+        id: the client's id of the list; null without one.
+        unchanged: true if the first candidate stays the best.
+        ranking: candidates, best first.
+        session: session handle for the next list; null without a session.
+        confidences: confidences of the best candidate's words, if requested.
     """
 
     id: str | None
@@ -373,11 +561,15 @@ class RankedListResult:
 
 @dataclass(frozen=True, slots=True)
 class RerankReply:
-    """One result per list, in order.
+    """Re-ranked lists, one result per list.
 
-    `model` is the model of `lm`, or the parts and weights of a mixture; null if no model was used. `models` are the
-    further models by their names in features. Weights, exponent and scale are the values in effect: of the request,
-    a profile, or the defaults.
+    Attributes:
+        model: address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
+        lists: one result per list, in order.
+        models: addresses of further models by their names in features.
+        weights: weights in effect, by feature: of the request, a profile, or the defaults.
+        length_exponent: length exponent in effect.
+        posterior_scale: posterior scale in effect.
     """
 
     model: str | None
@@ -390,10 +582,18 @@ class RerankReply:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A continuation; in a stream its next piece, with a null `finish_reason` until the last.
+    """A continuation; in a stream its next piece.
 
-    `top_logprobs` are the most probable tokens at each position. `score` is the mean log-probability of all tokens,
-    `</s>` included, or the ranking score of beams; null before the last piece.
+    Attributes:
+        index: number of the continuation.
+        text: generated text.
+        token_ids: ids of the generated tokens.
+        logprobs: natural-log probability of each token by the model alone; null unless requested.
+        top_logprobs: most probable tokens at each position; null unless requested.
+        score: mean log-probability of all tokens, `</s>` included, or the ranking score of beams; null before
+            the last piece.
+        finish_reason: `stop` at `</s>` or a stop string, `length` at `max_tokens`; null before the last
+            piece.
     """
 
     index: int
@@ -407,7 +607,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Numbers of tokens read and generated, without `<s>` and `</s>`."""
+    """Numbers of tokens, without `<s>` and `</s>`.
+
+    Attributes:
+        prompt_tokens: number of tokens of the prompt.
+        completion_tokens: number of generated tokens.
+        total_tokens: sum of both.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -416,7 +622,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class GenerateReply:
-    """Continuations; an event of a stream has one choice, and null `usage` until the last event."""
+    """Continuations of a prompt, or one event of a stream.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        choices: continuations; a stream event has one, or none.
+        usage: numbers of tokens; in a stream null until the last event.
+    """
 
     model: str
     choices: list[Choice]
@@ -427,8 +639,23 @@ class GenerateReply:
 class ModelCard:
     """A model of this service.
 
-    `id` is its address; `metrics` are its held-out metrics, such as `perplexity`. Fields that require a loaded model
-    are null until then.
+    Fields that require a loaded model are null until then.
+
+    Attributes:
+        id: address of the model, `name@version`.
+        object: always `model`.
+        created: creation time of the version, in seconds since 1970.
+        owned_by: always `gramophone`.
+        state: `loading`, `loaded` or `failed`.
+        reason: reason of a failed load; null otherwise.
+        is_default: true for the model of requests that name none.
+        aliases: aliases of the version in the registry.
+        family: model family, such as `lstm`.
+        vocab_size: number of tokens in the vocabulary.
+        parameters: number of parameters.
+        normalised: true if next-token probabilities sum to 1 within 1e-5.
+        precision: number format of the computation, such as `int8`.
+        metrics: held-out metrics, such as `perplexity`.
     """
 
     id: str
@@ -449,7 +676,12 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """All models of this service."""
+    """All models of this service.
+
+    Attributes:
+        object: always `list`.
+        data: the models.
+    """
 
     object: str
     data: list[ModelCard]
@@ -457,7 +689,12 @@ class ModelList:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Health of the process; `status` is `ok`, `loading`, `failed`, `draining` or `hung`, `models` each one's state."""
+    """Health of the process.
+
+    Attributes:
+        status: `ok`, `loading`, `failed`, `draining` or `hung`.
+        models: state of each model by address.
+    """
 
     status: str
     models: dict[str, str] = field(default_factory=dict)
@@ -465,7 +702,14 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error; `param` is the name of the field, `code` is stable and machine-readable."""
+    """An error.
+
+    Attributes:
+        message: description for people.
+        type: kind of error, such as `invalid_request_error`.
+        param: name of the invalid field; null if the error concerns no field.
+        code: stable, machine-readable name of the error; null without one.
+    """
 
     message: str
     type: str
@@ -475,6 +719,10 @@ class ErrorBody:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """Body of every error response."""
+    """Body of every error response.
+
+    Attributes:
+        error: the error.
+    """
 
     error: ErrorBody

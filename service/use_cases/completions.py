@@ -63,10 +63,14 @@ _SEEDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class CompletionLogprobs:
-    """Tokens of a choice, in four lists of equal length; null for a token without a context.
+    """Tokens of a choice, in four lists of equal length.
 
-    `top_logprobs` are by token name and always include the token itself; `text_offset` is in characters of the
-    choice's text.
+    Attributes:
+        tokens: names of the tokens.
+        token_logprobs: natural-log probability of each token; null for a token without a context.
+        top_logprobs: log-probabilities of the most probable tokens by name, always including the token
+            itself; null for a token without a context.
+        text_offset: start of each token in the choice's text, in characters.
     """
 
     tokens: list[str]
@@ -86,7 +90,14 @@ class CompletionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class CompletionChoice:
-    """A choice (index prompt · n + j), or its next part in a stream; `finish_reason` is null until the last part."""
+    """A choice, or its next part in a stream.
+
+    Attributes:
+        index: number of the choice: prompt · n + j.
+        text: text of the choice.
+        finish_reason: `stop` or `length`; null before the last part.
+        logprobs: log-probabilities of the tokens; null unless requested.
+    """
 
     index: int
     text: str
@@ -96,7 +107,13 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class CompletionUsage:
-    """Numbers of tokens of all prompts, as given or tokenised, and of all choices, `</s>` included."""
+    """Numbers of tokens.
+
+    Attributes:
+        prompt_tokens: number of tokens of all prompts, as given or tokenised.
+        completion_tokens: number of generated tokens of all choices, `</s>` included.
+        total_tokens: sum of both.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -105,7 +122,17 @@ class CompletionUsage:
 
 @dataclass(frozen=True, slots=True)
 class CompletionReply:
-    """All choices, or one event of a stream; `usage` is null until the last event."""
+    """All choices, or one event of a stream.
+
+    Attributes:
+        id: id of the reply.
+        object: always `text_completion`.
+        created: time of the reply, in seconds since 1970.
+        model: address of the model version, such as `lstm@3`.
+        system_fingerprint: fingerprint of the model version and its tokenizer.
+        choices: the choices.
+        usage: numbers of tokens; in a stream null until the last event.
+    """
 
     id: str
     object: str

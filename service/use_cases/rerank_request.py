@@ -89,6 +89,7 @@ class CandidateIn(Candidate):
     """A hypothesis: its text, and features such as an acoustic score."""
 
     text: str
+    """Text of the candidate, a complete sentence."""
     features: dict[str, float] = field(default_factory=dict)
     """Values by feature name: natural logarithms, or other scores with suitable weights; larger is better."""
 
@@ -107,8 +108,7 @@ class CandidateListIn(WireModel):
     session: Annotated[str, Field(max_length=_MAX_SESSION)] | None = None
     """Session handle from the reply to the previous list, instead of a context."""
     commit: str | None = None
-    """Text chosen from the previous list, read before the candidates; begins a session, or continues the given
-    one."""
+    """Text chosen from the previous list, read before the candidates; begins or continues a session."""
     id: str | None = None
     """Client's id of the list, echoed in the reply."""
 

@@ -46,7 +46,14 @@ class DetokenizeRequest(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class TokenizeReply:
-    """Tokens of a text; `max_model_len` is the maximum number of tokens of one sequence."""
+    """Tokens of a text.
+
+    Attributes:
+        count: number of tokens.
+        max_model_len: maximum number of tokens of one sequence.
+        tokens: token ids.
+        token_strs: names of the tokens.
+    """
 
     count: int
     max_model_len: int
@@ -56,14 +63,34 @@ class TokenizeReply:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizeReply:
-    """Text of the token ids."""
+    """Text of token ids.
+
+    Attributes:
+        prompt: the text.
+    """
 
     prompt: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """A model's tokenizer: its kind, control tokens and vocabulary size."""
+    """A model's tokenizer.
+
+    Attributes:
+        model: address of the model version, such as `lstm@3`.
+        tokenizer_class: kind of the tokenizer: `word`, `char` or `sentencepiece`.
+        fingerprint: hash of all settings that affect tokenisation.
+        vocab_size: number of tokens in the vocabulary.
+        max_model_len: maximum number of tokens of one sequence.
+        bos_token: text of `<s>`.
+        eos_token: text of `</s>`.
+        unk_token: text of `<unk>`.
+        bos_token_id: id of `<s>`.
+        eos_token_id: id of `</s>`.
+        unk_token_id: id of `<unk>`.
+        add_bos_token: true: `<s>` precedes texts.
+        add_eos_token: false: `</s>` is not appended to texts.
+    """
 
     model: str
     tokenizer_class: str

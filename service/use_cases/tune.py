@@ -226,12 +226,31 @@ class TuneRequest(TuneSettings):
 class TuneReply(TuningFigures):
     """Tuned weights, and their evaluation.
 
-    `decision` is `tuned` or `first_pass`, `reason` explains it. Scores are in percent: `baseline` of the first
-    candidates; `tried` of the candidates chosen by weights found on other lists; `tuned` of the returned weights, which
-    is `tried`, or `baseline` if the decision is `first_pass`; `oracle` of the best candidates; `worst` of the worst.
-    `significance` and `folds` are those of the tried weights. `weights` were found on all lists; for `first_pass` they
-    are `{"rank": 1}`, which preserves the order. `features` are all features that could get a weight,
-    `ignored_features` those that only some candidates have. `profile` is the body for /admin/profiles.
+    Scores are in percent.
+
+    Attributes:
+        decision: `tuned`, or `first_pass` if the tuned weights are not accepted.
+        reason: explanation of the decision.
+        weights: weights by feature, found on all lists; `{"rank": 1}`, which preserves the order, for
+            `first_pass`.
+        length_exponent: length exponent of `lm`.
+        posterior_scale: scale of the posteriors.
+        metric: metric that was optimised.
+        signature: signature of the metric: its exact variant and settings.
+        baseline: score of the first candidates.
+        tried: score of the candidates chosen by weights that were found on other lists.
+        tuned: score of the returned weights: `tried`, or `baseline` for `first_pass`.
+        oracle: score of the best candidates.
+        worst: score of the worst candidates.
+        significance: paired bootstrap of `tried` against `baseline`.
+        folds: results of each fold, whose weights were found on the other folds.
+        counts: numbers of lists and candidates.
+        posteriors: cross-entropy of the posteriors.
+        model: address of the model of `lm`, or the parts and weights of a mixture; null if no model was used.
+        models: addresses of further models by their names in features.
+        features: all features that could get a weight.
+        ignored_features: given features that only some candidates have.
+        profile: body for /admin/profiles.
     """
 
     model: str | None

@@ -141,7 +141,7 @@ def test_a_failing_model_is_an_internal_error_without_its_cause(http):
 
 def test_an_announced_body_over_the_limit_is_refused(http):
     error = error_of(http.post(NEXT, content=b" " * 100_001), 413)
-    assert "at most 100000" in error["message"]
+    assert "the limit is 100000" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,8 @@ def span(start, end, *suggestions):
         ({"candidates": [span(0, 12, "a")]}, "candidates[0].end", "has 11 characters"),
         ({"candidates": [span(0, 3, "a"), span(2, 5, "b")]}, "candidates[1].start", "must not overlap"),
         ({"candidates": [span(4, 7, "a"), span(0, 5, "b")]}, "candidates[0].start", "must not overlap"),
-        ({"text": "the\ncat", "candidates": [span(0, 7, "a")]}, "candidates[0]", "no line"),
-        ({"text": "the\n \ncat", "candidates": [span(4, 5, "a")]}, "candidates[0]", "no line"),
+        ({"text": "the\ncat", "candidates": [span(0, 7, "a")]}, "candidates[0]", "within one line"),
+        ({"text": "the\n \ncat", "candidates": [span(4, 5, "a")]}, "candidates[0]", "within one line"),
         (
             {"candidates": [span(0, 3, *["a"] * 60), span(4, 7, *["a"] * 60)]},
             "candidates[].suggestions",
@@ -204,7 +204,7 @@ def test_a_precision_is_made_a_threshold_where_it_was_measured(http):
     assert (reply["threshold"], reply["precision"]) == (0.6, 0.8)
     assert ask(http, "a hosue")["precision"] == 0.5
     assert ask(http, "a hosue", threshold=0.1)["precision"] is None
-    assert "none more than 0.990" in refused(http, precision=0.995)["message"]
+    assert "at most 0.990" in refused(http, precision=0.995)["message"]
 
 
 def test_a_damaged_calibration_is_told_without_its_folder(http, registry):

@@ -14,6 +14,7 @@ import yaml
 from service.app import create_app
 from service.cli.main import app
 from service.settings import Settings
+from service.workers.broadcast import pool_metrics
 from tests.deploy.manifests import KUBERNETES, OVERLAYS, rendered
 from tests.deploy.tools import run, tool, train_small
 
@@ -146,11 +147,12 @@ def test_commands_create_the_secrets_that_pods_need():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Return the names of all metrics that a service exports."""
+    """Return the names of all metrics that a service exports, alone or with several workers."""
     registry = tmp_path_factory.mktemp("runbook") / "registry"
     train_small(registry)
     text = create_app(Settings(registry=registry)).state.services.metrics.exposition().decode()
-    return set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    alone = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    return alone | {metric.name for metric in pool_metrics(1, [0])}
 
 
 def test_metrics_are_exported_or_recorded(exported):
@@ -216,7 +218,9 @@ def calculations():
 def test_the_arithmetic_is_right():
     checked = [(line, value, stated) for line, value, stated in calculations() if stated]
     assert len(checked) > 25
-    wrong = [(line, value) for line, value, stated in checked if not math.isclose(value, stated, rel_tol=0.025)]
+    wrong = [
+        (line, value) for line, value, stated in checked if not math.isclose(value, stated, rel_tol=0.025)
+    ]
     assert not wrong
 
 

@@ -34,7 +34,7 @@ def imported(path):
 
 
 def scores(model, lines):
-    """Natural-log probabilities of every word and `</s>`, and the length of the n-gram each comes from."""
+    """Natural-log probabilities of every word and `</s>`, and the length of its matched n-gram."""
     encoded = [[*ids, EOS] for ids in WordTokenizer(model.vocabulary).encode_all(lines)]
     tokens, lengths = pad_sequences(encoded)
     inside = np.arange(tokens.shape[1]) < lengths[:, None]
@@ -43,7 +43,7 @@ def scores(model, lines):
 
 
 def assert_scores_as_kenlm(path, model, lines, *, lengths=True):
-    """Matched lengths differ where suffixes are missing: KenLM counts the blanks that it puts there."""
+    """Check log-probabilities and matched lengths; KenLM fills missing suffixes with blanks and counts them."""
     oracle = kenlm.Model(str(path))
     expected = [word for line in lines for word in oracle.full_scores(line)]
     log_probs, orders, tokens = scores(model, lines)
@@ -58,7 +58,7 @@ def random_lines(rng, words, count=40):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_random_files_score_as_with_kenlm(tmp_path, seed):
-    """Orders 2 to 6, with and without `<unk>`, with and without all suffixes, and both ways to write `<s>`."""
+    """Orders 2 to 6, with and without `<unk>`, with and without all suffixes, with 0 or −99 for `<s>`."""
     rng = np.random.default_rng(seed)
     text, words = random_arpa(
         rng,
@@ -85,7 +85,7 @@ def test_kenlm_reads_what_is_exported(tmp_path, seed):
 
 @pytest.mark.parametrize("first", ["-inf", "-99"])
 def test_kenlm_reads_probabilities_of_zero_and_comments_that_are_exported(tmp_path, first):
-    """Escaped words and back-off weights of zero, too; KenLM has its own spelling for the latter."""
+    """Also escaped words and zero back-off weights, which KenLM spells differently."""
     lines = [
         "\\data\\",
         "ngram 1=6",
@@ -130,7 +130,7 @@ def test_a_reference_file_is_exported_as_it_was(data_dir, tmp_path):
 
 
 def unified(line):
-    """A line with its numbers as floats; a back-off weight of 0 and none are the same, `<s>` has none of both."""
+    """Line with its numbers as floats; a missing back-off weight is 0, the probability of `<s>` is ignored."""
     prob, tab, rest = line.partition("\t")
     if not tab:
         return line
@@ -143,7 +143,7 @@ NGram = tuple[str, ...]
 
 
 class Read(NamedTuple):
-    """A file as it was written, as it is read here, and as KenLM reads it."""
+    """File as written, as read here and as read by KenLM."""
 
     listed: set[NGram]
     vocabulary: Vocabulary
@@ -152,7 +152,7 @@ class Read(NamedTuple):
 
 
 def closed(ngrams: set[NGram]) -> set[NGram]:
-    """With every part of every n-gram."""
+    """Return the n-grams and all their contiguous parts."""
     return {n[i:j] for n in ngrams for i in range(len(n)) for j in range(i + 1, len(n) + 1)}
 
 
@@ -172,12 +172,12 @@ def random_ngrams(random: np.random.Generator, order: int, *, pruned: bool, unkn
             fellows = sum(len(n) == len(longer) - 1 for n in listed)
             if len(longer) > 2 and longer[1:] not in prefixes and random.random() < 0.5 and fellows > 12:
                 listed.discard(longer[1:])
-                break  # KenLM has room for few
+                break  # KenLM accepts few missing suffixes
     return listed
 
 
 def arpa_text(random: np.random.Generator, listed: set[NGram], *, largest_backoff: float) -> str:
-    """The file, lines of each order in any order; some back-offs are left out."""
+    """ARPA text with the lines of each order shuffled and some back-offs omitted."""
     top = max(map(len, listed))
     orders = [sorted(n for n in listed if len(n) == k) for k in range(1, top + 1)]
     lines = ["\\data\\", *(f"ngram {k}={len(ngrams)}" for k, ngrams in enumerate(orders, start=1))]
@@ -195,7 +195,7 @@ def arpa_text(random: np.random.Generator, listed: set[NGram], *, largest_backof
 def written(folder: Path, random: np.random.Generator, order: int, *, pruned: bool, unknown: bool) -> Read:
     listed = random_ngrams(random, order, pruned=pruned, unknown=unknown)
     path = folder / "random.arpa"
-    # KenLM works out the n-grams that are missing, and takes no more than 1 for their probability
+    # KenLM computes missing n-grams and caps their probability at 1
     text = arpa_text(random, listed, largest_backoff=0 if pruned else np.inf)
     path.write_text(text, encoding="utf-8")
     config = kenlm.Config()
@@ -238,12 +238,12 @@ def test_a_file_means_what_it_means_to_kenlm(folder, seed, order, pruned, unknow
     ours = model.score_detailed(start, ids, np.array([len(words)]))
     expected = theirs(oracle, words, bos=bos)
     logprobs = [logprob for logprob, _ in expected]
-    # relative: an unlisted <unk> has 10^-100, whose logarithm has no more digits in single precision
+    # relative tolerance: an unlisted <unk> has 10^-100, and single precision limits the digits of its logarithm
     assert np.allclose(ours.log_probs[0], logprobs, atol=1e-5, rtol=1e-7)
     known = [vocabulary[i] for i in ids[0]]
     texts = [(*["<s>"] * bos, *known[: i + 1])[-model.order :] for i in range(len(known))]
     assert ours.orders[0].tolist() == [longest(listed | {("<unk>",)}, text) for text in texts]
-    # KenLM lists the suffixes that a file lacks
+    # KenLM adds the suffixes that a file lacks
     assert [n for _, n in expected] == [longest(closed(listed) | {("<unk>",)}, text) for text in texts]
 
 

@@ -41,7 +41,7 @@ def test_counts_and_rates_are_those_of_jiwer(name, text, reference):
 
 
 def check_corpus(name, lists):
-    """All hypotheses: those with the same rank are one system's output."""
+    """Check all hypotheses; hypotheses of equal rank form one system's output."""
     metric = make_metric(name)
     totals = sum(metric.statistics(one.texts, [one.reference]) for one in lists)
     references = [one.reference for one in lists]

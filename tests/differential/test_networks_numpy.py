@@ -53,7 +53,7 @@ def activated(config, x):
 
 
 def recurrent_step(config, x, h, c, w):
-    """The output and what else is carried."""
+    """Return the new output and cell state."""
     if config.cell == "mingru":
         z, n = np.split(w["gates.weight"] @ x + w["gates.bias"], 2)
         return (1 - sigmoid(z)) * h + sigmoid(z) * np.where(n > 0, n + 0.5, sigmoid(n)), c
@@ -71,7 +71,7 @@ def recurrent_step(config, x, h, c, w):
 
 
 def recurrent_outputs(config, embedded, weights):
-    """The outputs [T, H] of the layers after each of T vectors."""
+    """Return the outputs [T, H] of the top layer after each of T vectors."""
     initial = [weights.get(f"initial.{part}") for part in range(2)]
     h, c = ([np.zeros(config.hidden_size)] * config.layers if s is None else list(s[:, 0]) for s in initial)
     outputs = []
@@ -89,7 +89,7 @@ def recurrent_outputs(config, embedded, weights):
 
 
 def feed_forward_outputs(config, embedded, weights):
-    """The same of a window, with zeros before the text."""
+    """Return the outputs [T, H] of a feed-forward network over a window, with zeros before the text."""
     padded = np.concatenate([np.zeros((config.window - 1, config.embedding_size)), embedded])
     outputs = []
     for t in range(len(embedded)):
@@ -104,7 +104,7 @@ def feed_forward_outputs(config, embedded, weights):
 
 
 def attended_outputs(config, outputs, w):
-    """Each output with a mean of those in its window added, itself included."""
+    """Add to each output the attention-weighted mean of its window, which includes the output itself."""
     answers = []
     for t, query in enumerate(outputs):
         seen = outputs[max(0, t - config.attention_window + 1) : t + 1]
@@ -121,7 +121,7 @@ def attended_outputs(config, outputs, w):
 
 
 def reference_log_probs(network, tokens):
-    """Log-probabilities [T, V] of what follows each prefix of `<s>` and the tokens."""
+    """Log-probabilities [T, V] of the next token after each prefix of `<s>` and the tokens."""
     config = network.config
     weights = {name: p.detach().numpy().astype(np.float64) for name, p in network.named_parameters()}
     of_body = {name.removeprefix("body."): w for name, w in weights.items() if name.startswith("body.")}
@@ -140,7 +140,7 @@ def reference_log_probs(network, tokens):
 
 @pytest.mark.parametrize(("cell", "options"), OPTIONS)
 def test_model_computes_the_equations(cell, options):
-    """Each step's whole distribution and each whole score are the equations' within 1e-5."""
+    """Each step's distribution and each sequence's score match the equations within 1e-5."""
     torch.manual_seed(3)
     network = Network(NetworkConfig(cell=cell, **options), len(VOCABULARY))
     for parameter in network.parameters():

@@ -34,14 +34,14 @@ def lines_of(path: Path) -> list[str]:
 
 
 def estimated(lines: list[str], order: int) -> Estimated:
-    """A model of lines of words between spaces; "<unk>" is a word like any other."""
+    """Estimate a model from lines of space-separated words; "<unk>" is an ordinary word."""
     tokenizer = WordTokenizer(Vocabulary(dict.fromkeys(word for line in lines for word in line.split())))
     corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(lines))
     return Estimated(tokenizer, estimate(corpus, tokenizer.vocabulary, order=order, progress=Silent()))
 
 
 def scores_of(model: Estimated, lines: list[str]) -> np.ndarray:
-    """Natural-log probabilities of every word and `</s>`, one line after the other."""
+    """Natural-log probabilities of every word and `</s>`, line by line."""
     ngram = model.result.model
     answer = []
     for begin in range(0, len(lines), BATCH):
@@ -79,7 +79,7 @@ def assert_same_model(got: dict[str, tuple[float, float]], expected: dict[str, t
     ours = np.array([got[ngram] for ngram in expected])
     theirs = np.array(list(expected.values()))
     start = list(expected).index("<s>")
-    assert ours[start, 0] == -np.inf  # there it is written as 0, and means that it is never asked for
+    assert ours[start, 0] == -np.inf  # KenLM writes 0; `<s>` is never predicted
     ours[start, 0] = theirs[start, 0]
     assert np.abs(ours - theirs).max() < 1e-5
 
@@ -91,7 +91,7 @@ def reference(data_dir) -> Estimated:
 
 @pytest.mark.data
 def test_every_ngram_of_the_reference_has_the_same_weights(data_dir, reference):
-    """785,747 n-grams: the same set, each probability and back-off within 1e-5 in log10."""
+    """785,747 n-grams: an identical set, each probability and back-off within 1e-5 in log10."""
     assert_same_model(ngrams_of(reference), read_arpa(data_dir / "reference" / "order4.arpa.xz"))
 
 
@@ -145,7 +145,7 @@ def test_perplexities_of_a_closed_vocabulary_are_the_published_ones(data_dir, or
 
 
 def as_arpa(model: Estimated) -> str:
-    """A model of a handful of n-grams as an ARPA file."""
+    """ARPA text of a small model."""
     by_order: dict[int, list[str]] = {}
     for text, (log10_prob, log10_backoff) in ngrams_of(model).items():
         shown = max(log10_prob, -99.0)
@@ -159,7 +159,7 @@ def as_arpa(model: Estimated) -> str:
 
 @pytest.mark.parametrize("order", [2, 3, 4, 5])
 def test_random_texts_score_as_with_kenlm(order, tmp_path):
-    """Needs no data folder: KenLM reads our own estimate and scores texts never seen."""
+    """Runs without the data folder: KenLM reads our estimate and scores unseen texts."""
     rng = np.random.default_rng(order)
     lines = [" ".join(rng.choice(list("abcdefgh"), size=rng.integers(0, 15))) for _ in range(60)]
     model = estimated(lines, order)
@@ -192,13 +192,13 @@ def corpus(data_dir, tokenizer):
 
 @pytest.mark.data
 def test_every_weight_of_the_pruned_reference_is_the_same(data_dir, corpus, tokenizer):
-    """210,970 n-grams: the same set, each probability and back-off within 1e-5 in log10."""
+    """210,970 n-grams: an identical set, each probability and back-off within 1e-5 in log10."""
     orders = estimated_orders(corpus, len(tokenizer.vocabulary), order=ORDER, prune=PRUNE)
     got = weights_by_words(orders, tokenizer.vocabulary)
     rows = [line.split("\t") for line in unpacked_lines(data_dir / "reference" / "order4-pruned.arpa.xz")]
     expected = {r[1]: (float(r[0]), float(r[2]) if len(r) == 3 else 0.0) for r in rows if len(r) > 1}
     assert got.keys() == expected.keys()
-    assert got.pop("<s>")[0] == -np.inf  # there it is 0, and means that it is never asked for
+    assert got.pop("<s>")[0] == -np.inf  # KenLM writes 0; `<s>` is never predicted
     del expected["<s>"]
     ours = np.array([got[ngram] for ngram in expected])
     assert np.abs(ours - np.array(list(expected.values()))).max() < 1e-5

@@ -40,7 +40,7 @@ def test_translations_go_through_moses_and_jsonl(data_dir):
 QUICK = TuningSettings(restarts=2, resamples=6, bootstrap_samples=400)
 LISTS = 1200
 FEATURES = ("rank", "rank:log", "words", "consensus:wer", "consensus:chrf")
-"""What can be told of lists without scores."""
+"""Features that need no model scores."""
 
 
 def made(lists):

@@ -58,7 +58,7 @@ def test_stages_that_were_finished_are_kept_whatever_happens(estimation_report):
     assert estimation_report["killed"] == len(estimation_report["kept"])
     assert estimation_report["kept"] == sorted(estimation_report["kept"])
     assert estimation_report["kept"][-1] >= 3 * len(estimation_report["kept"])
-    assert "stages of the estimation were done already" in estimation_report["said"]
+    assert "stages of the estimation were already complete" in estimation_report["said"]
 
 
 def test_killed_anywhere_and_started_again_equals_undisturbed_bit_for_bit(estimation_report):

@@ -24,12 +24,12 @@ THRESHOLDS = (1e-4, 1e-3, 1e-2)
 
 
 def thinned(model, probs):
-    """The model with other n-grams listed and the weights that it had."""
+    """Return the model with other n-grams and unchanged back-off weights."""
     return backoff.SlowBackoff(len(model.words) + 1, probs, dict(model.backoffs))
 
 
 def row_without(model, ngram):
-    """The row of the n-gram's context, summing to 1, when only that n-gram is left out."""
+    """Renormalised row of the n-gram's context after only that n-gram is removed."""
     context = ngram[:-1]
     thinner = thinned(model, {g: p for g, p in model.probs.items() if g != ngram})
     listed = thinner.listed(context)
@@ -40,14 +40,14 @@ def row_without(model, ngram):
 
 
 def chain_rule(model, context):
-    """p(context), `<s>` being certain."""
+    """p(context), with p(`<s>`) = 1."""
     return math.prod(
         1.0 if word == BOS else model.probability(word, context[:i]) for i, word in enumerate(context)
     )
 
 
 def slow_prune(model, threshold, history=chain_rule):
-    """Every n-gram judged by the relative entropy of the row it is missing from, the longest first."""
+    """Prune n-grams, longest first, by the relative entropy that their removal adds to the context's row."""
     kept = dict(model.probs)
     for ngram in sorted((g for g in model.probs if len(g) > 1), key=len, reverse=True):
         if any(other[:-1] == ngram for other in kept):
@@ -70,7 +70,7 @@ def assert_same(got, expected):
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_goes_and_what_stays_is_by_the_definition(seed, threshold):
-    """Random models whose n-grams may lack their suffixes, as pruned ones do."""
+    """Random models whose n-grams may lack suffixes, like those of pruned models."""
     orders = backoff.to_orders(backoff.random_model(seed, order=3 + seed % 2))
     model = backoff.from_orders(orders)
     assert_same(backoff.from_orders(prune_by_entropy(orders, threshold)), slow_prune(model, threshold))
@@ -110,7 +110,7 @@ def test_frequencies_are_shares_of_all_words_and_a_start_is_as_frequent_as_an_en
 
 
 def test_rows_of_an_impossible_rest_stay_so():
-    """Maximum likelihood: a context that was seen leaves nothing to other words."""
+    """Maximum likelihood: a seen context leaves no probability for other words."""
     model = backoff.random_model(2)
     for context in model.contexts():
         total = sum(model.probs[*context, w] for w in model.listed(context))
@@ -166,7 +166,7 @@ def test_history_probabilities_must_fit_the_model():
 
 @pytest.mark.data
 def test_counted_contexts_beat_the_chain_rule_on_a_kneser_ney_model(data_dir):
-    """Of 785,747 n-grams and a perplexity of 243.79; at equal size the counts are 2 % better."""
+    """The full model has 785,747 n-grams and perplexity 243.79; at equal size counts are 2 % better."""
     train, test = (
         lzma.decompress((data_dir / "reference" / name).read_bytes()).decode().splitlines()
         for name in ("corpus.txt.xz", "test.txt.xz")
@@ -204,7 +204,7 @@ def sum_over(parts, weights, word, context):
 
 
 def suffix_closed(seed, **options):
-    """A random model that lists every suffix of what it lists, as estimated models do."""
+    """Random model that lists every suffix of its n-grams, like an estimated model."""
     model = backoff.random_model(seed, **options)
     for ngram in sorted((g for g in model.probs if len(g) > 2), key=len, reverse=True):
         for begin in range(1, len(ngram) - 1):
@@ -245,7 +245,7 @@ def test_words_that_are_not_listed_have_the_parts_mass_together(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_back_off_weights_lie_between_those_of_the_parts(seed):
-    """Where every suffix is listed, the weight is an average of theirs; 1 for a part without the context."""
+    """With all suffixes listed, a weight averages those of the parts; a part without the context counts as 1."""
     parts = [suffix_closed(2 * seed + i, order=3) for i in range(2)]
     got = mixed(parts, [0.3, 0.7])
     for context in got.contexts():

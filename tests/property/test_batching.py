@@ -58,7 +58,7 @@ def scoring(model, some):
 
 
 def stepping(model, some):
-    """Greedy steps of a few rows that change places."""
+    """Run greedy steps of a few rows and reorder the rows at each step."""
     tokens, lengths = pad_sequences(some)
     state = (yield from Read(model, model.initial_state(len(some)), tokens, lengths, STATE)).state
     log_probs = yield from Predict(model, state)
@@ -74,7 +74,7 @@ def stepping(model, some):
 def run_together(works, bulk):
     now = [0.0]
 
-    def clock():  # time goes on, so that slices are cut at odd places
+    def clock():  # time advances, so slices end at odd positions
         now[0] += 1e-4
         return now[0]
 
@@ -135,7 +135,7 @@ def test_equal_texts_are_one_row_a_level():
     assert [len(level.tokens) for level in levels] == [1, 1, 2, 2]
 
 
-MODEL = families.model("ngram")  # exact, whatever the company
+MODEL = families.model("ngram")  # exact, whatever else is in the batch
 pool_texts = st.lists(st.lists(st.integers(3, 9), max_size=20), min_size=1, max_size=5)
 moves = st.lists(
     st.one_of(
@@ -169,7 +169,7 @@ KINDS = {
 
 
 def flat(answer):
-    """The numbers of an answer, states as what they predict."""
+    """Numbers of an answer, with states replaced by their next-token log-probabilities."""
     if isinstance(answer, np.ndarray):
         return [answer]
     if isinstance(answer, ReadResult):

@@ -1,4 +1,4 @@
-"""What holds of checking, whatever the text."""
+"""Invariants of checking for any text."""
 
 import itertools
 from dataclasses import astuple

@@ -1,4 +1,4 @@
-"""Probabilities of completions: all spellings, personal models, figures of evaluation."""
+"""Probabilities of completions: all spellings, personal models, evaluation metrics."""
 
 import codecs
 import math
@@ -47,7 +47,7 @@ PIECES = [
     b"\xc3",
     b"\xa9",
     b"\xe2",
-    b"a",  # the byte that a piece spells too
+    b"a",  # a byte token that spells the same as a piece
 ]
 SPELLED = ["", " ", "a", " a", "ab", " ab", "b", " b", "é", "a'", " a-b", "a-"]
 EVERYTHING = {"floor": 0.0, "settled": 0.0, "max_steps": 10**6, "limit": 10**6}
@@ -56,7 +56,7 @@ vocabularies = st.lists(st.sampled_from(PIECES), min_size=1, max_size=6)
 
 
 def words_of(search):
-    """All words that a search has found, with their masses."""
+    """Words found by a search, with their masses."""
     return {word.decode(): mass for word, mass in search._findings.words.items()}
 
 
@@ -74,7 +74,7 @@ def made(pieces, seed):
 
 @settings(max_examples=100, deadline=None)
 @given(vocabularies, st.sampled_from(SPELLED), st.integers(0, 9), st.booleans())
-@example(pieces=[b"a", b" ", b" "], spelled=" ab", seed=1, ignore_case=False)  # once rounding left a trace
+@example(pieces=[b"a", b" ", b" "], spelled=" ab", seed=1, ignore_case=False)  # a rounding error once
 def test_words_are_as_probable_as_all_texts_that_go_on_so(pieces, spelled, seed, ignore_case):
     model, tokens = made(pieces, seed)
     found = search_of(model, tokens, spelled, ignore_case=ignore_case, **EVERYTHING).result()
@@ -127,7 +127,7 @@ def test_steps_of_one_row_find_what_steps_of_many_do(pieces, spelled, seed):
 @settings(max_examples=40, deadline=None)
 @given(vocabularies, st.integers(0, 9))
 def test_a_letter_more_conditions_on_it(pieces, seed):
-    """Words after "a" are those after nothing that begin so, no less and no more probable."""
+    """Words found after "a" are the words found after "" that begin with "a", with equal probabilities."""
     model, tokens = made([*pieces, b"a", b"b"], seed)
     before = words_of(search_of(model, tokens, "", **EVERYTHING))
     after = words_of(search_of(model, tokens, "a", **EVERYTHING))
@@ -160,7 +160,7 @@ SURE, UNSURE, OTHER = range(3)
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
 @pytest.mark.parametrize("text", ["", "the c", "a cat can'", "hats, m"])
 def test_words_are_as_probable_as_their_spellings(kind, text):
-    """At least as what surely ends them, but for what was not looked into; at most as what may."""
+    """The mass of a word lies between that of its certain endings, less the unexplored part, and its possible ones."""
     search = searched(kind, text, settled=0.0, floor=0.0, max_steps=400)
     typed = split_prefix(learnt_pieces(kind), text)
     likeliest = sorted(words_of(search), key=words_of(search).get)[-3:]
@@ -170,7 +170,7 @@ def test_words_are_as_probable_as_their_spellings(kind, text):
 
 
 def spelled_masses(kind, typed, word):
-    """How probable it is that a word comes and ends, that it may have ended, and that it goes on [3]."""
+    """Probabilities that a word has ended, that it may have ended, and that it continues [3]."""
     token_bytes, model = learnt_pieces(kind).token_bytes, piece_model(kind)
     space = b" " if typed.spelled.startswith(b" ") else b""
     target, sums = space + word.encode(), np.zeros(3)
@@ -200,7 +200,7 @@ LIMITS = Limits(max_texts=10, max_tokens_per_sequence=50, max_new_tokens=10)
 
 
 def loaded(tokenizer):
-    """A made-up model that can be asked."""
+    """Loaded fake model."""
     manifest = SimpleNamespace(vocab_size=len(tokenizer.vocabulary), direction="forward")
     model = FakeModel(tokenizer.vocabulary)
     checkpoint = SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest)
@@ -317,7 +317,7 @@ def test_marks_of_corpora_are_no_completions():
 
 @st.composite
 def typed_lines(draw):
-    """Lines whose words were anywhere in the list before each letter."""
+    """Typed lines whose words have any rank in the list before each letter."""
     lines = []
     for _ in range(draw(st.integers(1, 4))):
         words, looks = [], []

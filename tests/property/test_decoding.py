@@ -1,4 +1,4 @@
-"""Decoding, over all texts, distributions and parameters."""
+"""Decoding for any texts, distributions and parameters."""
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -42,7 +42,7 @@ draws = st.floats(0, 1, exclude_max=True)
 
 
 def made(given_, count, prompt=()):
-    """Rows of one request."""
+    """Batch of `count` rows of one request."""
     return SequenceBatch.of([compile_rules(given_, np.array(prompt, np.int64))] * count)
 
 
@@ -55,7 +55,7 @@ def through(stop, parts):
 @given(pieces, stops)
 @settings(max_examples=300)
 def test_text_in_pieces_stops_where_the_whole_would(parts, stop):
-    """The text let through ends before the first stop string that has arrived, however it was cut."""
+    """Released text ends before the first complete stop string, wherever the text is split."""
     text, stopped = through(stop, parts)
     whole = "".join(parts)
     assert whole.startswith(text)
@@ -91,7 +91,7 @@ def test_branching_texts_stop_where_a_single_one_does(parts, stop):
 @given(rows, parameters, tokens, tokens, st.lists(draws, min_size=3, max_size=3), st.data())
 @settings(max_examples=400)
 def test_the_kernel_chooses_as_the_definition_does(log_probs, given_, prompt, generated, numbers, data):
-    """Each row's token is the one in whose share of the slow distribution its number falls."""
+    """Each row's random number falls into its token's interval of the reference distribution."""
     banned = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), max_size=3))
     batch = SequenceBatch.of([compile_rules(given_, np.array(prompt, np.int64), BannedSequences(banned))] * 3)
     for token in generated:
@@ -128,7 +128,7 @@ def test_what_the_model_said_is_never_written(log_probs, given_, numbers):
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=6), st.data())
 def test_no_banned_sequence_is_ever_completed(sequences, data):
-    """And nothing is banned but what would complete one."""
+    """Only tokens that would complete a banned sequence are banned."""
     banned = BannedSequences(sequences)
     node, generated = banned.START, []
     for _ in range(12):

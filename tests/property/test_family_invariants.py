@@ -1,4 +1,4 @@
-"""What every family promises: rows sum to one; whole equals stepwise; batched equals single."""
+"""Invariants of every family: rows sum to one; full reads equal single steps; batches equal single rows."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def batch():
 
 
 def stepwise(model, state, ids):
-    """Scores of one sequence, a token at a time; the reference."""
+    """Reference scores of one sequence, token by token."""
     scores = []
     for token in ids:
         scores.append(float(to_numpy(model.next_log_probs(state))[0, token]))
@@ -84,7 +84,7 @@ def test_score_of_a_whole_is_that_of_its_halves(model):
 
 
 def test_states_are_values(model):
-    """Advancing, selecting and joining leave a state as it was; rows keep their futures."""
+    """Advancing, selecting and joining leave a state unchanged; rows keep their next-token distributions."""
     state = prefill_sequences(model, model.initial_state(3), *pad_sequences([[5, 6], [7, 8], [9, 4]]))
     before = to_numpy(model.next_log_probs(state)).copy()
     model.advance(state, np.array([3, 4, 5]))

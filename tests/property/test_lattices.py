@@ -1,4 +1,4 @@
-"""Lattices against every one of their paths: totals, n-best strings, the oracle; and files there and back."""
+"""Lattices against enumeration of their paths: totals, n-best strings, the oracle; file round trips."""
 
 import io
 from dataclasses import asdict
@@ -100,7 +100,7 @@ def test_the_oracle_is_the_best_of_all_paths(lattice, reference):
 
 
 def paths_of(lattice):
-    """All paths with their scores, to be compared."""
+    """All paths with their scores, sorted for comparison."""
     return sorted(
         (text_of(lattice, path), float(lattice.am[list(path)].sum()), float(lattice.old_lm[list(path)].sum()))
         for path in all_paths(lattice)

@@ -1,4 +1,4 @@
-"""Formats of n-best lists, over all lists that they can carry, and over bytes that are none."""
+"""Formats of n-best lists: round trips of every list that they can represent, and arbitrary bytes."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from models.reranking.formats.reader import FORMAT_NAMES, read_bytes, read_lists
 from models.reranking.formats.srilm import BYTELOG
 from models.reranking.formats.writer import format_lists, write_lists
 
-# all of Unicode, and often what means something in one of the formats; no byte-order mark
+# all of Unicode except the byte-order mark, with frequent characters that are special in some format
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff")
 any_text = st.text(
     st.one_of(st.sampled_from('ab |=:\t\n\r"\\{}[],()-0\u3000\x85\u2028'), characters), max_size=12
@@ -32,7 +32,7 @@ names = st.one_of(
 
 
 def candidates(text=texts, **features):
-    """Candidates with just these features, or with any."""
+    """Candidates with exactly these features, or with arbitrary ones."""
     scores = st.fixed_dictionaries(features) if features else st.dictionaries(names, numbers, max_size=4)
     return st.builds(Candidate, text, scores)
 

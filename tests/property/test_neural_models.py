@@ -1,4 +1,4 @@
-"""Invariants of neural models for any shape and input; batch invariance of int8 models to the last bit."""
+"""Invariants of neural models for any shape and input; bit-exact batch invariance of int8 models."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -41,7 +41,7 @@ def model_of(cell, attention, *, layers, hidden_size, extras):
 
 
 class StepByStep:
-    """A model with its capabilities to work on whole sequences taken away."""
+    """Model reduced to single steps, without methods for complete sequences."""
 
     def __init__(self, model):
         self.next_log_probs = model.next_log_probs
@@ -173,14 +173,14 @@ def sentences(count, seed=0):
 
 
 def scores_of(model, texts):
-    """Each text's scores, from one batch."""
+    """Scores of each text from one batch."""
     scores = score_sequences(model, model.initial_state(len(texts)), *pad_sequences(texts))
     return [row[: len(text)].tolist() for row, text in zip(scores, texts, strict=True)]
 
 
 @cache
 def scored_alone(model):
-    """Texts, and the scores of each in a batch of its own."""
+    """Texts, and the scores of each text in its own batch."""
     texts = sentences(65)
     return texts, [scores_of(model, [text])[0] for text in texts]
 
@@ -240,7 +240,7 @@ def test_scores_are_the_same_from_two_threads_at_once(quantised_model):
 
 
 def test_a_text_scores_the_same_in_pieces(quantised_model):
-    text = sentences(1, seed=6)[0] + [5, 6, 7] * 40  # longer than what is read at once
+    text = sentences(1, seed=6)[0] + [5, 6, 7] * 40  # longer than one read
     whole = scores_of(quantised_model, [text])[0]
     state = quantised_model.initial_state(1)
     pieces = []

@@ -1,8 +1,8 @@
-"""Every compiled kernel against dictionaries, on random automata that are as odd as files may be.
+"""Every compiled kernel against dictionaries, on random automata as irregular as files may be.
 
-Probabilities and back-offs are drawn from a few values, so that many tie; some are impossible,
-some back-offs above 1; suffixes of n-grams are missing; some contexts list more words than are
-ranked when they are needed. The floats must be equal to the last bit.
+Probabilities and back-offs are drawn from a few values, so many tie; some n-grams are impossible,
+some back-offs exceed 1, some suffixes are missing, and some contexts have more arcs than are ranked
+on demand. The floats must be bit-identical.
 """
 
 import itertools
@@ -26,13 +26,13 @@ from models.ngram.model import NGramModel, NGramState
 from models.vocabulary import BOS, Vocabulary
 
 SEEDS = range(24)
-NEAR = np.nextafter(np.float32(-3.6), np.float32([-4, 0]))  # one natural logarithm for two decimal ones
+NEAR = np.nextafter(np.float32(-3.6), np.float32([-4, 0]))  # two decimal logarithms, one natural logarithm
 PROBS = np.float32([-1, -1, -2, -0.25, 0, -3.6, *NEAR, -50, -np.inf])
 BACKOFFS = np.float32([0, 0, -0.0, -0.3, -1, -20, 0.5, 3, -np.inf])
 
 
 class Odd:
-    """A random automaton, and the same as dictionaries of log10 values by n-gram."""
+    """Random automaton, and its log10 values as dictionaries by n-gram."""
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ class Odd:
         self.state = NGramState(np.append(some, len(self.states) - 1).astype(np.int32))
 
     def longer(self, contexts, *, large):
-        """N-grams one word longer, of some of the contexts."""
+        """Extend some of the contexts by one word."""
         share = 8 / len(contexts) if large else self.random.uniform(0.1, 0.9)
         parents = [c for c in contexts if self.random.random() < share][:150]
         sizes = (
@@ -69,7 +69,7 @@ class Odd:
         return sorted((*c, int(w)) for c, own in zip(parents, words, strict=True) for w in own)
 
     def listed(self, length):
-        """The n-grams of one length as `build_automaton` takes them."""
+        """N-grams of one length as `build_automaton` takes them."""
         ngrams, places = self.spelt[length], {g: i for i, g in enumerate(self.spelt[length - 1])}
         probs = self.random.choice(PROBS, len(ngrams))
         probs[[g[-1] == BOS for g in ngrams]] = -np.inf
@@ -83,7 +83,7 @@ class Odd:
         return own, NGramWeights(probs, self.random.choice(BACKOFFS, len(ngrams)))
 
     def chain(self, context):
-        """The suffixes of a context that are listed, the longest first; the context may be longer than any."""
+        """Listed suffixes of a context of any length, longest first."""
         starts = range(max(0, len(context) - self.order + 1), len(context) + 1)
         return [context[i:] for i in starts if context[i:] in self.numbers]
 
@@ -98,18 +98,18 @@ class Odd:
         raise AssertionError("every word is a unigram")
 
     def minimal(self, context):
-        """The state after a context: its longest suffix that makes a difference."""
+        """State after a context: its longest suffix that affects later scores."""
         return next(
             self.numbers[c] for c in self.chain(context) if not c or c in self.continued or self.backoffs[c]
         )
 
     def rows(self):
-        """The distributions after the batch's states."""
+        """Next-token distributions after the batch's states."""
         contexts = [self.states[i] for i in self.state.ids]
         return np.array([[self.score(c, w)[0] for w in range(self.vocab_size)] for c in contexts])
 
     def texts(self):
-        """Tokens and lengths, a row a state; their scores, orders and back-offs; and the states after them."""
+        """Tokens and lengths, one row per state; their scores, orders and back-offs; and the resulting states."""
         tokens = self.random.integers(0, self.vocab_size, (len(self.state), 9))
         lengths = self.random.integers(0, 10, len(self.state))
         expected = [np.zeros(tokens.shape, kind) for kind in (np.float32, np.uint8, np.float32)]

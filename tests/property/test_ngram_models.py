@@ -48,7 +48,7 @@ def test_a_start_mark_is_never_predicted(model):
 @given(models())
 @settings(max_examples=50, deadline=None)
 def test_one_token_scores_as_the_distribution_says(model):
-    """To the last bit, in every state: a client may compare the two."""
+    """Bit-exact in every state, because clients may compare the two."""
     state = every_state(model)
     rows = model.next_log_probs(state)
     for word in range(len(VOCABULARY)):
@@ -95,7 +95,7 @@ def test_a_state_carries_all_of_the_past(model, first, second):
 @given(models(), st.lists(st.integers(0, 5), max_size=8))
 @settings(max_examples=50, deadline=None)
 def test_select_and_concatenate_keep_rows_apart(model, rows):
-    """A row's distribution does not depend on how it came into the batch."""
+    """A row's distribution does not depend on the operations that put it into the batch."""
     state = model.advance(model.initial_state(6), np.array([0, 2, 3, 4, 5, 6]))
     picked = state.select(np.array(rows, dtype=np.int64))
     joined = picked.concatenate([state])
@@ -116,7 +116,7 @@ def small_models(draw) -> NGramModel:
 
 @pytest.fixture(scope="module")
 def large() -> NGramModel:
-    """Some contexts have more arcs than are ranked on the fly."""
+    """Model in which some contexts have more arcs than are ranked on demand."""
     random = np.random.default_rng(2)
     rows = [(random.zipf(1.2, size=15) % 300) + 3 for _ in range(3000)]
     model = estimate(EncodedCorpus.from_sentences(rows), LARGE, order=3, progress=Silent()).model
@@ -145,7 +145,7 @@ def test_the_top_of_contexts_with_many_words_is_that_of_the_whole_distribution(l
 
 
 def assert_drawn_from(probs, draws):
-    """Pearson's chi-square over words expected 5 times or more stays below its 1 - 1e-9 quantile, roughly."""
+    """Check that Pearson's chi-square of words expected 5 or more times is below its 1 - 1e-9 quantile, roughly."""
     expected = len(draws) * probs
     counts = np.bincount(draws, minlength=len(probs))
     often = expected >= 5
@@ -168,7 +168,7 @@ def test_draws_follow_the_distribution(large, seed):
 @given(small_models(), st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
 def test_draws_of_small_models_follow_the_distribution(model, seed):
-    """Few words: most of what a suffix proposes is refused, and whole distributions have to be made."""
+    """With few words most proposals of a suffix are rejected, so complete distributions are computed."""
     random = np.random.default_rng(seed)
     state = int(random.integers(model.automaton.num_states))
     rows = NGramState(np.full(4_000, state, dtype=np.int32))
@@ -178,7 +178,7 @@ def test_draws_of_small_models_follow_the_distribution(model, seed):
 
 @pytest.mark.parametrize("seed", [639, 1305, 1419, 1539, 2171])
 def test_draws_follow_the_distribution_where_hardly_a_word_of_the_suffix_is_left(seed):
-    """Nearly all that the suffixes propose is refused, by one context or the other."""
+    """Nearly all proposals of the suffixes are rejected by one context or another."""
     random = np.random.default_rng(seed)
     vocab_size = int(random.integers(4, 12))
     orders = to_orders(random_model(seed, vocab_size=vocab_size, order=int(random.integers(1, 6))))
@@ -189,7 +189,7 @@ def test_draws_follow_the_distribution_where_hardly_a_word_of_the_suffix_is_left
 
 
 def test_a_row_of_next_to_nothing_is_drawn_from_all_the_same():
-    """Not a float of single precision could hold these probabilities."""
+    """These probabilities underflow in single precision."""
     probs = np.float32([-np.inf, -np.inf, -50, -50.3, -np.inf, -np.inf, -np.inf])
     zeros = np.zeros(7, np.int32)
     automaton = build_automaton(
@@ -270,7 +270,7 @@ def identical(arrays, others):
     ending=st.sampled_from(ENDINGS),
 )
 def test_an_exported_model_comes_back_bit_for_bit(tmp_path_factory, seed, order, tokens, ending):
-    """Whatever its words are, and whether or not suffixes are listed."""
+    """For any words, with and without listed suffixes."""
     path = tmp_path_factory.mktemp("arpa") / f"model{ending}"
     vocabulary = Vocabulary(tokens)
     model = random_model(seed, vocab_size=len(vocabulary), order=order)

@@ -1,4 +1,4 @@
-"""The n-gram model on a device answers as the one on the CPU does, whatever the model and the batch."""
+"""The n-gram model on a device returns the CPU model's results for any model and batch."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ numbers = st.integers(0, 2**32 - 1)
 
 
 class Pair:
-    """A random model on the CPU and on a device, with a batch of all its states, some twice."""
+    """Random model on the CPU and on a device, with a batch of all its states, some repeated."""
 
     def __init__(self, seed, device, order=None):
         self.random = np.random.default_rng(seed)
         self.vocab_size = int(self.random.integers(4, 10))
         order = order or int(self.random.integers(1, 6))
-        # suffixes of its n-grams may be missing, as after pruning by entropy
+        # suffixes of n-grams may be missing, as after entropy pruning
         orders = to_orders(random_model(seed, vocab_size=self.vocab_size, order=order))
         automaton = build_automaton([self.disturbed(*one) for one in orders] if seed % 2 else orders)
         if seed % 3 == 0:
@@ -40,14 +40,14 @@ class Pair:
         self.device_state = TensorNGramState(torch.tensor(ids, device=device))
 
     def disturbed(self, ngrams, weights):
-        """Weights as files may have them: charges for contexts that nothing continues, and impossible n-grams."""
+        """Weights as files may have them: back-offs of contexts without successors, and impossible n-grams."""
         noise = self.random.choice([0, 0, -0.5, 0.25, -np.inf], len(ngrams.words)).astype(np.float32)
         ruled_out = self.random.random(len(ngrams.words)) < 0.1
         probs = np.where(ruled_out, np.float32(-np.inf), weights.log10_probs)
         return ngrams, NGramWeights(probs, weights.log10_backoffs + noise)
 
     def sequences(self):
-        """Rows of all lengths, none included."""
+        """Rows of all lengths, 0 included."""
         tokens = self.random.integers(0, self.vocab_size, (len(self.state), 9))
         return tokens, self.random.integers(0, 10, len(self.state))
 

@@ -1,4 +1,4 @@
-"""Re-ranking, minimum-Bayes-risk choice, metrics and the search for weights, for all lists."""
+"""Re-ranking, minimum-Bayes-risk choice, metrics and weight search, for any lists."""
 
 from types import SimpleNamespace
 
@@ -247,7 +247,7 @@ def test_a_text_that_is_a_reference_is_right(text, others):
 def problems(draw):
     sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=8))
     count = sum(sizes)
-    whole = st.integers(-6, 6)  # few values, so that candidates are often equal
+    whole = st.integers(-6, 6)  # few values, so candidates are often equal
     errors = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
     features = draw(st.lists(st.tuples(whole, whole), min_size=count, max_size=count))
     return problem(errors, features, sizes)
@@ -257,7 +257,7 @@ def problems(draw):
 def test_the_loss_along_a_line_is_what_choosing_at_each_place_gives(one):
     values, slopes = np.ascontiguousarray(one.features.T)
     curve = run_steps(line_loss(one, values, slopes))
-    grid = np.linspace(-20, 20, 401) + 0.013  # between the places where small integers cross
+    grid = np.linspace(-20, 20, 401) + 0.013  # between the points where lines of small integers cross
     brute = [one.score(argmax_by_list(values + place * slopes, one.offsets)) for place in grid]
     np.testing.assert_allclose(curve.at(np.arctan(grid)), brute)
 

@@ -1,4 +1,4 @@
-"""The scheduler against a plain model of what it promises, over all orders of events."""
+"""The scheduler against a simple model of its guarantees, for any order of events."""
 
 import numpy as np
 from hypothesis import settings
@@ -34,7 +34,7 @@ MODEL = NumberModel(poison=POISON)
 
 
 class Recorder:
-    """Remembers all that is delivered."""
+    """Record every delivered item."""
 
     def __init__(self):
         self.events, self.outcomes, self.silent = [], [], False
@@ -45,7 +45,7 @@ class Recorder:
 
 
 def work(chunks, end, number, log):
-    """A job that logs and yields its chunks, asks a model between, and ends as it is told."""
+    """Job that logs and yields its chunks, calls a model in between, and ends as specified by `end`."""
     for chunk in chunks:
         log.append(chunk)
         if chunk == "ask":
@@ -67,7 +67,7 @@ def work(chunks, end, number, log):
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Submits, steps, takes, cancels, lets time pass, drains; and is told what happens."""
+    """Submits, steps, takes, cancels, advances time and drains; also receives the scheduler's metrics."""
 
     jobs = Bundle("jobs")
 
@@ -147,7 +147,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         steps = len(log)
         for _ in range(2 * MAX_JOBS):
             take_turn(self.scheduler)
-        assert len(log) == steps  # not a step more
+        assert len(log) == steps  # no further step
 
     @rule(seconds=st.sampled_from([1.0, 20.0]))
     def pass_time(self, seconds):
@@ -170,7 +170,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(len(recorder.outcomes) <= 1 for _, recorder, *_ in self.live)
 
     def teardown(self):
-        """Let everything run to its end: nothing is lost, and each outcome is the right one."""
+        """Run all jobs to their end and check that no outcome is lost or wrong."""
         for _ in range(1000):
             for job, recorder, *_ in self.live:
                 if job.pending_events > 0 and not recorder.silent:

@@ -31,7 +31,7 @@ DEFINITIONS = {
 }
 FITTED = ["absolute", "kneser-ney", "modified-kneser-ney"]
 
-# ids 0 (<unk>, as a counted word), 3, 4, 5; few words, so that n-grams repeat
+# ids 0 (<unk>, as a counted word), 3, 4, 5; few words, so n-grams repeat
 sentences = st.lists(st.lists(st.sampled_from([0, 3, 4, 5]), max_size=8), min_size=1, max_size=12)
 orders = st.integers(1, 4)
 vocabularies = st.sampled_from([CLOSED, VOCABULARY])
@@ -39,7 +39,7 @@ thresholds = st.lists(st.integers(0, 3), max_size=3).map(lambda higher: [0, *sor
 
 
 def both(name, texts, *, order, prune=(), vocabulary=VOCABULARY, held_out=None, **settings_):
-    """The estimated model and the slow one, which is told what was fitted."""
+    """Return the estimated model and the reference, which gets the fitted parameters."""
     result = estimate(
         EncodedCorpus.from_sentences(texts),
         vocabulary,
@@ -59,7 +59,7 @@ def both(name, texts, *, order, prune=(), vocabulary=VOCABULARY, held_out=None, 
 
 
 def assert_same(model, definition, contexts):
-    """Each p(w|h), and that they sum to 1."""
+    """Check each p(w|h), and that rows sum to 1."""
     states = []
     for context in contexts:
         state = model.empty_state(1)
@@ -73,7 +73,7 @@ def assert_same(model, definition, contexts):
 
 
 def all_contexts(order, vocabulary=VOCABULARY):
-    """Up to order − 1 words, seen or not, also after the start and after an end."""
+    """Contexts of up to order − 1 words, seen or not, also after `<s>` and `</s>`."""
     words = [0, *range(3, len(vocabulary))]
     anywhere = [c for size in range(order) for c in itertools.product(words, repeat=size)]
     return [*anywhere, *((BOS, *c) for c in anywhere if len(c) < order - 1), (EOS,), (3, EOS)]
@@ -111,7 +111,7 @@ def test_what_is_added_can_be_any_number(texts, order, k):
 
 
 def zipfian_texts(seed, *, sentences=400, types=40):
-    """Enough text of falling frequencies that counts of counts allow estimates."""
+    """Texts with Zipfian frequencies, long enough to estimate discounts from counts of counts."""
     rng = np.random.default_rng(seed)
     probs = 1 / np.arange(1, types + 1)
     words = lambda: rng.choice(types, size=rng.integers(0, 12), p=probs / probs.sum()) + 3  # noqa: E731

@@ -1,4 +1,4 @@
-"""The state store against a plain model over all orders of events; words appended to a state one by one."""
+"""The state store against a simple model for any order of events; words appended to a state one by one."""
 
 import functools
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ OWNERS, VERSIONS = st.sampled_from(["one", "other"]), st.sampled_from([0, 1])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Keeps, finds, frees, unloads, lets time pass; and is told what was not used for too long."""
+    """Keeps, finds, frees and unloads states and advances time; models their expiry."""
 
     handles = Bundle("handles")
 
@@ -35,7 +35,7 @@ class StoreMachine(RuleBasedStateMachine):
             process="here", max_states=MAX_STATES, max_bytes=MAX_BYTES, ttl_s=TTL_S, clock=lambda: self.now
         )
         self.versions = [LoadedModel("lm@1", None), LoadedModel("lm@2", None)]
-        self.there = {}  # handle → owner, state, when last used
+        self.there = {}  # handle → owner, state, time of last use
 
     @rule(target=handles, owner=OWNERS, version=VERSIONS, width=st.integers(0, 500), count=st.integers(1, 3))
     def keep(self, owner, version, width, count):
@@ -96,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.there = {h: kept for h, kept in self.there.items() if self.now - kept[2] <= TTL_S}
 
     def teardown(self):
-        """Once all is freed nothing is held."""
+        """Check that nothing is held after all states are freed."""
         for owner in ("one", "other"):
             self.store.free(owner, list(self.there))
         assert (len(self.store), self.store.num_bytes) == (0, 0)
@@ -137,7 +137,7 @@ def loaded(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @given(words=WORDS, spaced=st.booleans())
 def test_words_one_by_one_have_the_tokens_of_the_whole(kind, words, spaced):
-    """Whether they come with the space before them or without."""
+    """With and without a leading space."""
     model, ids = loaded(kind), np.zeros(0, dtype=np.int64)
     for place, word in enumerate(words):
         before = StoredState(model, None, len(ids), int(ids[-1]) if len(ids) else None)

@@ -14,7 +14,7 @@ from models.word_index import WordCounter, WordIndex, measure_text
 from training.progress import Silent
 from training.tokenizer import TokenizerSettings, learn_tokenizer
 
-# U+2581 is SentencePiece's own sign for a space: the one character that does not come back
+# U+2581 is SentencePiece's sign for a space, the only character that is not restored
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581"), max_size=40)
 KINDS = ["bpe", "unigram"]
 
@@ -37,7 +37,7 @@ def test_text_round_trips(kind, text):
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data(), continues=st.booleans())
 def test_text_decoded_token_by_token_is_the_text_decoded_whole(kind, data, continues):
-    """For any ids, half characters among them."""
+    """For any ids, including partial characters."""
     pieces = tokenizer(kind)
     ids = data.draw(st.lists(st.integers(0, len(pieces.vocabulary) - 1), max_size=20))
     stream = Detokenizer(pieces, continues=continues)
@@ -79,6 +79,6 @@ def test_any_words_are_counted_as_python_counts_them(lines):
 
 
 def test_lower_casing_makes_no_white_space():
-    """So a text has the same words, as many as it has, whether it is lower-cased or not."""
+    """Lower-casing a text therefore leaves its number of words unchanged."""
     letters = [chr(c) for c in range(sys.maxunicode + 1) if not chr(c).isspace()]
     assert not any(character.isspace() for letter in letters for character in letter.lower())

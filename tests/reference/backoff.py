@@ -38,18 +38,18 @@ ngram 3=2
 
 
 def random_arpa(rng, *, order, num_words=8, unknown=True, orphans=0, start="-99"):
-    """A file with the n-grams of random sentences, in random order.
+    """Make an ARPA file with the n-grams of random sentences, in random order.
 
     Args:
-        rng: draws everything.
-        order: of the longest n-grams.
-        num_words: apart from control tokens.
-        unknown: whether `<unk>` is among the words.
-        orphans: how many n-grams are left out that are the suffix of another; KenLM copes with few.
-        start: the log-probability of `<s>`.
+        rng: random generator.
+        order: length of the longest n-grams.
+        num_words: number of words except control tokens.
+        unknown: include `<unk>`.
+        orphans: number of omitted n-grams that are a suffix of another; KenLM copes with few.
+        start: log-probability of `<s>`.
 
     Returns:
-        The text, and the words that are not control tokens.
+        The text, and the words without control tokens.
     """
     words = [f"{'äbc'[i % 3]}{i}" for i in range(num_words)]
     inner = [*words, "<unk>"] if unknown else words
@@ -73,12 +73,12 @@ def random_arpa(rng, *, order, num_words=8, unknown=True, orphans=0, start="-99"
 
 
 def _number(rng, limit):
-    """A decimal between 0 and a limit, as long as tools write them."""
+    """Decimal between 0 and a limit, with as many digits as tools write."""
     return f"{rng.uniform(min(limit, 0), max(limit, 0)):.{rng.choice([6, 7, 9, 17])}g}"
 
 
 def parse_arpa(text):
-    """{words: (log10 probability, back-off weight)} as Python's own numbers."""
+    """Return {words: (log10 probability, back-off weight)} as Python floats."""
     table = {}
     for line in text.splitlines():
         fields = line.split("\t")
@@ -88,7 +88,7 @@ def parse_arpa(text):
 
 
 def listed(vocabulary, orders):
-    """The same of a model given order by order, as float32."""
+    """Return {words: (log10 probability, back-off weight)} of a model given order by order, as float32."""
     table, shorter = {}, [()]
     for ngrams, weights in orders:
         shorter = [(*shorter[p], vocabulary[w]) for p, w in zip(ngrams.prefixes, ngrams.words, strict=True)]
@@ -100,7 +100,7 @@ def listed(vocabulary, orders):
 
 
 class SlowBackoff:
-    """A back-off model as {n-gram: probability} and {context: back-off weight}."""
+    """Back-off model as {n-gram: probability} and {context: back-off weight}."""
 
     def __init__(self, vocab_size, probs, backoffs):
         self.words = [w for w in range(vocab_size) if w != BOS]
@@ -112,25 +112,25 @@ class SlowBackoff:
         return max(map(len, self.probs))
 
     def probability(self, word, context):
-        """p(word | context); the context may be longer than any that is listed."""
+        """p(word | context); the context may exceed the model's order."""
         if (*context, word) in self.probs:
             return self.probs[*context, word]
         return self.backoffs.get(context, 1.0) * self.probability(word, context[1:])
 
     def row(self, context):
-        """p(· | context) of every word but `<s>`."""
+        """p(· | context) of every word except `<s>`."""
         return np.array([self.probability(word, context) for word in self.words])
 
     def listed(self, context):
-        """The words that the context itself lists."""
+        """Words listed directly after the context."""
         return [w for w in self.words if (*context, w) in self.probs]
 
     def contexts(self):
-        """Every context that lists a word, the shortest first."""
+        """Contexts with listed words, shortest first."""
         return sorted({g[:-1] for g in self.probs if len(g) > 1}, key=len)
 
     def renormalise(self):
-        """Back-off weights with which every row sums to 1, the shortest contexts first."""
+        """Set the back-off weights to make every row sum to 1, shortest contexts first."""
         self.backoffs = {}
         for context in self.contexts():
             listed = self.listed(context)
@@ -140,7 +140,7 @@ class SlowBackoff:
 
 
 def random_model(seed, *, vocab_size=8, order=3, share=0.4):
-    """A model of random n-grams whose rows sum to 1; suffixes of n-grams may be missing, prefixes not."""
+    """Random model whose rows sum to 1; suffixes of n-grams may be missing, prefixes are not."""
     rng = np.random.default_rng(seed)
     words = [w for w in range(vocab_size) if w != BOS]
     unigrams = rng.dirichlet(np.ones(len(words)))
@@ -158,7 +158,7 @@ def random_model(seed, *, vocab_size=8, order=3, share=0.4):
 
 
 def to_orders(model, *, suffixes=True):
-    """The model order by order, as estimators give it; suffixes are −1 where they are not listed, or all."""
+    """Convert a model to the estimators' arrays by order; unlisted suffixes are −1, or all if not `suffixes`."""
     shorter = {(): 0}
     answer = []
     for length in range(1, model.order + 1):
@@ -177,7 +177,7 @@ def to_orders(model, *, suffixes=True):
 
 
 def from_orders(orders):
-    """The dictionary of a model given order by order, which is checked on the way."""
+    """Convert a model given order by order to dictionaries, and validate it."""
     vocab_size = len(orders[0][0].words)
     model = SlowBackoff(vocab_size, {}, {})
     shorter = [()]
@@ -195,7 +195,7 @@ def from_orders(orders):
 
 
 def all_contexts(model):
-    """Every context up to the model's order, seen or not, with `<s>` at the start or nowhere."""
+    """Every context up to the model's order, seen or not; `<s>` occurs only at the start."""
     inner = [w for w in model.words if w != EOS]
     for length in range(model.order):
         for tail in itertools.product(inner, repeat=length):
@@ -205,13 +205,13 @@ def all_contexts(model):
 
 
 def estimated_orders(corpus, vocab_size, *, order, prune=()):
-    """N-grams and weights of a modified Kneser-Ney model before an automaton is built; empty orders stay."""
+    """N-grams and weights of a modified Kneser-Ney model before the automaton; empty orders are included."""
     counted = count_ngrams(corpus, vocab_size, order=order, progress=SILENT)
     return Discounting()(Observations(counted, prune=prune), None).orders
 
 
 def weights_by_words(orders, vocabulary):
-    """Every n-gram in words, with its log10 probability and back-off; 0 where there is none."""
+    """Every n-gram in words, with its log10 probability and back-off, 0 by default."""
     table, shorter = {}, [""]
     for ngrams, weights in orders:
         spelt = [

@@ -1,4 +1,4 @@
-"""Slow reference implementations of decoding and of the search for completions."""
+"""Slow reference implementations of decoding and of the completion search."""
 
 import codecs
 import math
@@ -12,7 +12,7 @@ ROUNDING = 1e-6
 
 
 def scores(log_probs, parameters, *, prompt=(), generated=(), banned=()):
-    """Mask, bias and penalties: scores [V] of one row."""
+    """Scores [V] of one row after mask, bias and penalties."""
     out = np.array(log_probs, dtype=np.float64)
     forbidden = {UNK, BOS, *banned}
     if parameters.ignore_eos or len(generated) < parameters.min_tokens:
@@ -30,7 +30,7 @@ def scores(log_probs, parameters, *, prompt=(), generated=(), banned=()):
 
 
 def distribution(scored, parameters):
-    """Temperature and all truncations: probabilities [V] of a row of scores."""
+    """Probabilities [V] of a row of scores after temperature and all truncations."""
     left = [i for i in range(len(scored)) if scored[i] > -math.inf]
     peak = max(scored[i] for i in left)
     x = {i: (scored[i] - peak) / max(parameters.temperature, 1e-30) for i in left}
@@ -40,7 +40,7 @@ def distribution(scored, parameters):
     if parameters.typical_p < 1:
         p = _normalised(left, x)
         entropy = -sum(p[i] * math.log(p[i]) for i in left)
-        # rounded, so that what is equal by definition is equal here
+        # rounded to keep ties exact
         left = _least(left, p, parameters.typical_p, key=lambda i: round(abs(-math.log(p[i]) - entropy), 9))
     if parameters.top_p < 1:
         left = _least(left, _normalised(left, x), parameters.top_p, key=lambda i: -x[i])
@@ -59,7 +59,7 @@ def _normalised(left, x):
 
 
 def _least(left, p, share, *, key):
-    """The tokens with the least keys, as few as have the share; of equal ones the smaller ids."""
+    """Fewest tokens with the least keys that reach the share; ties go to smaller ids."""
     kept, mass = [], 0.0
     for i in sorted(left, key=lambda i: (key(i), i)):
         if mass >= share * (1 - ROUNDING):
@@ -71,18 +71,18 @@ def _least(left, p, share, *, key):
 
 WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 DEPTH = 4
-"""Tokens of the longest text of `Branching`."""
+"""Maximum tokens of a text of `Branching`."""
 
 
 class Pieces:
-    """As much of a tokenizer as spelling takes."""
+    """Minimal tokenizer with the bytes of each token."""
 
     def __init__(self, pieces):
         self.token_bytes = (b"<unk>", b"", b"", *pieces)
 
 
 class Histories:
-    """A state that is all tokens so far [B]."""
+    """State that holds all previous tokens of each row [B]."""
 
     def __init__(self, rows):
         self.rows = list(rows)
@@ -98,7 +98,7 @@ class Histories:
 
 
 class Branching:
-    """Every history has a distribution of its own; texts end after `DEPTH` tokens at the latest."""
+    """Model with a distribution per history; texts end after at most `DEPTH` tokens."""
 
     def __init__(self, size, seed):
         rows = np.random.default_rng(seed).dirichlet(np.full(size, 0.4), size=101) + 1e-4
@@ -121,7 +121,7 @@ class Branching:
 
 
 def masses(model, token_bytes, spelled, *, max_words=1, ignore_case=False):
-    """How probable each phrase is, by number of words, jointly with the bytes given: {text: mass} each."""
+    """Joint probability of each phrase and the given bytes, one {text: mass} per number of words."""
     found = [{} for _ in range(max_words)]
 
     def add(history, mass):
@@ -143,7 +143,7 @@ def masses(model, token_bytes, spelled, *, max_words=1, ignore_case=False):
 
 
 def phrases(history, token_bytes, spelled, max_words, ignore_case):
-    """The phrases of 1, 2, … words that a text begins with; none if it does not go on as was typed."""
+    """Phrases of 1, 2, … words at the start of a text; none if it does not continue the typed prefix."""
     raw = b"".join(token_bytes[token] for token in history if token >= len(CONTROL_TOKENS))
     ended = history[-1] == EOS
     text, _ = codecs.utf_8_decode(raw, "replace", ended)
@@ -154,7 +154,7 @@ def phrases(history, token_bytes, spelled, max_words, ignore_case):
     at, found = len(space), []
     while len(found) < max_words and (word := WORD.match(text, at)):
         rest = text[word.end() :]
-        if not ended and rest in {"", "'", "\u2019", "-"}:  # it may go on
+        if not ended and rest in {"", "'", "\u2019", "-"}:  # it may continue
             break
         if not found and not case(word.group()).startswith(case(spelled.removeprefix(" "))):
             break

@@ -1,4 +1,4 @@
-"""Small lattices for tests, and what their paths are worth, found by walking every one of them."""
+"""Small lattices for tests, and brute-force scores of all their paths."""
 
 from dataclasses import asdict
 
@@ -10,15 +10,15 @@ from models.vocabulary import EOS
 
 
 def random_lattice(rng, *, words, num_nodes=6, num_arcs=12, name="utt", silence=0.2):
-    """A lattice with paths that share nodes, parallel arcs, and arcs without a word.
+    """Make a lattice with paths that share nodes, parallel arcs, and arcs without a word.
 
     Args:
-        rng: draws everything.
-        words: to choose from.
-        num_nodes: at most.
-        num_arcs: besides those that hold it together.
-        name: of the utterance.
-        silence: the share of arcs without a word.
+        rng: random generator.
+        words: words to draw from.
+        num_nodes: maximum number of nodes.
+        num_arcs: number of arcs in addition to the chain that connects all nodes.
+        name: utterance id.
+        silence: share of arcs without a word.
     """
     chain = [(node, node + 1) for node in range(num_nodes - 1)]
     pairs = chain + [tuple(sorted(rng.choice(num_nodes, 2, replace=False).tolist())) for _ in range(num_arcs)]
@@ -44,19 +44,19 @@ def all_paths(lattice):
 
 
 def sentence_log_probs(model, sentences):
-    """Of whole sentences from `<s>` to `</s>`, each a list of ids."""
+    """Log-probabilities of sentences from `<s>` to `</s>`, each a list of ids."""
     tokens, lengths = pad_sequences([[*ids, EOS] for ids in sentences])
     scores = score_sequences(model, model.initial_state(len(sentences)), tokens, lengths)
     return scores.sum(axis=1, dtype=np.float64).tolist()
 
 
 def text_of(lattice, path):
-    """The words of a path."""
+    """Text of a path."""
     return " ".join(filter(None, (lattice.words[lattice.labels[arc]] for arc in path)))
 
 
 def brute_force(lattice, model, tokenizer, weights):
-    """The features and total of each distinct string's best path, {text: (total, features)}."""
+    """Total and features of each distinct string's best path, {text: (total, features)}."""
     paths, best = {path: text_of(lattice, path) for path in all_paths(lattice)}, {}
     encoded = {text: tokenizer.encode(text) for text in paths.values()}
     log_probs = dict(zip(encoded, sentence_log_probs(model, list(encoded.values())), strict=True))

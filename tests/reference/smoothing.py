@@ -1,6 +1,6 @@
-"""Every smoothing by its definition: dictionaries, plain Python floats, nothing shared with the estimators.
+"""Every smoothing by its definition: dictionaries and Python floats, no code shared with the estimators.
 
-An n-gram is a tuple of word ids. `model.p(word, context)` is the probability that tests compare with.
+An n-gram is a tuple of word ids. `model.p(word, context)` is the reference probability.
 """
 
 import itertools
@@ -12,7 +12,7 @@ MAX_COUNT_DISCOUNTED = 5
 
 
 class SlowModel:
-    """Counts of a text, and what all smoothings have in common: which n-grams are listed."""
+    """Counts of a text and the listed n-grams; base of all smoothings."""
 
     continuations = False
 
@@ -48,7 +48,7 @@ class SlowModel:
         return Counter(self.counts[k].values())
 
     def p(self, word, context):
-        """The probability of a word after a context, of which the last order − 1 words count."""
+        """Probability of a word after a context, which is cut to its last order − 1 words."""
         context = tuple(context)[max(0, len(context) - self.order + 1) :]
         if (word, context) not in self.memory:
             self.memory[word, context] = self._p(word, context)
@@ -84,7 +84,7 @@ class SlowAdditive(SlowModel):
         full = len(context) == self.order - 1 or context[:1] == (BOS,)
         return super()._p(word, context) if full and self.knows(context) else 1 / len(self.words)
 
-    def estimate(self, word, context, *, count, total, pruned):  # noqa: ARG002 - shorter contexts have no say
+    def estimate(self, word, context, *, count, total, pruned):  # noqa: ARG002 - shorter contexts are not used
         return (count + self.k + pruned / len(self.words)) / (total + self.k * len(self.words))
 
 
@@ -108,10 +108,10 @@ class SlowJelinekMercer(SlowModel):
 
 
 class SlowAbsolute(SlowModel):
-    """Also Kneser–Ney, by what is counted, and modified, by how many discounts there are."""
+    """Absolute discounting, and Kneser–Ney with `continuations`; modified with three discounts."""
 
     modified = False
-    fitted = None  # discounts by order, in place of those from counts
+    fitted = None  # discounts by order, used instead of estimates from counts
 
     def discounts(self, k):
         if self.fitted is not None:
@@ -142,7 +142,7 @@ class SlowModifiedKneserNey(SlowAbsolute):
 
 class SlowGoodTuring(SlowModel):
     def ratios(self, k):
-        """What is left of counts 0, 1, …, by order; those after the last keep all."""
+        """Factors of counts 0, 1, … of one order; higher counts are not discounted."""
         n = self.counts_of_counts(k)
         for highest in range(MAX_COUNT_DISCOUNTED, 1, -1):
             if not all(n[r] for r in range(1, highest + 1)):

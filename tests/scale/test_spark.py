@@ -104,6 +104,6 @@ def test_killed_and_started_again_the_command_publishes_the_model_of_the_engine_
     process.kill()
     process.wait()
     done = subprocess.run(command("spark"), capture_output=True, text=True, check=True)
-    assert "stages of the estimation were done already" in json.loads(done.stdout)["notes"][0]
+    assert "stages of the estimation were already complete" in json.loads(done.stdout)["notes"][0]
     first, second = (registry / name / "versions" / "1" / "ngram.bin" for name in ("memory", "spark"))
     assert first.read_bytes() == second.read_bytes()

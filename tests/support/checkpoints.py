@@ -1,4 +1,4 @@
-"""The smallest directory that the registry takes for a checkpoint."""
+"""Minimal directory that the registry accepts as a checkpoint."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from models.checkpoint.manifest import Manifest, SpecialIds, file_entries, write
 
 
 def damage(version, name: str = "config.json") -> None:
-    """Add a space to a file of a published version, which nobody is to write to."""
+    """Append a space to a read-only file of a published version."""
     path = version.path / name
     path.chmod(0o644)
     with path.open("a") as file:
@@ -14,7 +14,7 @@ def damage(version, name: str = "config.json") -> None:
 
 
 def write_minimal(directory: Path, content: bytes = b"weights", **fields) -> None:
-    """A manifest and one file."""
+    """Write a manifest and one file."""
     (directory / "weights.bin").write_bytes(content)
     manifest = Manifest(
         **{

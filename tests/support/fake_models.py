@@ -14,7 +14,7 @@ WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran", "of", "house")
 
 
 class FakeState:
-    """The last token of each row [B]; −1 after nothing."""
+    """State with the last token of each row [B], −1 for the empty context."""
 
     def __init__(self, last):
         self.last = np.asarray(last, dtype=np.int64)
@@ -30,15 +30,15 @@ class FakeState:
 
 
 class FakeModel:
-    """p(w | last token) drawn once from a Dirichlet distribution of the seed.
+    """Bigram model with p(w | last token) drawn from a Dirichlet distribution.
 
     Args:
-        vocabulary: its tokens.
-        seed: of the made-up probabilities.
-        endless: never end a sentence.
+        vocabulary: tokens of the model.
+        seed: random seed of the probabilities.
+        endless: make `</s>` practically impossible.
 
-    `delay_s` and `fails` may be set on the model: how long each look at the distribution
-    takes, and whether it raises.
+    Tests may set `delay_s`, the duration of each `next_log_probs` call, and `fails`, which
+    makes the calls raise.
     """
 
     family = "fake"
@@ -56,7 +56,7 @@ class FakeModel:
         with np.errstate(divide="ignore"):
             self.table = np.log(p / p.sum(axis=1, keepdims=True)).astype(
                 np.float32
-            )  # last row: after nothing
+            )  # last row: empty context
         self.num_advances = 0
 
     def memory(self):
@@ -99,7 +99,7 @@ def fake_vocabulary(extra=()):
 
 
 class SlowFakeModel(FakeModel):
-    """The same, taking its time over each token; for a service in another process."""
+    """`FakeModel` that sleeps at each token; for a service in another process."""
 
     def advance(self, state, tokens):
         time.sleep(0.01)
@@ -107,7 +107,7 @@ class SlowFakeModel(FakeModel):
 
 
 class NumberModel:
-    """Tells what number its state is; notes how many rows it was asked for at once, and fails on one number."""
+    """Model that predicts its state's number, records batch sizes and fails on one number."""
 
     family, vocabulary = "numbers", range(7)
 
@@ -118,7 +118,7 @@ class NumberModel:
         self._look_at(state, len(state))
         return np.repeat(state.numbers[:, None], 7, axis=1)
 
-    def read(self, state, tokens, lengths, want):  # noqa: ARG002 - only the state is asked for
+    def read(self, state, tokens, lengths, want):  # noqa: ARG002 - only the state is requested
         self._look_at(state, (len(state), int(lengths.max())))
         return ReadResult(np.zeros(0), np.zeros(0), state)
 
@@ -129,7 +129,7 @@ class NumberModel:
 
 
 class Numbers:
-    """A state that is a number a row."""
+    """State with one number per row."""
 
     def __init__(self, numbers):
         self.numbers = np.asarray(numbers)
@@ -152,10 +152,10 @@ HANG_S = 1.0
 
 
 class PoisonedModel(FakeModel):
-    """Raises at one word that is said twice, takes a second over another, and says NaN after a third.
+    """Model that raises at one repeated word, sleeps at another and returns NaN after a third.
 
     Args:
-        hang_s: how long the second takes; in the model's options.
+        hang_s: duration of the sleep; also in the model's options.
     """
 
     def __init__(self, vocabulary, *, hang_s=HANG_S, **options):
@@ -163,7 +163,7 @@ class PoisonedModel(FakeModel):
         self.options["hang_s"] = hang_s
         words = (poison.split()[0] for poison in (RAISES, HANGS, SPEAKS_NONSENSE))
         self._raises, self._hangs, self._nonsense = map(vocabulary.id_of, words)
-        self._after_nonsense = len(vocabulary)  # stands in states for the third, said twice
+        self._after_nonsense = len(vocabulary)  # state id after the third word is repeated
 
     def advance(self, state, tokens):
         twice = np.asarray(tokens)[state.last == tokens]
@@ -184,7 +184,7 @@ class PoisonedModel(FakeModel):
 
 
 class Texts:
-    """A state that is all tokens so far, a row a text."""
+    """State that holds all previous tokens, one text per row."""
 
     def __init__(self, texts):
         self.texts = texts
@@ -200,7 +200,7 @@ class Texts:
 
 
 class RememberingModel(FakeModel):
-    """Expects the same everywhere, and remembers what was read when it was asked."""
+    """Model with one distribution for all contexts; records the texts of its calls."""
 
     def __init__(self, vocabulary):
         super().__init__(vocabulary)
@@ -218,7 +218,7 @@ class RememberingModel(FakeModel):
 
 
 class FeaturedState:
-    """A vector per row [B, W]."""
+    """State with a vector per row [B, W]."""
 
     def __init__(self, vectors):
         self.vectors = vectors
@@ -234,12 +234,12 @@ class FeaturedState:
 
 
 class FeaturedModel:
-    """h ← tanh(h ∘ a + E[token]), p(w) ∝ exp(h · O[w]), with made-up a, E and O of the seed.
+    """Recurrent model h ← tanh(h ∘ a + E[token]), p(w) ∝ exp(h · O[w]), with random a, E and O.
 
     Args:
-        vocabulary: its tokens.
-        width: numbers in h.
-        seed: of the made-up parameters.
+        vocabulary: tokens of the model.
+        width: size of h.
+        seed: random seed of the parameters.
     """
 
     family = "featured"
@@ -270,7 +270,7 @@ class FeaturedModel:
         return FeaturedState(np.tanh(state.vectors * self.decay + self.embedding[tokens]))
 
     def next_log_probs(self, state):
-        logits = (state.vectors[:, None, :] * self.output).sum(axis=2)  # row by row the same
+        logits = (state.vectors[:, None, :] * self.output).sum(axis=2)  # independent of the batch
         logits[:, BOS] = -np.inf
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 

@@ -19,7 +19,7 @@ from training.ngram.estimate import estimate
 from training.progress import Silent
 
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-"""Tests are collected once for each, so a machine without CUDA has none that needs it."""
+"""Devices to test; a machine without CUDA collects no CUDA tests."""
 
 
 NEURAL = {
@@ -39,7 +39,7 @@ NEURAL = {
         "attention_window": 6,
     },
 }
-"""What makes a small neural model another than the default, by name."""
+"""Settings of the small neural models that differ from the defaults, by name."""
 
 NAMES = (
     "ngram",
@@ -52,7 +52,7 @@ NAMES = (
     "unigram cache",
     "cached mixture",
 )
-WORDS = [f"w{i}" for i in range(37)]  # an odd width, on purpose
+WORDS = [f"w{i}" for i in range(37)]  # deliberately an odd size
 
 
 @functools.cache
@@ -63,7 +63,7 @@ def tokenizer() -> WordTokenizer:
 
 @functools.cache
 def corpus(sentences: int = 400, seed: int = 0) -> EncodedCorpus:
-    """Sentences in which a word depends on the one before; `<unk>` occurs."""
+    """Sentences in which each word depends on its predecessor; `<unk>` occurs."""
     random = np.random.default_rng(seed)
     rows = []
     for _ in range(sentences):
@@ -75,8 +75,8 @@ def corpus(sentences: int = 400, seed: int = 0) -> EncodedCorpus:
 
 
 @functools.cache
-def model(name: str):  # noqa: PLR0911 - one for each
-    """The small model of a family."""
+def model(name: str):  # noqa: PLR0911 - one per family
+    """Return the small model of a family."""
     vocabulary = tokenizer().vocabulary
     if name == "ngram":
         return estimate(corpus(), vocabulary, order=4, progress=Silent()).model

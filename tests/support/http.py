@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 
 class Raw(NamedTuple):
-    """An answer; status 0 if the connection was closed without one."""
+    """Raw response; status 0 if the connection was closed without one."""
 
     status: int
     headers: dict
@@ -26,10 +26,10 @@ class Raw(NamedTuple):
 
 
 def free_port():
-    """A port that nobody listens on and that no outgoing connection is given.
+    """Return a free port outside the range of outgoing connections.
 
-    A port that the kernel chooses may belong to a connection of another test before the server takes it; a client
-    that tries it again and again may even be connected with itself.
+    A port chosen by the kernel may go to a connection of another test before the server binds it; a client
+    that retries it may even connect to itself.
     """
     with socket.socket() as free:
         while True:
@@ -46,13 +46,13 @@ def _first_outgoing_port():
 
 
 def connect(url, timeout_s=10):
-    """A connection to a service."""
+    """Open a connection to a service."""
     parts = urlsplit(str(url))
     return socket.create_connection((parts.hostname, parts.port), timeout=timeout_s)
 
 
 def answer(connection):
-    """What comes over a connection until one answer of known length is whole, or it is closed."""
+    """Read one response of known length, or until the connection is closed."""
     received = b""
     while not _whole(received):
         try:
@@ -66,7 +66,7 @@ def answer(connection):
 
 
 def answers(connection, *segments, pause_s=0.0):
-    """All that comes back for some bytes, sent with pauses in between, until the connection is closed."""
+    """Send segments with pauses and return all responses until the connection is closed."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for segment in segments:
         connection.sendall(segment)
@@ -97,7 +97,7 @@ def _whole(received):
 
 
 def asked(url, data, *, timeout_s=10):
-    """The answer to some bytes over a connection of their own."""
+    """Send bytes over a new connection and return the response."""
     with connect(url, timeout_s) as connection:
         connection.sendall(data)
         return answer(connection)
@@ -107,26 +107,26 @@ EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 
 
 def whole(body=b"{}", status="200 OK", headers=""):
-    """An answer of known length."""
+    """Response of known length."""
     return f"HTTP/1.1 {status}\r\n{headers}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 def chunk(content):
-    """A part of a chunked body; nothing ends it."""
+    """Chunk of a chunked body, without the terminating chunk."""
     return f"{len(content):x}\r\n".encode() + content + b"\r\n"
 
 
 def token_event(text="a"):
-    """A token as OpenAI's completions stream it."""
+    """Token event in the format of OpenAI's streamed completions."""
     return chunk(f'data: {{"choices": [{{"index": 0, "text": "{text}"}}]}}\n\n'.encode())
 
 
 @contextlib.contextmanager
 def answering(answer):
-    """A server for which `await answer(writer, number, request)` writes the answer to the request of that number.
+    """Run a server in which `await answer(writer, number, request)` writes the response to each numbered request.
 
-    Yields its URL. It runs in a thread, so an answer may also stall all of it with `time.sleep`. It ends when its
-    last client has hung up.
+    Yields its URL. It runs in a thread, so `time.sleep` in `answer` stalls the complete server. It ends when the
+    last client has closed its connection.
     """
     numbers = itertools.count()
     ready, ended, urls = threading.Event(), [], []
@@ -140,7 +140,7 @@ def answering(answer):
                 await answer(writer, next(numbers), request)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client hung up
+            pass  # the client closed the connection
         finally:
             writer.close()
 
@@ -152,7 +152,7 @@ def answering(answer):
         ready.set()
         await stop.wait()
         server.close()
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # the clients have hung up, or will
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # until all clients close their connections
             await asyncio.wait(others)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))

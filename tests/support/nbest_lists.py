@@ -1,4 +1,4 @@
-"""N-best lists: the public ones, made-up tuning problems with known weights, lists for requests."""
+"""N-best lists: public lists, artificial tuning problems with known weights, lists for requests."""
 
 import json
 import lzma
@@ -22,7 +22,7 @@ class Listed(NamedTuple):
 
 
 def recognised(data_dir: Path, name: str) -> list[Listed]:
-    """Five hypotheses of a recogniser for each utterance, copies that fill a list up included."""
+    """Five hypotheses of a recogniser for each utterance; short lists are padded with copies."""
     entries = json.loads((data_dir / "nbest" / f"{name}.json").read_text())
     return [Listed(entry["input"], entry["output"]) for entry in entries]
 
@@ -38,7 +38,7 @@ WORDS_A_LIST = 10
 
 
 def problem(errors, features, sizes=None, names=None):
-    """Lists of candidates with so many word errors of ten, one after the other; sizes of the lists, or all in one."""
+    """Tuning problem of candidates with word errors out of ten, in lists of the given sizes or one list."""
     errors = np.asarray(errors)
     features = np.asarray(features, dtype=float).reshape(len(errors), -1)
     offsets = np.concatenate(([0], np.cumsum(sizes or [len(errors)])))
@@ -48,7 +48,7 @@ def problem(errors, features, sizes=None, names=None):
 
 
 def informative(num_lists=60, size=5, seed=0, noise=0.5):
-    """The place in the list says little, `good` tells errors, `useless` nothing."""
+    """Problem in which `rank` is weakly informative, `good` predicts errors and `useless` is noise."""
     rng = np.random.default_rng(seed)
     errors = rng.integers(0, 6, num_lists * size)
     good = -errors + noise * rng.standard_normal(len(errors))
@@ -58,7 +58,7 @@ def informative(num_lists=60, size=5, seed=0, noise=0.5):
 
 
 def uninformative(num_lists=60, size=5, seed=0):
-    """The first candidates are best on the whole, and nothing tells which are better."""
+    """Problem in which first candidates are best on average, and the other features are noise."""
     rng = np.random.default_rng(seed)
     rank = np.tile(np.arange(size), num_lists)
     errors = np.minimum(rank, 2) + rng.integers(0, 4, len(rank))
@@ -67,12 +67,12 @@ def uninformative(num_lists=60, size=5, seed=0):
 
 
 def data_of(one):
-    """A problem as tuning takes it; its lists have no texts."""
+    """Tuning data of a problem, without texts."""
     return TuningData((), (one,), np.zeros(0, dtype=np.int64), CountsResult(0, 0, 0, 0, 0), ())
 
 
 def scaled(one):
-    """The problem with comparable features."""
+    """Problem with standardised features."""
     return standardise_features(one)[0]
 
 
@@ -84,14 +84,14 @@ def candidate_list(*texts, reference="a b c", name=None, features=None):
 
 
 def words_alone(lists):
-    """What is computed where no model scores."""
+    """Features that need no model scores: the number of words."""
     counts = [float(len(c.text.split())) for one in lists for c in one.candidates]
     offsets = np.concatenate(([0], np.cumsum([len(one.candidates) for one in lists])))
     return ListFeatures((NUM_WORDS,), np.array(counts)[:, None], offsets)
 
 
 def made_lists(count=40, seed=0):
-    """Three candidates each, of which `good` tells errors, with the reference in any place."""
+    """Lists of three candidates with the reference at any position; the feature `good` predicts errors."""
     rng = np.random.default_rng(seed)
     lists = []
     for number in range(count):

@@ -1,4 +1,4 @@
-"""Object stores for tests: one in memory and an S3 server on a free port, both of which can be made to fail."""
+"""Object stores for tests: in memory and an S3 server on a free port, both with fault injection."""
 
 import contextlib
 import logging
@@ -16,16 +16,16 @@ from models.checkpoint.stores import StoreTimeouts
 from models.errors import RegistryError
 
 QUICK = StoreTimeouts(connect_s=2.0, read_s=2.0, call_s=10.0, attempts=2)
-"""For tests of what happens when a store does not answer."""
+"""Short timeouts for tests with an unresponsive store."""
 
 
 class FlakyStore(MemoryStore):
-    """A store that can be out of reach, and in which somebody else may act between two calls.
+    """Store that can become unreachable and run a callback between two calls.
 
     Attributes:
-        down: whether every call fails.
-        num_calls: of reading.
-        before_put: called once, before the next write on a condition.
+        down: fail every read.
+        num_calls: number of reads.
+        before_put: callback, run once before the next conditional write.
     """
 
     down = False
@@ -60,7 +60,7 @@ class FlakyStore(MemoryStore):
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """Clock that tests set."""
 
     def __init__(self):
         self.now_s = 0.0
@@ -70,12 +70,12 @@ class Clock:
 
 
 class S3Server:
-    """moto's S3. It honours If-None-Match and If-Match, but looks and stores in two steps: one request at a time.
+    """moto's S3 server. Its If-None-Match and If-Match checks are not atomic, so requests are serialised.
 
     Attributes:
-        url: the endpoint.
-        requests: method and path of each, and its condition if there is one.
-        fault: what answers instead, given the WSGI environment and the application; None lets requests through.
+        url: endpoint.
+        requests: method, path and condition (or None) of each request.
+        fault: WSGI application that replaces the server; None disables it.
     """
 
     def __init__(self):
@@ -91,7 +91,7 @@ class S3Server:
 
     @property
     def environment(self):
-        """What a client needs."""
+        """Environment variables for a client."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "test",
@@ -100,7 +100,7 @@ class S3Server:
         }
 
     def make_bucket(self, name):
-        """The URL of a new bucket whose name begins so; the servers of a process share theirs."""
+        """Create a bucket with this name prefix and return its URL; servers of a process share buckets."""
         bucket = f"{name}-{uuid.uuid4().hex[:8]}"
         assert httpx.put(f"{self.url}/{bucket}").status_code == 200
         return f"s3://{bucket}"
@@ -112,7 +112,7 @@ class S3Server:
         self._thread.join()
 
     def pass_on(self, environ, start_response):
-        """Answer as S3 does."""
+        """Forward the request to S3."""
         with self._lock:
             return list(self._application(environ, start_response))
 
@@ -127,7 +127,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def s3_server():
-    """A server of its own."""
+    """Run a new S3 server."""
     server = S3Server()
     try:
         yield server
@@ -138,7 +138,7 @@ def s3_server():
 
 @contextlib.contextmanager
 def using(server, monkeypatch, *, patience=None):
-    """Have this process use the server, and not wait long."""
+    """Configure this process to use the server, with the timeouts `patience`."""
     with monkeypatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
@@ -148,7 +148,7 @@ def using(server, monkeypatch, *, patience=None):
 
 
 def stalling(*methods, seconds=60.0):
-    """Requests of some methods are answered much too late."""
+    """Fault that delays requests of some methods."""
     released = threading.Event()
 
     def fault(environ, start_response):
@@ -162,7 +162,7 @@ def stalling(*methods, seconds=60.0):
 
 
 def altering(server, change, *, of="/.blobs/"):
-    """What is got of some paths is changed on the way."""
+    """Fault that changes the content of GET responses for some paths."""
 
     def fault(environ, start_response):
         if environ["REQUEST_METHOD"] != "GET" or of not in environ["PATH_INFO"]:
@@ -179,7 +179,7 @@ def altering(server, change, *, of="/.blobs/"):
 
 
 def wait_until(condition, seconds=20.0):
-    """Wait for what must come."""
+    """Wait until the condition holds; fail after a timeout."""
     end_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end_s, "it never came"

@@ -1,8 +1,8 @@
-"""Examples of the OpenAPI document, requests with them, and checks of values against its JSON schemas.
+"""Examples of the OpenAPI document, requests with them, and validation of values against its JSON schemas.
 
     python -m tests.support.openapi registry
 
-records the replies of a service with the models in `registry`.
+records a service's replies with the models in `registry`.
 """
 
 import json
@@ -19,10 +19,10 @@ from service.settings import Settings
 from tests.support.services import running
 
 RECORDED_REPLIES = Path(__file__).parents[1] / "contract" / "openapi_replies.json"
-"""Recorded replies by operation, media type and name of the request's example."""
+"""Recorded replies by operation, media type and name of the request example."""
 
 IGNORED = {"title", "description", "default", "examples", "format", "required"}
-"""What says nothing about a value, or is looked at with `properties`."""
+"""Keywords that do not constrain a value, or are checked with `properties`."""
 
 TYPES = {
     "string": str,
@@ -50,34 +50,34 @@ BOUNDS = {
 
 
 class MismatchError(AssertionError):
-    """A value is not what its schema says; the message says where."""
+    """A value does not match its schema; the message contains its position."""
 
 
 class Checker:
-    """Checks values against schemas of a document.
+    """Validator of values against a document's schemas.
 
     Args:
-        document: what references lead into.
+        document: target of references.
     """
 
     def __init__(self, document):
         self.document = document
 
     def check(self, value, schema, place="$"):
-        """The names that objects with declared fields have, by place, items of lists together.
+        """Check a value; return the field names of objects with declared fields, by place, list items merged.
 
         Raises:
-            MismatchError: the value is not what the schema says.
+            MismatchError: the value does not match the schema.
         """
         names = defaultdict(set)
         self._check(value, schema, place, names)
         return dict(names)
 
     def resolve(self, reference):
-        """What a reference leads to.
+        """Return the target of a reference.
 
         Raises:
-            KeyError: nothing.
+            KeyError: the target does not exist.
         """
         found = self.document
         for step in reference.removeprefix("#/").split("/"):
@@ -85,7 +85,7 @@ class Checker:
         return found
 
     def _check(self, value, schema, place, names):
-        if "type" in schema:  # first, as the others take it for granted
+        if "type" in schema:  # first, because the other checks assume it
             self._type(value, schema["type"], place)
         for keyword, said in schema.items():
             if keyword in BOUNDS:
@@ -144,35 +144,35 @@ KEYWORDS = {
     "properties": Checker._object,
     "additionalProperties": Checker._free_fields,
 }
-"""What looks at the value for each keyword."""
+"""Check method for each keyword."""
 
 
 JSON, LINES, EVENTS = "application/json", "application/x-ndjson", "text/event-stream"
 WRITTEN = frozenset({JSON, LINES, EVENTS, "text/markdown"})
-"""Media types of replies that are shown; pictures, pages and raw numbers are not."""
+"""Media types of recorded replies; images, pages and raw numbers are omitted."""
 
 ORDER = ("post", "put", "get", "delete")
-"""What is made is read before it is deleted."""
+"""Order of methods, so resources are created, then read, then deleted."""
 
 OPENS_STATES = "/v1/states"
 MAX_RECORDED_CHARACTERS = 6000
-"""Longer replies are no good examples."""
+"""Maximum length of a recorded reply, because longer ones are poor examples."""
 
 
 def operations_in(document):
-    """Each path, method and operation of a document, in order."""
+    """Path, method and operation of each endpoint, in document order."""
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield path, method, operation
 
 
 class Example(NamedTuple):
-    """A request of the document.
+    """Example request of the document.
 
     Attributes:
-        media_type: of the body.
-        name: of the example.
-        body: None where nothing is sent.
+        media_type: media type of the body.
+        name: name of the example.
+        body: None if the request has no body.
     """
 
     method: str
@@ -186,7 +186,7 @@ class Example(NamedTuple):
 
 
 def examples_in(document):
-    """All requests, in an order in which they work one after the other."""
+    """All example requests, in an order in which each one succeeds."""
     found = []
     for path, method, operation in operations_in(document):
         bodies = operation.get("requestBody", {"content": {JSON: {"examples": {"example": {"value": None}}}}})
@@ -195,24 +195,24 @@ def examples_in(document):
             for media_type, content in bodies["content"].items()
             for name, example in content["examples"].items()
         ]
-    # what is unloaded is loaded again
+    # models are unloaded before they are loaded again
     return sorted(
         found, key=lambda example: (ORDER.index(example.method), not example.path.endswith("/unload"))
     )
 
 
 def example_state(document):
-    """The handle that stands for the state which the example of opening one opens."""
+    """State handle that the examples use."""
     example = document["components"]["schemas"]["FreeRequest"]["examples"][0]
     return example["states"][0]
 
 
 class Asker:
-    """Asks a service the examples of its document; what they say of a state is said of one that was opened.
+    """Client that sends the examples of a document, with state handles replaced by those of an opened state.
 
     Args:
-        client: of the service, with its key.
-        document: of the service.
+        client: HTTP client of the service, with its key.
+        document: OpenAPI document of the service.
     """
 
     def __init__(self, client, document):
@@ -220,7 +220,7 @@ class Asker:
         self.state = None
 
     def ask(self, example, *, accept="*/*"):
-        """The answer to an example."""
+        """Send an example and return the response."""
         operation = self.document["paths"][example.path][example.method]
         url, query = example.path, {}
         for parameter in operation.get("parameters", ()):
@@ -246,12 +246,12 @@ class Asker:
 
 
 def media_type_of(answer):
-    """The media type of an answer, without its parameters."""
+    """Media type of a response, without parameters."""
     return answer.headers["content-type"].partition(";")[0]
 
 
 def record(registry):
-    """The replies of a registry's models to all examples, by operation, media type and name."""
+    """Return the replies of a registry's models to all examples, by operation, media type and name."""
     key = create_key("examples", list(KeyScope))
     headers = {"authorization": f"Bearer {key.secret}"}
     with (

@@ -1,4 +1,4 @@
-"""The relational estimator on small texts, and the estimator in memory to compare it with."""
+"""The relational estimator on small texts, and the in-memory estimator for comparison."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ EXACT = ("order_starts", "first_arcs", "suffixes", "words")
 
 
 def limit_with_room():
-    """A memory limit that leaves an engine a gigabyte, whatever tests before it have left in this process."""
+    """Memory limit that leaves an engine one gigabyte on top of this process's current memory."""
     return own_memory_bytes() + 10**9
 
 
@@ -29,7 +29,7 @@ def tokenizer_of(lines) -> WordTokenizer:
 
 
 def relational(engine, folder: Path, lines, *, backward=False, **settings) -> Automaton:
-    """What an engine's tables become."""
+    """Estimate an automaton with an engine's tables."""
     tokenizer = tokenizer_of(lines)
     wanted = NGramSettings(**settings)
     with workspace(folder) as work:
@@ -44,7 +44,7 @@ def relational(engine, folder: Path, lines, *, backward=False, **settings) -> Au
 
 
 def in_memory(lines, *, backward=False, **settings) -> Automaton:
-    """What the estimator in memory makes of the same."""
+    """Estimate the automaton in memory."""
     tokenizer = tokenizer_of(lines)
     wanted = NGramSettings(**settings)
     corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(lines))
@@ -58,7 +58,7 @@ def in_memory(lines, *, backward=False, **settings) -> Automaton:
 
 
 def assert_same(found: Automaton, expected: Automaton) -> None:
-    """The same n-grams, and every log10 probability and back-off weight within 1e-6."""
+    """Check for identical n-grams, and log10 probabilities and back-off weights within 1e-6."""
     for name in EXACT:
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
     for name in ("log10_probs", "log10_backoffs"):

@@ -1,4 +1,4 @@
-"""A small training with everything that chance plays a part in, as a program to be killed or started by torchrun.
+"""Small training run with every source of randomness, as a program for torchrun and for kill tests.
 
 python -m tests.support.resumable STATE_FILE WEIGHTS_FILE [SETTINGS AS JSON [PATIENCE IN SECONDS]]
 """
@@ -53,7 +53,7 @@ SETTINGS = {
 
 
 def corpus(seed):
-    """Sentences in which a word depends on the one before."""
+    """Sentences in which each word depends on its predecessor."""
     random = np.random.default_rng(seed)
     return EncodedCorpus.from_sentences(
         [(np.cumsum(random.integers(0, 5, random.integers(3, 15))) % 40 + 3).tolist() for _ in range(150)]
@@ -61,7 +61,7 @@ def corpus(seed):
 
 
 def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1, texts=(1, 2), **changes):
-    """Train, from the state if there is one."""
+    """Train, from the saved state if it exists."""
     return train_network(
         corpus(texts[0]),
         corpus(texts[1]),
@@ -77,12 +77,12 @@ def fit(state_file=None, *, progress=None, resume=True, network=NETWORK, seed=1,
 
 
 def saved_state(path):
-    """What is saved in a file to go on with."""
+    """Training state saved in a file."""
     return parse_state(path, path.read_bytes())
 
 
 def weights(result):
-    """By name, without the second name of a shared matrix."""
+    """Weights by name, without the second name of a tied matrix."""
     tensors = dict(result.model.network.state_dict())
     return {name: tensor for name, tensor in tensors.items() if name != "output.weight"}
 

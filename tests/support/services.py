@@ -1,6 +1,6 @@
 """Services under test: in a thread, in a process, with two workers, with injected faults.
 
-Also the command line in the test's own process.
+Also runs the command line in the test process.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Server(NamedTuple):
 
 @contextlib.contextmanager
 def serving(app, settings=None):
-    """Serve an application on a free port while the block runs."""
+    """Serve an application on a free port within the block."""
     server = DrainingServer(app, (settings or Settings()).model_copy(update={"port": 0}))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -57,7 +57,7 @@ def serving(app, settings=None):
 
 @contextlib.contextmanager
 def running(settings):
-    """Serve what the settings say on a free port, once all models are loaded, while the block runs."""
+    """Run the configured service on a free port within the block, which starts after all models are loaded."""
     app = create_app(settings)
     with serving(app, settings) as url:
         while any(model.state == LoadState.LOADING for model in app.state.services.host.models.values()):
@@ -78,7 +78,7 @@ serve(read_settings())
 
 @contextlib.contextmanager
 def running_process(registry, log, *, program=PROGRAM, **settings):
-    """The process and its URL, ready; what it logs goes to a file. Settings as in the environment."""
+    """Run a ready service process with environment settings; yield process and URL. It logs to a file."""
     port = free_port()
     ours = {"GRAMOPHONE_REGISTRY": str(registry.root), "GRAMOPHONE_PORT": str(port)}
     ours |= {"GRAMOPHONE_REGISTRY_CACHE": str(log.parent / "cache"), **settings}
@@ -100,7 +100,7 @@ def _wait_until_ready(child, url):
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:
         assert child.poll() is None
-        with contextlib.suppress(httpx.TransportError):  # refused, or busy with starting
+        with contextlib.suppress(httpx.TransportError):  # refused, or still starting
             if httpx.get(f"{url}/health/ready").status_code == 200:
                 return
         time.sleep(0.02)
@@ -112,12 +112,12 @@ _ids = itertools.count()
 
 
 class Workers:
-    """A running service.
+    """Running service with several workers.
 
     Attributes:
-        supervisor: its process.
-        url: where it serves.
-        log: the file of its log lines.
+        supervisor: supervisor process.
+        url: base URL.
+        log: log file.
     """
 
     def __init__(self, supervisor, url, log, headers):
@@ -125,33 +125,33 @@ class Workers:
         self._open = []
 
     def client(self, number):
-        """A client with one connection, accepted by the worker of that number."""
+        """Return a client with one connection, accepted by the worker of that number."""
         for _ in range(100):
             client = httpx.Client(base_url=self.url, timeout=30, limits=_LONG, headers=self._headers)
-            self._open.append(client)  # those of others stay open, so that it is this one's turn
+            self._open.append(client)  # held open, so the next connection goes to another worker
             if self.acceptor(client) == number:
                 return client
         raise AssertionError
 
     def acceptor(self, client):
-        """The number of the worker that has accepted a client's connection."""
+        """Number of the worker that accepted a client's connection."""
         own = f"who-{next(_ids)}"
         client.get("/health/live", headers={"x-request-id": own})
         return self.line(request_id=own)["worker"]
 
     def line(self, **facts):
-        """The log line with these facts, once it is there."""
+        """Wait for the log line with these fields."""
         return wait_for(lambda: next((line for line in self.lines() if facts.items() <= line.items()), None))
 
     def lines(self):
-        """All whole log lines of the service."""
+        """All complete log lines of the service."""
         told = self.log.read_text().rpartition("\n")[0].splitlines()
         return [json.loads(line) for line in told if line.startswith("{")]
 
     def metric(self, name):
-        """The samples of a metric, by the worker that they are of."""
+        """Samples of a metric by worker."""
         found = {}
-        request = urllib.request.Request(f"{self.url}/metrics", headers=self._headers)  # noqa: S310 - our own
+        request = urllib.request.Request(f"{self.url}/metrics", headers=self._headers)  # noqa: S310 - local service
         with urllib.request.urlopen(request) as reply:  # noqa: S310
             text = reply.read().decode()
         for line in text.splitlines():
@@ -162,12 +162,12 @@ class Workers:
         return found
 
     def pids(self):
-        """The processes of the workers that are alive."""
+        """Process ids of the live workers."""
         own = self.supervisor.pid
         return [int(pid) for pid in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
 
     def pid_of(self, number):
-        """The process of a worker, as the log last told."""
+        """Process id of a worker from its last log line."""
         started = self.line(event="workers started")["pids"]
         again = [
             line["pid"]
@@ -183,7 +183,7 @@ class Workers:
 
 @contextlib.contextmanager
 def running_workers(registry, folder, headers=None, **settings):
-    """Two workers, ready, while the block runs; the headers are of all requests."""
+    """Run two ready workers within the block; the headers go with every request."""
     log = folder / "log"
     ours = {"GRAMOPHONE_WORKERS": "2", "GRAMOPHONE_LOG_FORMAT": "json", **settings}
     with running_process(registry, log, **ours) as (child, url):
@@ -197,7 +197,7 @@ def running_workers(registry, folder, headers=None, **settings):
 
 
 def wait_for(condition, seconds=20):
-    """What a condition gives, once that is something."""
+    """Wait until the condition returns a true value, and return it."""
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         if found := condition():
@@ -221,13 +221,13 @@ _DESCRIPTION = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[3, 4
 
 
 def poisoned_program(files=None):
-    """A service's program, with so many descriptors at most."""
+    """Program of a service with a limit of file descriptors."""
     limit = "" if files is None else f"import resource\nresource.setrlimit(7, ({files}, {files}))\n"
     return limit + POISONED_PROGRAM
 
 
 def made_up_registry(folder, names=("main",), **options):
-    """A registry of models that do as they are told."""
+    """Registry of `PoisonedModel` versions."""
     registry = LocalRegistry(folder / "registry", create=True)
     words = WordTokenizer(fake_vocabulary())
     for name in names:
@@ -237,12 +237,12 @@ def made_up_registry(folder, names=("main",), **options):
 
 
 class Service:
-    """A running service and its processes.
+    """Running service and its processes.
 
     Attributes:
-        child: the process that was started.
-        url: where it serves.
-        pids: of the processes that serve.
+        child: started process.
+        url: base URL.
+        pids: ids of the serving processes.
     """
 
     def __init__(self, child, url, workers):
@@ -252,26 +252,26 @@ class Service:
         self.pids = [int(pid) for pid in children] if workers > 1 else [own]
 
     def files(self):
-        """Open descriptors of all that serve."""
+        """Open descriptors of all serving processes."""
         return sum(1 for pid in self.pids for _ in Path(f"/proc/{pid}/fd").iterdir())
 
     def cpu_s(self):
-        """Processor time that they have taken."""
+        """CPU time of all serving processes."""
         return sum(_cpu_ticks(pid) for pid in self.pids) / _TICKS_PER_S
 
     def resident_bytes(self):
-        """Memory of the largest."""
+        """Memory of the largest serving process."""
         return max(
             int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
             for pid in self.pids
         )
 
     def threads(self):
-        """Threads of all that serve."""
+        """Threads of all serving processes."""
         return sum(1 for pid in self.pids for _ in Path(f"/proc/{pid}/task").iterdir())
 
     def metric(self, name):
-        """The sum of a metric's samples."""
+        """Sum of a metric's samples."""
         with httpx.Client() as client:
             lines = client.get(f"{self.url}/metrics").text.splitlines()
         return sum(
@@ -279,16 +279,16 @@ class Service:
         )
 
     def get(self, path):
-        """The answer to a request over a connection of its own."""
+        """Send a GET request over a new connection."""
         return httpx.get(f"{self.url}{path}", timeout=20)
 
     def post_and_go(self, path, body):
-        """Ask for something, and hang up before it is answered."""
+        """Send a request and close the connection before the reply."""
         with contextlib.suppress(httpx.TimeoutException):
             httpx.post(f"{self.url}{path}", json=body, timeout=0.5)
 
     def serves_newcomers(self):
-        """Whether somebody who comes now is answered."""
+        """True if a new client gets a reply."""
         with contextlib.suppress(httpx.TransportError):
             return httpx.post(f"{self.url}/v1/score", json=SCORE, timeout=20).status_code == 200
         return False
@@ -296,7 +296,7 @@ class Service:
 
 @contextlib.contextmanager
 def faulty_service(registry, folder, *, workers=1, files=None, drains=True, **settings):
-    """A service, ready, while the block runs; one that cannot end well is not asked to."""
+    """Run a ready service with faults within the block; `drains=False` skips the graceful shutdown."""
     ours = {"GRAMOPHONE_WORKERS": str(workers), "GRAMOPHONE_LOG_FORMAT": "json"}
     with running_process(registry, folder / "log", program=poisoned_program(files), **(ours | settings)) as (
         child,
@@ -311,7 +311,7 @@ def faulty_service(registry, folder, *, workers=1, files=None, drains=True, **se
 
 @contextlib.contextmanager
 def crowd(url, size):
-    """So many connections that ask nothing; those that could not be made are left out."""
+    """Open up to `size` idle connections; failed attempts are skipped."""
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(size):
@@ -321,7 +321,7 @@ def crowd(url, size):
 
 
 def is_open(connection):
-    """Whether the other end has not closed it."""
+    """True if the peer has not closed the connection."""
     connection.settimeout(0)
     try:
         return bool(connection.recv(1, socket.MSG_PEEK))
@@ -332,7 +332,7 @@ def is_open(connection):
 
 
 def wait_until(condition, seconds=60):
-    """Return once it holds."""
+    """Wait until the condition holds; fail after a timeout."""
     until_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until_s, "it did not come about"

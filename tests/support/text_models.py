@@ -29,33 +29,33 @@ TEXT = [
 
 @functools.cache
 def learnt_pieces(kind, **options):
-    """Pieces of a few words; bytes for all else."""
+    """SentencePiece tokenizer of a few words, with byte fallback."""
     recipe = TokenizerSettings(kind=kind, **({"vocab_size": 290} if kind != "char" else {}), **options)
     return learn_tokenizer(recipe, TEXT * 20, progress=Silent())
 
 
 @functools.cache
 def spelled_pieces(kind):
-    """The same by what they spell."""
+    """Trie of the pieces' spellings."""
     return TokenTrie(learnt_pieces(kind))
 
 
 @functools.cache
 def piece_model(kind):
-    """A trigram model of the text in pieces."""
+    """Trigram model over pieces."""
     tokenizer = learnt_pieces(kind)
     corpus = encode_corpus(tokenizer, TEXT * 3, progress=Silent())
     return estimate(corpus, tokenizer.vocabulary, order=3, progress=Silent()).model
 
 
 def state_after(kind, context):
-    """What the model remembers of a context."""
+    """Model state after a context."""
     model, ids = piece_model(kind), learnt_pieces(kind).encode(context)
     return functools.reduce(lambda state, i: model.advance(state, np.array([i])), ids, model.initial_state(1))
 
 
 def searched(kind, text, **options):
-    """A search for what a text goes on as, driven to its end."""
+    """Run a completion search for a text to its end."""
     typed = split_prefix(learnt_pieces(kind), text)
     search = CompletionSearch(spelled_pieces(kind), typed.spelled, CompletionSettings(**options))
     drive(search, piece_model(kind), state_after(kind, typed.context))
@@ -63,7 +63,7 @@ def searched(kind, text, **options):
 
 
 def drive(search, model, state):
-    """Answer what a search asks until it has no more to ask; the number of rows of each step."""
+    """Run the model calls of a search to its end; return the number of rows of each step."""
     search.update(state, model.next_log_probs(state))
     steps = []
     while (asked := search.next_step()) is not None:
@@ -85,14 +85,14 @@ SENTENCES = [
 
 
 def fake(extra=(), **options):
-    """A made-up bigram model of words, and its tokenizer."""
+    """Random bigram model of words, and its tokenizer."""
     tokenizer = WordTokenizer(fake_vocabulary(extra))
     return FakeModel(tokenizer.vocabulary, **options), tokenizer
 
 
 @functools.cache
 def trigram(kind="word"):
-    """A trigram model of a few sentences over words, pieces or characters, and its tokenizer."""
+    """Trigram model of a few sentences over words, pieces or characters, and its tokenizer."""
     tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), SENTENCES, progress=Silent())
     corpus = EncodedCorpus.from_sentences(tokenizer.encode_all(SENTENCES), num_words=0, num_bytes=0)
     order = 5 if kind == "char" else 3
@@ -100,20 +100,20 @@ def trigram(kind="word"):
 
 
 def characters(letters):
-    """A made-up bigram model of characters, and its tokenizer."""
+    """Random bigram model of characters, and its tokenizer."""
     tokenizer = CharacterTokenizer(Vocabulary(letters))
     return FakeModel(tokenizer.vocabulary), tokenizer
 
 
 def weigh(model, tokenizer, text, **options):
-    """What comes out for each batch of a text."""
+    """Results of rescoring each batch of a text."""
     checker = Checker(tokenizer)
     works = checker.rescore_all(model, list(checker.sentences(text)), CheckSettings(**options))
     return [run_calls(work) for work in works]
 
 
 def check(model, tokenizer, text, *, threshold=0.5, max_suggestions=5, **options):
-    """The issues of a text."""
+    """Issues found in a text."""
     tokens = tokenizer.vocabulary.tokens
     return [
         issue

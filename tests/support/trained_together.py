@@ -1,4 +1,4 @@
-"""Several small trainings, one after another, as a program for torchrun: its processes share each of them.
+"""Several small training runs in sequence, each distributed over all processes, as a program for torchrun.
 
 python -m tests.support.trained_together FOLDER
 """
@@ -17,16 +17,16 @@ RUNS = {
     "sampled": {"loss": "sampled", "samples": 12, "max_steps": 12},
     "begun": {"max_steps": 6},
 }
-"""What each training changes in `tests.support.resumable.SETTINGS`, by the name of its files."""
+"""Changes of each run to `tests.support.resumable.SETTINGS`, by the name of its files."""
 
 
 def state_file(folder, run):
-    """What is kept to go on with a training."""
+    """File of a run's training state."""
     return Path(folder) / f"{run}.state"
 
 
 def weights_file(folder, run):
-    """What a training came to."""
+    """File of a run's final weights."""
     return Path(folder) / f"{run}.safetensors"
 
 

@@ -17,7 +17,6 @@ README = ROOT / "README.md"
 RUNBOOK = ROOT / "deploy/RUNBOOK.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS = (README, RUNBOOK, *PAGES)
-PLAYGROUND_PICTURE = ROOT / "tests/system/playground.png"
 ADDRESS = "http://127.0.0.1:8000"
 FENCED = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?"

@@ -1,14 +1,14 @@
 """N-gram counts of all orders from one sort, and count pruning.
 
-The text is sorted once by the N words that start at each position, as in a suffix array cut at depth
-N, one partition of first words per core. The n-grams of every order k ≤ N are then runs of equal
-k-word prefixes in that list, already in lexicographic order, and the number of an n-gram's prefix or
-suffix is that of the (k−1)-gram at the same position or the next.
+The positions of the text are sorted once by the N words that start at each, as in a suffix array cut
+at depth N, with one partition of first words per core. The n-grams of every order k ≤ N are then runs
+of equal k-word prefixes in this list, already in lexicographic order. The index of an n-gram's prefix
+is the index of the (k−1)-gram at the same position; its suffix is at the next position.
 
-Count pruning: rare n-grams are counted, but not listed. The totals of their context include their
-counts, so their mass goes to the context's back-off weight. Thresholds are on occurrences
-in the text, whatever is smoothed, and never fall from one order to the next; so a listed n-gram has
-its prefix and its suffix listed, which occur at least as often.
+Count pruning: rare n-grams are counted, but not listed. The totals of their contexts include their
+counts, so their mass goes to the context's back-off weight. Thresholds apply to occurrences in the
+text, for all smoothing methods, and never decrease with the order. So the prefix and the suffix of a
+listed n-gram, which occur at least as often, are also listed.
 """
 
 import os
@@ -31,14 +31,14 @@ ByteArray: TypeAlias = npt.NDArray[np.uint8]
 
 
 class SortedText(NamedTuple):
-    """Positions sorted by the N words that start at each; with equal words, in text order.
+    """Positions sorted by the N words that start at each; positions with equal words are in text order.
 
     Attributes:
-        text: words, N more than there are positions [L + N], int32.
-        positions: sorted [L], int32.
-        shared: number of words shared with the position before, up to the end of its sentence [L], uint8.
-        extents: number of words left in its sentence, at most N [L], uint8.
-        shares: start of each partition in `positions`, and L at the end [M + 1].
+        text: words, N more than positions [L + N], int32.
+        positions: sorted positions [L], int32.
+        shared: number of words shared with the previous position, up to the sentence's end [L], uint8.
+        extents: number of words left in the sentence, at most N [L], uint8.
+        shares: start of each partition in `positions`, then L [M + 1].
     """
 
     text: IntArray
@@ -49,7 +49,7 @@ class SortedText(NamedTuple):
 
 
 def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress) -> SortedText:
-    """Sort all positions but the last `order` by their first `order` words.
+    """Sort all positions except the last `order` by their first `order` words.
 
     Args:
         text: words [L + order], each in [0, V).
@@ -88,7 +88,7 @@ def sort_text(text: IntArray, vocab_size: int, *, order: int, progress: Progress
 def _smaller_words(
     text: IntArray, positions: IntArray, offset: int, vocab_size: int
 ) -> npt.NDArray[np.int64]:
-    """Count, for each word, the positions with a smaller word `offset` further on [V + 1]."""
+    """Count, for each word, the positions with a smaller word at distance `offset` [V + 1]."""
     smaller = np.zeros(vocab_size + 1, np.int64)  # counts, then their running sums
     for position in positions:
         smaller[text[position + offset] + 1] += 1
@@ -101,9 +101,9 @@ def _smaller_words(
 def _sorted_by_word(
     text: IntArray, positions: IntArray, offset: int, first: npt.NDArray[np.int64]
 ) -> IntArray:
-    """Sort positions, stably, by the word `offset` further on: one pass of a radix sort.
+    """Sort positions by the word at distance `offset`, stably: one pass of a radix sort.
 
-    `first` [V + 1] holds the count of smaller words for each word; it is overwritten.
+    `first` [V + 1] has the number of positions with smaller words for each word; it is overwritten.
     """
     out = np.empty_like(positions)  # [n]; positions in order keep the sort stable
     for position in positions:
@@ -124,7 +124,7 @@ def _share_prefixes(
     extents: ByteArray,
 ) -> None:
     """Fill `shared` and `extents` for the sorted positions from `begin` to `end`; see `SortedText`."""
-    for i in range(begin, end):  # at most N comparisons each, as the sort does not keep common prefixes
+    for i in range(begin, end):  # at most N comparisons each: the sort does not store common prefixes
         here, before = positions[i], positions[i - 1]
         extent = 1
         while extent < order and text[here + extent - 1] != EOS:
@@ -137,10 +137,10 @@ def _share_prefixes(
 
 
 MAX_ORDER = 255
-"""Largest n-gram length: one byte while counting."""
+"""Maximum n-gram length, which takes one byte while counting."""
 
 MAX_POSITIONS = 2**31 - 1 - MAX_ORDER
-"""Largest number of positions in the text: four bytes each."""
+"""Maximum number of positions in the text, which take four bytes each."""
 
 
 class CountedNGrams(NamedTuple):
@@ -148,7 +148,7 @@ class CountedNGrams(NamedTuple):
 
     Attributes:
         ngrams: words, prefixes, suffixes [n].
-        counts: occurrences in the text [n], int32. Unigrams list the whole vocabulary, so theirs may be 0.
+        counts: occurrences in the text [n], int32; may be 0 for unigrams, which list the full vocabulary.
     """
 
     ngrams: NGrams
@@ -160,32 +160,32 @@ def count_ngrams(
 ) -> Sequence[CountedNGrams]:
     """Count the n-grams of orders 1 to `order`, with `<s>` before and `</s>` after every sentence.
 
-    No n-gram crosses a sentence's end, and `<s>` is only ever the first word of one.
+    No n-gram crosses the end of a sentence, and only the first word of an n-gram can be `<s>`.
 
     Args:
         corpus: sentences of ids in [0, V), without `<s>` and `</s>`.
         vocab_size: V.
-        order: the length of the longest n-grams.
+        order: length of the longest n-grams.
         progress: advanced after each pass over the text.
 
     Raises:
-        InvalidInputError: the order is out of range; the corpus is empty, too large, or has an
-            id that is outside the vocabulary or stands for `<s>` or `</s>`.
+        InvalidInputError: the order is out of range; the corpus is empty, too large, or has an id
+            outside the vocabulary or the id of `<s>` or `</s>`.
     """
     if not 1 <= order <= MAX_ORDER:
         raise InvalidInputError(
-            f"ngram.order is {order}, it can be 1 to {MAX_ORDER}", parameter="ngram.order"
+            f"ngram.order is {order}; it must be from 1 to {MAX_ORDER}", parameter="ngram.order"
         )
     if corpus.num_sentences == 0:
         raise InvalidInputError("the corpus has no sentence; at least 1 is needed", parameter="corpus")
     positions = corpus.num_tokens + corpus.num_sentences
     if positions > MAX_POSITIONS:
         raise InvalidInputError(
-            f"the corpus has {positions} tokens with <s> and </s>, at most {MAX_POSITIONS} can be counted in memory",
+            f"the corpus has {positions} tokens with <s> and </s>; --engine memory counts at most {MAX_POSITIONS}",
             parameter="corpus",
         )
     check_ids(corpus, vocab_size, what="the corpus", parameter="corpus")
-    # padded with </s>, so that every position has `order` words after it
+    # padded with </s>, so every position has `order` words after it
     text = np.append(corpus.with_boundaries(), np.full(order, EOS, dtype=np.int32))
     progress.start("counting n-grams", 2 * order - 1)
     in_order = sort_text(text, vocab_size, order=order, progress=progress)
@@ -193,7 +193,7 @@ def count_ngrams(
     unigrams = NGrams(np.arange(vocab_size, dtype=np.int32), prefixes=nowhere, suffixes=nowhere)
     counts = np.bincount(text[:-order], minlength=vocab_size).astype(np.int32)
     counted = [CountedNGrams(unigrams, counts)]
-    numbers = text  # by position: the number of the n-gram that starts there; a unigram's is its word
+    numbers = text  # by position: index of the n-gram that starts there; for a unigram, its word
     for k in range(2, order + 1):
         longer, numbers = _count_order(in_order, k, numbers)
         counted.append(longer)
@@ -203,23 +203,23 @@ def count_ngrams(
 
 
 def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: str) -> None:
-    """Check the ids of a text to be counted or matched with counts.
+    """Check the ids of a text before counting or matching.
 
     Args:
         corpus: the text.
         vocab_size: V.
         what: name of the text in messages.
-        parameter: key or option that gave the text.
+        parameter: key or option of the text.
 
     Raises:
-        InvalidInputError: an id is outside [0, V), or is that of `<s>` or `</s>`.
+        InvalidInputError: an id is outside [0, V), or is the id of `<s>` or `</s>`.
     """
     if len(corpus.tokens) == 0:
         return
     low, high = int(corpus.tokens.min()), int(corpus.tokens.max())
     if low < 0 or high >= vocab_size:
         raise InvalidInputError(
-            f"{what} has ids from {low} to {high}, the vocabulary's are 0 to {vocab_size - 1}",
+            f"{what} has ids from {low} to {high}; the vocabulary has ids from 0 to {vocab_size - 1}",
             parameter=parameter,
         )
     if ((corpus.tokens == BOS) | (corpus.tokens == EOS)).any():
@@ -229,7 +229,7 @@ def check_ids(corpus: EncodedCorpus, vocab_size: int, *, what: str, parameter: s
 
 
 def _count_order(in_order: SortedText, order: int, shorter: IntArray) -> tuple[CountedNGrams, IntArray]:
-    """Count one order; return its n-grams, and the number of the n-gram at each position [L]."""
+    """Count one order; return its n-grams, and the index of the n-gram at each position [L]."""
     sizes = run_slices(
         lambda share: _count_distinct(in_order.shared[share], in_order.extents[share], order), in_order.shares
     )
@@ -282,7 +282,7 @@ def _list_ngrams(
     counts: IntArray,
     numbers: IntArray,
 ) -> None:
-    """Write one order's words, prefixes, suffixes and counts [n] from `number` on, and numbers by position [L].
+    """Write one order's words, prefixes, suffixes and counts [n] from index `number`, and indices by position [L].
 
     Positions with fewer than `order` words left in their sentence are skipped.
     """
@@ -304,11 +304,11 @@ def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
     """Return one threshold per order; n-grams with a count up to the threshold are dropped.
 
     Args:
-        prune: thresholds of the orders 1, 2, …; the last applies to all higher orders, none means 0.
-        order: the length of the longest n-grams.
+        prune: thresholds of the orders 1, 2, …; the last applies to all higher orders; empty means 0.
+        order: length of the longest n-grams.
 
     Raises:
-        InvalidInputError: they are negative, fall, are too many, or would drop words.
+        InvalidInputError: the thresholds are negative, decrease, are too many, or would drop words.
     """
     problem = threshold_problem(prune, order=order)
     if problem is not None:
@@ -318,19 +318,19 @@ def thresholds_by_order(prune: Sequence[int], *, order: int) -> tuple[int, ...]:
 
 
 def threshold_problem(prune: Sequence[int], *, order: int) -> str | None:
-    """Describe the problem with the thresholds; None if there is none."""
+    """Describe the problem with the thresholds; None without a problem."""
     shown = list(prune)
     if len(shown) > order:
         return f"is {shown}, thresholds of {len(shown)} orders, but ngram.order is {order}"
     if shown and shown[0] != 0:
-        return f"is {shown}, the first threshold must be 0: words are dropped by tokenizer.min_count"
+        return f"is {shown}; the first threshold must be 0, because tokenizer.min_count drops words"
     if shown != sorted(shown):
-        return f"is {shown}, a threshold must not be below the one before"
+        return f"is {shown}; a threshold must not be below the previous one"
     return None
 
 
 MAX_COUNT_OF_COUNTS = 7
-"""Largest count with a count of counts."""
+"""Highest count with a count of counts."""
 
 
 class OrderCounts(NamedTuple):
@@ -341,7 +341,7 @@ class OrderCounts(NamedTuple):
 
     Attributes:
         ngrams: the listed n-grams [n].
-        counts: their counts [n], int32; 0 for `<s>` as a unigram, which is never predicted.
+        counts: counts of the listed n-grams [n], int32; 0 for the unigram `<s>`, which is never predicted.
         totals: sum of the counts after each context [m], int32.
         types: number of distinct words after each context [m], int32.
         counts_of_counts: number of n-grams with the count 0, 1, … 7 [8], int64.
@@ -362,7 +362,7 @@ class Observations:
         prune: count thresholds by order; see `thresholds_by_order`.
 
     Raises:
-        InvalidInputError: the thresholds are wrong.
+        InvalidInputError: the thresholds are invalid.
     """
 
     def __init__(self, counted: Sequence[CountedNGrams], *, prune: Sequence[int] = ()) -> None:
@@ -371,7 +371,7 @@ class Observations:
 
     @property
     def order(self) -> int:
-        """The length of the longest n-grams."""
+        """Length of the longest n-grams."""
         return len(self._counted)
 
     @property
@@ -386,8 +386,8 @@ class Observations:
     def continuations(self) -> Iterator[OrderCounts]:
         """Yield the continuation counts of each order, from 1: numbers of distinct preceding words.
 
-        For n-grams of the highest order and for those that start with `<s>`, which have no preceding
-        word, they are occurrence counts.
+        N-grams of the highest order, and n-grams that start with `<s>` and have no preceding word, have
+        occurrence counts.
 
         Source: Heafield et al. (2013), section 3.2, «adjusted counts».
         """
@@ -401,7 +401,7 @@ class Observations:
 
     def _orders(self, counts_of: Callable[[int], IntArray]) -> Iterator[OrderCounts]:
         num_contexts = 1
-        listed = numbers = None  # of the order below: mask of the listed ones, and their new numbers
+        listed = numbers = None  # of the order below: mask of the listed n-grams, and their new indices
         for k, (every_ngram, occurrences) in enumerate(self._counted, start=1):
             counts = counts_of(k)
             if k == 1:
@@ -425,7 +425,7 @@ class Observations:
 
 @numba.njit(nogil=True, cache=True)
 def _count_predecessors(occurrences: IntArray, suffixes: IntArray) -> IntArray:
-    """Count the n-grams with each shorter one as their suffix [n]; its occurrences if there is none."""
+    """Count the n-grams whose suffix is each shorter n-gram [n]; its occurrences if there is none."""
     counts = np.zeros_like(occurrences)  # [n]
     for suffix in suffixes:
         counts[suffix] += 1

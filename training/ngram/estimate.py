@@ -1,4 +1,4 @@
-"""Estimate an n-gram model from an encoded corpus: count, smooth by a method of a name, prune, build."""
+"""Estimation of an n-gram model from an encoded corpus: count, smooth, prune, build; smoothing by name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -37,12 +37,12 @@ SMOOTHING_OF_KEY: dict[str, SmoothingName] = {"k": "add-k", "buckets": "jelinek-
 def make_smoothing(
     name: SmoothingName, *, k: float = 0.1, buckets: int = 1, discounts: DiscountSource = "counts"
 ) -> Smoothing:
-    """Make the smoothing of a name.
+    """Create a smoothing by name.
 
     Args:
-        name: of the smoothing.
+        name: name of the smoothing.
         k: constant that `add-k` adds to every count.
-        buckets: number of weights that `jelinek-mercer` fits for each order.
+        buckets: number of weights that `jelinek-mercer` fits per order.
         discounts: source of the discounts of `absolute`, `kneser-ney` and `modified-kneser-ney`.
 
     Raises:
@@ -69,11 +69,11 @@ class NGramEstimate(NamedTuple):
     """A model and statistics of its estimation.
 
     Attributes:
-        model: ready to use or to save.
-        facts: for metrics.json, lists by order from 1: `ngrams` listed, 0 for orders that pruning has emptied,
-            although the model may lack them; `ngrams_before_pruning` by entropy; `discounts` for counts of 1, 2,
-            and 3 or more; `fallback_orders`, those with constant parameters, as their counts allow no estimate;
-            and what the smoothing has fitted.
+        model: the model.
+        facts: for metrics.json, lists by order from 1: number of listed `ngrams`, 0 for orders emptied by pruning,
+            which the model may lack; `ngrams_before_pruning` by entropy; `discounts` for counts of 1, 2, and
+            3 or more; `fallback_orders`, which have constant parameters because their counts allow no estimate;
+            and the parameters fitted by the smoothing.
     """
 
     model: NGramModel
@@ -99,18 +99,18 @@ def estimate(
     Args:
         corpus: sentences, without `<s>` and `</s>`.
         vocabulary: maps ids to words.
-        order: the length of the longest n-grams, at least 1.
-        smoothing: how probabilities are estimated; by default, modified Kneser–Ney.
+        order: length of the longest n-grams, at least 1.
+        smoothing: smoothing method; by default, modified Kneser–Ney.
         prune: count thresholds by order from 1; n-grams with a count up to the threshold are dropped.
-            The last one applies to all higher orders.
-        prune_entropy: n-grams whose loss raises the perplexity by a smaller share are dropped.
-        quantise: store probabilities and back-offs in eight bits each.
-        held_out: other sentences, for parameters that the smoothing fits on them.
+            The last threshold applies to all higher orders.
+        prune_entropy: relative increase in perplexity below which an n-gram is dropped.
+        quantise: store probabilities and back-off weights in eight bits each.
+        held_out: other sentences, to fit the parameters of the smoothing.
         progress: display of the stages.
 
     Raises:
-        InvalidInputError: the order or a threshold is out of range; a text is empty or not of
-            this vocabulary; held-out text is needed and there is none.
+        InvalidInputError: the order or a threshold is out of range; a text is empty or does not match
+            the vocabulary; or the required held-out text is missing.
     """
     counted = count_ngrams(corpus, len(vocabulary), order=order, progress=progress)
     progress.start("smoothing n-grams", None)

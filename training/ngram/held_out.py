@@ -15,12 +15,12 @@ IntArray: TypeAlias = npt.NDArray[np.int32]
 
 
 class Matches(NamedTuple):
-    """Counts of one order for every held-out token, `</s>` included; 0 for unseen n-grams and contexts.
+    """Counts of one order for every held-out token, including `</s>`; 0 for unseen n-grams and contexts.
 
     Attributes:
-        counts: of the n-gram that ends in the token [T], int32.
+        counts: count of the n-gram that ends in the token [T], int32.
         totals: sum of the counts after its context [T], int32.
-        pruned: part of that sum due to unlisted n-grams [T], int32.
+        pruned: part of `totals` due to unlisted n-grams [T], int32.
         types: number of listed words after the context with a count of 1, 2, and 3 or more [T, 3], int32.
     """
 
@@ -41,7 +41,7 @@ def match_counts(
         vocab_size: V.
 
     Raises:
-        InvalidInputError: the held-out text has ids that are outside the vocabulary or stand for `<s>` or `</s>`.
+        InvalidInputError: the held-out text has ids outside the vocabulary, or ids of `<s>` or `</s>`.
     """
     check_ids(held_out, vocab_size, what="the held-out text", parameter="valid")
     text = held_out.with_boundaries()
@@ -71,9 +71,9 @@ def _values_at(indices: IntArray, values: IntArray) -> IntArray:
 
 @numba.njit(nogil=True, cache=True)
 def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: IntArray) -> IntArray:
-    """Find the n-gram that ends at each position, by bisection; −1 if there is none.
+    """Find the n-gram that ends at each position by bisection; −1 if none ends there.
 
-    `contexts` holds the n-gram of the order below that ends just before [T].
+    `contexts` has the n-gram of the order below that ends at the previous position [T].
     """
     numbers = np.full(len(text), -1, np.int32)  # [T]
     for position in range(len(text)):
@@ -94,7 +94,7 @@ def _find_ngrams(words: IntArray, prefixes: IntArray, contexts: IntArray, text: 
 
 @numba.njit(nogil=True, cache=True)
 def _listed_by_context(prefixes: IntArray, counts: IntArray, num_contexts: int) -> tuple[IntArray, IntArray]:
-    """Sum the listed counts after each context [m]; count those of 1, 2, and 3 or more [m, 3]."""
+    """Sum the listed counts after each context [m], and count the counts of 1, 2, and 3 or more [m, 3]."""
     listed, types = np.zeros(num_contexts, np.int32), np.zeros((num_contexts, 3), np.int32)
     for i in range(len(counts)):
         listed[prefixes[i]] += counts[i]

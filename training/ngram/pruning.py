@@ -1,12 +1,12 @@
-"""Relative-entropy pruning of back-off models, and their quantization to eight bits.
+"""Relative-entropy pruning of back-off models, and their quantisation to eight bits.
 
 Source: Stolcke (1998), "Entropy-based pruning of backoff language models", equations 3 to 8. Without
-the n-gram hw the row of h gives w α'(h) p(w|h'), and scales all its unlisted words by α'(h)
-instead of α(h). The row's relative entropy, weighted by how often h occurs, is
+the n-gram hw, the probability of w after h is α'(h) p(w|h'), and the unlisted words after h are scaled
+by α'(h) instead of α(h). The relative entropy of this change, weighted by the probability of h, is
 
     D = p(h) { p(w|h) [ln p(w|h) − ln(α'(h) p(w|h'))] + [ln α(h) − ln α'(h)] Σ_{v unlisted} p(v|h) },
 
-and the n-gram is removed if the perplexity would grow by a smaller share than the threshold:
+and the n-gram is removed if the relative increase in perplexity is below the threshold:
 exp(D) − 1 < threshold. Each n-gram is evaluated alone, against the full model.
 """
 
@@ -41,33 +41,33 @@ from training.progress import Progress
 def prune_by_entropy(
     orders: Orders, threshold: float, *, history_probs: Sequence[DoubleArray] | None = None
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """Remove n-grams whose removal raises the perplexity by a smaller share than the threshold.
+    """Remove n-grams whose removal increases the perplexity by a smaller share than the threshold.
 
-    Unigrams stay, and so does every n-gram that a kept longer one continues. Kept
-    probabilities do not change; back-off weights do, such that every row keeps its sum.
+    Unigrams and the prefixes of kept n-grams are kept. Kept probabilities do not change; back-off
+    weights change to preserve the sum of every row.
 
-    The frequency of a context is by default the model's own, by the chain rule, with
-    p(`<s>`) = 1 (SRILM takes that of `</s>`, which is worse for Kneser–Ney models and a little
-    better for others). Kneser–Ney models estimate it badly, as their lower orders are made for
-    backing off and not for frequencies (Chelba et al. 2010, "Study on interaction between
-    entropy pruning and Kneser–Ney smoothing"): if there are counts, pass their
+    By default, the probability of a context comes from the model by the chain rule, with
+    p(`<s>`) = 1. (SRILM uses the probability of `</s>`, which is worse for Kneser–Ney models and a
+    little better for others.) Kneser–Ney models estimate it badly, because their lower orders are
+    designed for back-off, not for frequencies (Chelba et al. 2010, "Study on interaction between
+    entropy pruning and Kneser–Ney smoothing"). If counts are available, pass their
     `history_frequencies`.
 
     Args:
-        orders: n-grams and weights of the orders 1, 2, … of any back-off model.
-        threshold: the share, at least 0; 0 keeps everything. 1e-8 to 1e-6 are usual.
-        history_probs: by order from 1 to the last but one, probability of each n-gram as the
-            context of a word [n].
+        orders: n-grams and weights of any back-off model for the orders 1, 2, ….
+        threshold: minimum relative increase in perplexity, at least 0; 0 keeps all. Usual: 1e-8 to 1e-6.
+        history_probs: probability of each n-gram as the context of a word [n], by order from 1 to the
+            last but one.
 
     Returns:
-        The kept n-grams and their weights, without empty orders; a suffix is −1 if it was removed.
+        The kept n-grams and their weights, without empty orders; a removed suffix is −1.
 
     Raises:
         InvalidInputError: the threshold is negative or not finite, or `history_probs` do not fit.
     """
     if not 0 <= threshold < math.inf:
         raise InvalidInputError(
-            f"ngram.prune_entropy is {threshold}, it must be at least 0 and finite",
+            f"ngram.prune_entropy is {threshold}; it must be at least 0 and finite",
             parameter="ngram.prune_entropy",
         )
     if history_probs is None:
@@ -76,7 +76,7 @@ def prune_by_entropy(
     given = [len(one_order) for one_order in history_probs[: len(expected)]]
     if given != expected:
         raise InvalidInputError(
-            f"history_probs has {given} values by order, the model {expected} contexts",
+            f"history_probs has {given} values by order; the model has {expected} contexts",
             parameter="history_probs",
         )
     if threshold == 0 or len(orders) == 1:
@@ -91,13 +91,13 @@ def prune_by_entropy(
 def history_frequencies(counts: Sequence[npt.NDArray[np.integer]]) -> list[DoubleArray]:
     """Compute the frequency of each n-gram as a context, as a share of all words of a text.
 
-    That of `<s>` is the frequency of `</s>`, whatever the count of `<s>` itself.
+    `<s>` gets the frequency of `</s>`, regardless of its own count.
 
     Args:
         counts: occurrences of the n-grams of the orders 1, 2, … [n each].
 
     Returns:
-        By order, for all but the highest [n each].
+        Frequencies by order, for all orders except the highest [n each].
     """
     words = counts[0].sum() - counts[0][BOS]
     shares = [one_order / words for one_order in counts[:-1]]
@@ -126,7 +126,7 @@ def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
             answer.append(rows.contexts(ngrams, length))
             left = answer[-1].unlisted
         rows.add_order(ngrams, length, from_log10(weights.log10_probs), left=left)
-        if length < len(orders):  # those of the highest order may be missing
+        if length < len(orders):  # the highest order may have no back-off weights
             rows.set_backoffs(length, from_log10(weights.log10_backoffs))
     return answer
 
@@ -134,7 +134,7 @@ def _context_masses(trie: Trie, orders: Orders) -> list[ContextMasses]:
 def _kept_masks(
     orders: Orders, contexts: Sequence[ContextMasses], history_probs: Sequence[DoubleArray], threshold: float
 ) -> list[npt.NDArray[np.bool_]]:
-    """Compute the masks of n-grams to keep, by order up to the highest with any."""
+    """Compute the masks of n-grams to keep, by order up to the highest non-empty order."""
     masks = [np.ones(len(orders[0][0].words), dtype=np.bool_)]
     for (ngrams, weights), context, history in zip(orders[1:], contexts, history_probs, strict=False):
         probs = from_log10(weights.log10_probs)
@@ -156,14 +156,14 @@ def _reaches_threshold(
 ) -> npt.NDArray[np.bool_]:
     """Return a mask of n-grams whose exp(D) − 1 reaches the threshold [n]."""
     keep = np.ones(len(probs), np.bool_)  # [n]
-    for i in range(len(probs)):  # by context, so that values of a context stay in the cache
+    for i in range(len(probs)):  # by context, so the values of a context stay in the cache
         context, p, lower = prefixes[i], probs[i], contexts.lower[i]
         left, lower_left = contexts.unlisted[context], contexts.lower_unlisted[context]
         scale = (left + p) / (lower_left + lower)  # α'(h)
         entropy = 0.0
         if p > 0:
             if lower * scale == 0:
-                continue  # without its n-gram the word would get probability 0
+                continue  # without its n-gram, the word would get the probability 0
             entropy += p * math.log(p / (lower * scale))
         if left > 0:
             entropy += left * math.log(left / lower_left / scale)
@@ -172,7 +172,7 @@ def _reaches_threshold(
 
 
 def _kept_ngrams(trie: Trie, orders: Orders, masks: Sequence[npt.NDArray[np.bool_]]) -> list[NGrams]:
-    """Return the kept n-grams, renumbered."""
+    """Return the kept n-grams with new indices."""
     answer = [orders[0][0]]
     suffixes_of = suffixes_by_order(trie)
     for length in range(2, len(masks) + 1):
@@ -221,9 +221,9 @@ def _new_backoffs(
 ) -> DoubleArray:
     """Compute back-off weights of contexts [m] whose n-grams [n] are only partly kept.
 
-    The unlisted masses, at the context and at its shorter one, grow by the words no longer listed; the
-    latter also by the losses of kept words in the shorter context's row. Changes are summed, instead of
-    1 minus sums, so that the weight of an unchanged context stays the same to the last bit.
+    The unlisted masses of the context and of the shorter context grow by the removed words, the latter
+    also by the losses of kept words in its row. Changes are summed, instead of 1 minus sums, so the
+    weight of an unchanged context stays bit-identical.
     """
     dropped = ~keep
     size = len(contexts.unlisted)
@@ -249,19 +249,19 @@ def compress(
     history_probs: Sequence[DoubleArray] | None = None,
     progress: Progress,
 ) -> tuple[NGramModel, Sequence[NGrams], dict[str, Any]]:
-    """Compress n-grams, and build a model of them.
+    """Compress n-grams, and build a model from them.
 
     Args:
         orders: n-grams and weights of the orders 1, 2, ….
         vocabulary: maps ids to words.
-        prune_entropy: n-grams whose removal raises the perplexity by a smaller share are dropped; 0 drops none.
-        quantise: store probabilities and back-offs in eight bits each.
-        normalised: whether every distribution sums to 1 before compression.
-        history_probs: as for `prune_by_entropy`.
+        prune_entropy: relative increase in perplexity below which an n-gram is dropped; 0 drops none.
+        quantise: store probabilities and back-off weights in eight bits each.
+        normalised: True if every distribution sums to 1 before compression.
+        history_probs: context probabilities; see `prune_by_entropy`.
         progress: display of the stages.
 
     Returns:
-        The model; the remaining n-grams by order from 1; their number by order, and before pruning, as facts.
+        The model; the remaining n-grams by order from 1; facts: their numbers by order, also before pruning.
 
     Raises:
         InvalidInputError: the threshold is out of range, or there are too many words for eight-bit models.

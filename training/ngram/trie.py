@@ -1,12 +1,12 @@
 """N-grams of a back-off model as one trie, and the rows p(·|h) over it, order by order.
 
-Estimators and files give n-grams order by order; changing a finished model (pruning it, mixing
-several) needs its probabilities after a *shorter* context, perhaps more than one order down: if an
-n-gram's suffix is not listed, the next shorter one is used.
+Estimators and files provide n-grams order by order. Pruning or mixing finished models also requires
+probabilities after a *shorter* context, possibly several orders down: if an n-gram's suffix is not
+listed, the next shorter suffix is used.
 
-A row lists some words; each unlisted word has its probability in the shorter context's row, times the
-back-off weight. So the mass of a row's unlisted words is its back-off weight times the mass of the same
-words in the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
+A row lists some words; the probability of an unlisted word is the back-off weight times its probability
+in the shorter context's row. So the mass of a row's unlisted words is the back-off weight times their
+mass in the shorter context's row. Both follow from the listed words, even if a row does not sum to 1.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ DoubleArray: TypeAlias = npt.NDArray[np.float64]
 class Trie(NamedTuple):
     """Nodes by length, then in lexicographic order: 0 is the empty context, then unigrams, bigrams, ….
 
-    They are the states and arcs of an automaton: arc a leads to node a + 1.
+    Nodes and arcs are the states and arcs of an automaton: arc a leads to node a + 1.
 
     Attributes:
-        starts: the first node of each length from 0, and the number of nodes at the end [order + 2], int64.
-        first_arcs: where each node's arcs start, and the end, below the highest order [starts[order] + 1], uint32.
+        starts: first node of each length from 0, then the number of nodes [order + 2], int64.
+        first_arcs: first arc of each node below the highest order, then their end [starts[order] + 1], uint32.
         suffixes: node of the longest listed proper suffix [nodes], int32.
     """
 
@@ -38,7 +38,7 @@ class Trie(NamedTuple):
 
     @property
     def order(self) -> int:
-        """The length of the longest n-gram."""
+        """Length of the longest n-gram."""
         return len(self.starts) - 2
 
     def nodes(self, length: int) -> slice:
@@ -50,7 +50,7 @@ def link(ngrams: Sequence[NGrams]) -> Trie:
     """Build a trie of n-grams, and find missing suffixes.
 
     Args:
-        ngrams: of the orders 1, 2, …; for a suffix of −1, the longest listed one is searched.
+        ngrams: n-grams of the orders 1, 2, …; a suffix of −1 is replaced by the longest listed suffix.
     """
     order_starts, first_arcs, words = number_arcs(ngrams)
     suffixes = suffix_states(ngrams, order_starts, first_arcs, words)
@@ -70,9 +70,9 @@ def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArr
 
     Args:
         trie: the n-grams.
-        length: of the n-grams [n], at least 2.
-        probs: the probability of each shorter node's last word, by node.
-        backoffs: the back-off weight of each shorter node, by node.
+        length: length of the n-grams [n], at least 2.
+        probs: probability of each shorter node's last word, by node.
+        backoffs: back-off weight of each shorter node, by node.
 
     Returns:
         Probabilities [n].
@@ -85,13 +85,13 @@ def lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArr
 
 @numba.njit(nogil=True, cache=True)
 def _lower_probs(trie: Trie, length: int, probs: DoubleArray, backoffs: DoubleArray) -> DoubleArray:
-    """Back off from the shortened context to that of each n-gram's longest listed suffix."""
+    """Back off from the shortened context to the context of each n-gram's longest listed suffix."""
     first = trie.starts[length]
     out = np.empty(trie.starts[length + 1] - first, np.float64)  # [n], by node
     for parent in range(trie.starts[length - 1], first):
         for node in range(np.int64(trie.first_arcs[parent]) + 1, np.int64(trie.first_arcs[parent + 1]) + 1):
             suffix = np.int64(trie.suffixes[node])
-            found = length - 1  # the length of the suffix
+            found = length - 1  # length of the suffix
             while suffix < trie.starts[found]:
                 found -= 1
             context, weight = np.int64(trie.suffixes[parent]), 1.0
@@ -106,7 +106,7 @@ Orders: TypeAlias = Sequence[tuple[NGrams, NGramWeights]]
 """A back-off model as its n-grams and weights of the orders 1, 2, …."""
 
 MIN_LOWER_MASS = 1e-9
-"""Smallest lower-order mass; less is rounding error, as stored probabilities are in single precision."""
+"""Minimum lower-order mass; less is rounding error, because stored probabilities are float32."""
 
 
 class ContextMasses(NamedTuple):
@@ -115,7 +115,7 @@ class ContextMasses(NamedTuple):
     Attributes:
         lower: probability of each n-gram's last word after its context without the first word [n].
         lower_unlisted: mass of a context's unlisted words after the context without its first word [m].
-        unlisted: mass of those words after the context itself [m].
+        unlisted: mass of the unlisted words after the context itself [m].
     """
 
     lower: DoubleArray
@@ -127,7 +127,7 @@ class BackoffRows:
     """Probabilities, back-off weights and row sums of a model, by node below the trie's highest order.
 
     Args:
-        trie: the n-grams; those that the model itself does not list have a back-off weight of 1.
+        trie: the n-grams; n-grams that the model does not list have a back-off weight of 1.
     """
 
     def __init__(self, trie: Trie) -> None:
@@ -138,7 +138,7 @@ class BackoffRows:
         self.sums = np.ones(size)
 
     def contexts(self, ngrams: NGrams, length: int) -> ContextMasses:
-        """Compute the masses at contexts of n-grams of `length` words, at least 2, from shorter n-grams."""
+        """Compute the masses at the contexts of n-grams of `length` words, at least 2, from shorter n-grams."""
         nodes = self.trie.nodes(length - 1)
         lower = lower_probs(self.trie, length, self.probs, self.backoffs)
         lower_unlisted = self.sums[self.trie.suffixes[nodes]]
@@ -152,10 +152,10 @@ class BackoffRows:
         """Add the n-grams of `length` words [n].
 
         Args:
-            ngrams: all of this length in the trie.
-            length: their length; shorter ones must have been added.
-            probs: of their last words [n].
-            left: mass of the unlisted words in their contexts' rows.
+            ngrams: all n-grams of this length in the trie.
+            length: their length; shorter n-grams must have been added.
+            probs: probabilities of their last words [n].
+            left: mass of the unlisted words in the rows of their contexts.
         """
         contexts = self.trie.nodes(length - 1)
         listed = np.bincount(ngrams.prefixes, probs, minlength=contexts.stop - contexts.start)
@@ -163,7 +163,7 @@ class BackoffRows:
         self.set_probs(length, probs)
 
     def set_probs(self, length: int, probs: DoubleArray) -> None:
-        """Set the probabilities of n-grams of `length` words [n]; those of the highest order are not stored."""
+        """Set the probabilities of n-grams of `length` words [n]; the highest order is not stored."""
         if length < self.trie.order:
             self.probs[self.trie.nodes(length)] = probs
 

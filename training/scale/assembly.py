@@ -1,8 +1,8 @@
-"""Assembly of an automaton from sorted tables, its arrays filled in mapped files batch by batch.
+"""Assembly of an automaton from sorted tables, batch by batch, into memory-mapped files.
 
 N-grams are sorted in the automaton's order, so words and probabilities are written sequentially, and
-the context of each n-gram is a few steps from that of the previous n-gram. The arrays are mapped
-files: the system holds in memory as much of them as fits.
+the contexts of consecutive n-grams are close together. The arrays are memory-mapped files: the system
+caches as much of them as fits into memory.
 """
 
 import os
@@ -32,7 +32,7 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
 
     Args:
         tables: folders of the sorted tables of the orders 1, 2, ….
-        folder: to write to.
+        folder: folder to write to.
         progress: counts n-grams.
 
     Raises:
@@ -55,15 +55,15 @@ def assemble(tables: Sequence[Path], folder: Path, progress: Progress) -> None:
 
 
 def open_automaton(folder: Path) -> Automaton:
-    """Map the arrays written by `assemble`."""
+    """Open the arrays written by `assemble`, memory-mapped."""
     return Automaton(**{name: _map(folder, name, "r") for name in EXACT_TYPES})
 
 
 class _AutomatonBuilder:
-    """Fills the arrays of an automaton order by order.
+    """Builder of an automaton's arrays, order by order.
 
     Args:
-        folder: of the arrays.
+        folder: folder of the arrays.
         sizes: number of n-grams of each order.
     """
 
@@ -88,7 +88,7 @@ class _AutomatonBuilder:
         if bad >= 0:
             row = begin + bad - int(self._starts[k - 1])
             raise FormatError(
-                table, f"row {row} is out of order, or its context is missing", hint="start again"
+                table, f"row {row} is out of order, or its context is missing", hint="run the command again"
             )
         self._words[begin : begin + size] = words[:, -1]
         self._log10_probs[begin : begin + size] = log10(probs)
@@ -124,14 +124,14 @@ class _AutomatonBuilder:
         _append(self._folder, "ranked_starts", np.array([ranked_arcs], np.uint32))
 
     def _array(self, name: str, size: int) -> npt.NDArray[Any]:
-        """Map a file of zeros, allocated on disk now, so that a full disk is an error here, not a signal later."""
+        """Map a file of zeros, allocated now: a full disk raises an error here instead of a signal later."""
         with (self._folder / name).open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size * np.dtype(EXACT_TYPES[name][0]).itemsize)
         return _map(self._folder, name, "r+")
 
 
 def _map(folder: Path, name: str, mode: Literal["r", "r+"]) -> npt.NDArray[Any]:
-    """Map an array's file as a plain array, the type that kernels are compiled for."""
+    """Map an array's file as a plain array, the type for which kernels are compiled."""
     path, dtype = folder / name, np.dtype(EXACT_TYPES[name][0])
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         array = np.zeros(0, dtype)
@@ -146,7 +146,7 @@ def _append(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
 
 
 def _batches(table: Path, k: int) -> Iterator[tuple[Words, DoubleArray, DoubleArray]]:
-    """Yield words [n, k], probabilities [n] and their contexts' back-off weights [n] of a sorted table of k-grams."""
+    """Yield words [n, k], probabilities [n] and back-off weights of the contexts [n] from a sorted k-gram table."""
     import pyarrow.parquet as pq
 
     for path in sorted(table.glob("*.parquet")):
@@ -169,14 +169,14 @@ def _find_contexts(
 
     Args:
         first_arcs: see `Automaton`; complete for contexts shorter than k − 1 words.
-        words: likewise.
-        rows: n-grams of one length [n, k], sorted.
-        last: the n-gram before the first row, −1 if none; updated to the last row.
-        path: states of that n-gram's prefixes of 0, 1, … words; updated to those of the last row.
+        words: see `Automaton`; complete for the same contexts.
+        rows: sorted n-grams of one length [n, k].
+        last: n-gram before the first row, −1 if none; updated to the last row.
+        path: states of the prefixes of `last` with 0, 1, … words; updated with it.
         contexts: output, the states [n].
     """
     k = rows.shape[1]
-    # rows are sorted: only the part of the path after the prefix shared with the previous row is searched
+    # rows are sorted, so only the path after the prefix shared with the previous row is searched
     for i in range(len(rows)):
         shared = 0
         while shared < k and rows[i, shared] == last[shared]:

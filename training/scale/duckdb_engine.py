@@ -1,4 +1,4 @@
-"""DuckDB engine: runs the plan in this process, spilling to disk beyond the memory limit."""
+"""DuckDB engine: runs the plan in this process, and spills to disk beyond the memory limit."""
 
 import glob
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class DuckDBEngine:
     """`QueryEngine` of DuckDB.
 
     Args:
-        memory_limit_bytes: limit of the whole process.
+        memory_limit_bytes: memory limit of the entire process.
         spill: folder for data beyond the limit.
 
     Raises:
@@ -51,7 +51,7 @@ class DuckDBEngine:
         try:
             self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM read_parquet({file})")
         except duckdb.Error as error:
-            raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
+            raise FormatError(folder, _first_line(error), hint="remove it and try again") from None
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:
         """Write a stage's table into one file."""
@@ -76,7 +76,7 @@ class DuckDBEngine:
                     ) from None
                 raise out_of_memory_error(self._limit_bytes, stage.purpose, "DuckDB") from None
             except duckdb.IOException as error:
-                # without the JSON that DuckDB wraps it in
+                # without the JSON around it
                 reason = _DISK_FULL if _DISK_FULL in str(error) else _first_line(error)
                 raise RegistryError(f"cannot write to {folder.parent}: {reason}") from None
             finally:
@@ -89,7 +89,7 @@ class DuckDBEngine:
         return found
 
     def close(self) -> None:
-        """Close the connection, which releases its memory."""
+        """Close the connection and release its memory."""
         self._connection.close()
 
 

@@ -1,4 +1,4 @@
-"""Interface of the engines that run the plan's stages, and the engines by name."""
+"""Interface of the engines that run the plan's stages; engines by name."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from training.scale.options import EngineName, ScaleOptions
 from training.scale.plan import Stage
 
 _EXTRAS: dict[EngineName, str] = {"duckdb": "scale", "spark": "spark"}
-"""The distribution's extra that installs each engine."""
+"""Extra of the distribution that installs each engine."""
 
 
 class QueryEngine(Protocol):
@@ -29,7 +29,7 @@ class QueryEngine(Protocol):
 
         Raises:
             InvalidInputError: the memory limit is too small.
-            RegistryError: the file system refused, or the disk is full.
+            RegistryError: a file operation failed, or the disk is full.
         """
         ...
 
@@ -46,15 +46,15 @@ def require_engine(engine: EngineName) -> None:
     """Check that an engine's packages are installed.
 
     Raises:
-        InvalidInputError: they are not; the message gives the command that installs them.
+        InvalidInputError: a package is missing; the message gives the command that installs it.
     """
     try:
-        import pyarrow.parquet  # noqa: F401 - reads and writes all engines' tables
+        import pyarrow.parquet  # noqa: F401 - reads and writes the tables of all engines
 
         if engine == "duckdb":
             import duckdb  # noqa: F401 - checks the installation
         else:
-            import pyspark  # noqa: F401 - likewise
+            import pyspark  # noqa: F401 - checks the installation
     except ImportError as error:
         raise InvalidInputError(
             f"--engine {engine} needs the package {error.name}: pip install 'gramophone-lm[{_EXTRAS[engine]}]'",
@@ -63,7 +63,7 @@ def require_engine(engine: EngineName) -> None:
 
 
 def start_engine(options: ScaleOptions, spill: Path) -> QueryEngine:
-    """Start the engine named by the options.
+    """Start the engine of the options.
 
     Args:
         options: engine and memory limit.

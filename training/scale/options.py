@@ -1,4 +1,4 @@
-"""Options of out-of-core estimation, the recipes that it supports, and its memory limit."""
+"""Options of out-of-core estimation, its supported recipes and its memory limit."""
 
 import ctypes
 import gc
@@ -14,11 +14,11 @@ from training.recipe import Recipe
 
 EngineName: TypeAlias = Literal["duckdb", "spark"]
 ENGINES: tuple[str, ...] = ("memory", *get_args(EngineName))
-"""Values of `--engine`; `memory` is the in-memory estimator without an engine."""
+"""Values of `--engine`; `memory` is the in-memory estimator, which needs no engine."""
 
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 _MAX_BYTES = 1024**5
-"""Upper bound beyond any machine; engines cannot parse far larger numbers."""
+"""Maximum memory limit, more than any machine has; engines cannot parse much larger numbers."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
@@ -28,9 +28,9 @@ class ScaleOptions(NamedTuple):
     """Options of out-of-core n-gram estimation.
 
     Attributes:
-        engine: runs the plan.
-        memory_limit_bytes: limit of this process without mapped files; for Spark, of the driver's heap.
-        work_dir: folder of the stages until the model is published; None: beside the registry's models.
+        engine: engine that runs the plan.
+        memory_limit_bytes: memory limit of this process without mapped files; for Spark, of the driver's heap.
+        work_dir: folder of the stages until the model is published; None for the registry's work folder.
     """
 
     engine: EngineName
@@ -55,7 +55,7 @@ def scale_options(engine: str, *, memory_limit: str | None, work_dir: Path | Non
     for known in get_args(EngineName):
         if engine == known:
             return ScaleOptions(known, limit, work_dir)
-    raise InvalidInputError(f"--engine is {engine!r}, it can be {', '.join(ENGINES)}", parameter="engine")
+    raise InvalidInputError(f"--engine is {engine!r}; use one of {', '.join(ENGINES)}", parameter="engine")
 
 
 def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
@@ -63,11 +63,11 @@ def check_relational(recipe: Recipe, engine: EngineName, *, name: str) -> None:
 
     Args:
         recipe: the recipe.
-        engine: runs the plan.
-        name: of the recipe.
+        engine: engine that runs the plan.
+        name: name of the recipe.
 
     Raises:
-        InvalidInputError: it does not; the message names the key, its possible values and its value.
+        InvalidInputError: the plan does not support it; the message names the key, its possible values and its value.
     """
 
     def refuse(key: str, value: object, possible: str) -> None:
@@ -99,24 +99,24 @@ def _bytes_of(size: str) -> int:
         count = float(number) * (1024 if binary else 1000) ** _POWERS[prefix.upper()]
     if not 1 <= count <= _MAX_BYTES:
         raise InvalidInputError(
-            f"--memory-limit is {size!r}, it must be a size such as 500MB or 1.5GiB, 1024TiB at most",
+            f"--memory-limit is {size!r}; it must be a size such as 500MB or 1.5GiB, up to 1024TiB",
             parameter="memory-limit",
         )
     return int(count)
 
 
 _RESERVE_BYTES = 64 * 1024**2
-"""Memory set aside for an engine's unaccounted allocations and for reading and writing tables."""
+"""Memory reserved for an engine's unaccounted allocations and for reading and writing tables."""
 
 _ENGINE_SHARE = 0.8
 _MIN_ENGINE_BYTES = 100 * 1024**2
-"""Minimum with which DuckDB can sort wide rows."""
+"""Minimum memory for DuckDB to sort wide rows."""
 
 _STATUS = Path("/proc/self/status")
 
 
 def own_memory_bytes() -> int:
-    """Return this process's memory without file pages; where that is unknown, its peak memory."""
+    """Return the memory of this process without file pages; if unknown, its peak memory."""
     if _STATUS.is_file() and (found := re.search(r"RssAnon:\s+(\d+) kB", _STATUS.read_text("ascii"))):
         return int(found[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
@@ -124,17 +124,17 @@ def own_memory_bytes() -> int:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system, where the allocator does not do so by itself."""
+    """Return freed memory to the system if the allocator does not return it automatically."""
     gc.collect()
     if sys.platform.startswith("linux") and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 
 def engine_memory_bytes(limit_bytes: int) -> int:
-    """Compute an engine's memory budget that keeps the whole process below a limit.
+    """Compute an engine's memory budget that keeps the entire process below a limit.
 
     Raises:
-        InvalidInputError: too little is left.
+        InvalidInputError: the remaining memory is too small.
     """
     own = own_memory_bytes()
     share = int((limit_bytes - own - _RESERVE_BYTES) * _ENGINE_SHARE)
@@ -149,10 +149,10 @@ def engine_memory_bytes(limit_bytes: int) -> int:
 
 
 def out_of_memory_error(limit_bytes: int, purpose: str, engine: str) -> InvalidInputError:
-    """Make the error of an engine that ran out of memory; `purpose` is that of the stage."""
+    """Build the error for an engine that ran out of memory; `purpose` describes the stage."""
     return InvalidInputError(
         f"--memory-limit {limit_bytes // 10**6} MB is too little for {purpose} with {engine}; "
-        "give more: what is done already is kept",
+        "raise it: the same command continues after the last finished stage",
         parameter="memory-limit",
     )
 

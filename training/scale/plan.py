@@ -1,19 +1,19 @@
 """Relational estimation plan: named stages, each one SELECT over the tables of earlier stages.
 
-The SQL is the common subset of DuckDB and Spark. Counts are BIGINT, probabilities DOUBLE; sums are
-of integers only, so the order of rows changes no bit of the result.
+The SQL is the common subset of DuckDB and Spark. Counts are BIGINT, probabilities DOUBLE. Only integers
+are summed, so the result is bit-identical for all orders of rows.
 
     windows      w1 … wN of every position in the text followed by N words, or at <s>
     counts_N     the N-grams with c, their count
-    counts_k     from counts_(k+1), grouped by all but its first word: every k-gram that does not begin
-                 with <s> follows a word, so its c is the sum over the group, and the number of different
-                 words before it the group's size; `starts` counts the windows that begin with <s>
+    counts_k     counts_(k+1), grouped by all words except the first: every k-gram that does not begin
+                 with <s> follows a word, so its c is the sum over the group, and the number of distinct
+                 words before it is the group's size; `starts` counts the windows that begin with <s>
     shares_k     of the listed k-grams: (c − D(c)) / Σ c, and γ of the context, over partitions by prefix
     probs_k      the interpolated probabilities: one join with sorted_(k−1) by the suffix
-    sorted_k     probs_k in lexicographic order, as the automaton needs it
+    sorted_k     probs_k in lexicographic order, as the automaton requires
 
-Words are columns w1, w2, … of ids; `a` is the adjusted count for smoothing. The formulas
-are explained in `training.ngram.smoothing`; Heafield et al. (2013) count likewise.
+Words are columns w1, w2, … of ids; `a` is the adjusted count for smoothing. See
+`training.ngram.smoothing` for the formulas, and Heafield et al. (2013) for the counts.
 """
 
 from typing import NamedTuple
@@ -25,16 +25,16 @@ ABSENT = -1
 """Filler of a window after `</s>`."""
 
 PLAN_VERSION = 1
-"""Incremented whenever the same text gives other tables: stages of another version are not reused."""
+"""Incremented when the tables of a text change: stages of another version are not reused."""
 
 
 class Stage(NamedTuple):
-    """One stage of the plan, which makes one table.
+    """Stage of the plan, which creates one table.
 
     Attributes:
-        name: of the table.
-        sql: a SELECT that makes it.
-        inputs: tables that it reads.
+        name: name of the table.
+        sql: SELECT that creates the table.
+        inputs: names of the tables that it reads.
         purpose: description for progress and messages.
     """
 
@@ -54,7 +54,7 @@ def counting_stages(order: int, *, continuations: bool) -> list[Stage]:
 
     Args:
         order: N, the length of the longest n-grams.
-        continuations: whether `a` of lower orders is the number of distinct words before an n-gram.
+        continuations: True if `a` of lower orders is the number of distinct words before an n-gram.
     """
     columns = word_columns(1, order)
     starts = Stage(
@@ -74,12 +74,12 @@ def counts_of_counts(k: int) -> str:
 
 
 def estimation_stages(k: int, *, threshold: int, discounts: Discounts, vocab_size: int) -> list[Stage]:
-    """Return the stages that estimate the k-grams' probabilities from those of order k − 1.
+    """Return the stages that estimate the probabilities of k-grams from the probabilities of order k − 1.
 
     Args:
         k: length of the n-grams.
-        threshold: k-grams with at most this count are dropped.
-        discounts: subtracted from their counts.
+        threshold: k-grams with a count up to the threshold are dropped.
+        discounts: discounts of the counts.
         vocab_size: V.
     """
     sorting = Stage(
@@ -131,9 +131,9 @@ def _unigram_counts(order: int, *, continuations: bool) -> Stage:
 
 
 def _shares(k: int, threshold: int, discounts: Discounts) -> Stage:
-    """Compute each listed k-gram's discounted share, and γ of its context: the mass pruned and discounted.
+    """Compute each listed k-gram's discounted share, and γ of its context: the pruned and discounted mass.
 
-    γ is a quotient, not 1 less a sum, so it is exactly 0 where no mass is freed.
+    γ is a quotient, not 1 minus a sum, so it is exactly 0 if no mass is freed.
     """
     lists_all = k == 1 or threshold == 0  # unigrams are the vocabulary
     listed = "TRUE" if lists_all else f"c > {threshold}"
@@ -176,5 +176,5 @@ def _probs(k: int, vocab_size: int) -> Stage:
 
 
 def _double_literal(value: float) -> str:
-    """Format a DOUBLE literal with all digits; without an exponent it would be a DECIMAL."""
+    """Format a DOUBLE literal with all digits; a literal without an exponent is a DECIMAL."""
     return f"{value:.17e}"

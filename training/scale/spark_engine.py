@@ -1,7 +1,7 @@
 """Spark engine: runs the plan on a cluster, or on the cores of one machine.
 
-The session is defined by `spark-submit` or Spark's own configuration (a cluster, executors' memory),
-else it is local. All nodes must see the work folder under the same path.
+`spark-submit` or Spark's configuration define the session, such as a cluster and the memory of
+executors; by default it is local. The work folder must have the same path on all nodes.
 """
 
 import logging
@@ -20,17 +20,17 @@ from training.scale.options import out_of_memory_error
 from training.scale.plan import Stage
 
 _MIN_BYTES = 500 * 1024**2
-"""Spark refuses a driver of less than 450 MB."""
+"""Minimum driver memory; Spark rejects less than 450 MB."""
 
 _SPECIAL = re.compile(r"[\\*?{}\[\]]")
-"""Pattern characters in a path to read, unless escaped by a backslash."""
+"""Pattern characters in a path, which a backslash escapes."""
 
 
 class SparkEngine:
     """`QueryEngine` of Spark.
 
     Args:
-        memory_limit_bytes: heap of the driver, the only process without a cluster.
+        memory_limit_bytes: heap of the driver, which is the only process without a cluster.
         spill: folder for data beyond the limit.
 
     Raises:
@@ -53,7 +53,7 @@ class SparkEngine:
                 .config("spark.local.dir", str(spill))
                 .config("spark.sql.warehouse.dir", str(spill / "warehouse"))
                 .config("spark.ui.showConsoleProgress", "false")
-                .config("spark.log.level", "OFF")  # failures are raised with a one-line message
+                .config("spark.log.level", "OFF")  # failures raise errors with a one-line message
                 .getOrCreate()
             )
         except (PySparkException, RuntimeError) as error:
@@ -67,7 +67,7 @@ class SparkEngine:
         try:
             files.parquet(_SPECIAL.sub(r"\\\g<0>", _hadoop_path(folder))).createOrReplaceTempView(name)
         except PySparkException as error:
-            raise FormatError(folder, _first_line(error), hint="remove it and start again") from None
+            raise FormatError(folder, _first_line(error), hint="remove it and try again") from None
 
     def write(self, stage: Stage, folder: Path, progress: Progress) -> None:  # noqa: ARG002 - Spark has its own progress page
         """Write a stage's table, one file per partition, numbered in order."""
@@ -75,7 +75,7 @@ class SparkEngine:
         try:
             table = self._session.sql(stage.sql)
             table.write.option("compression", "zstd").parquet(_hadoop_path(target))
-        except Exception as error:  # noqa: BLE001 - py4j has error types of its own for Java exceptions
+        except Exception as error:  # noqa: BLE001 - py4j has its own error types for Java exceptions
             message = str(error)
             if "OutOfMemoryError" in message:
                 raise out_of_memory_error(self._limit_bytes, stage.purpose, "Spark") from None
@@ -101,7 +101,7 @@ def _hadoop_path(folder: Path) -> str:
 
 
 def _root_cause(message: str) -> str:
-    """Return the root cause of a Java trace, which is the last cause listed."""
+    """Return the root cause of a Java trace, which is the last listed cause."""
     lines = [line for line in message.splitlines() if line.startswith((": ", "Caused by: "))]
     return (lines[-1] if lines else message.partition("\n")[0]).removeprefix("Caused by").removeprefix(": ")
 

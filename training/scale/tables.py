@@ -1,16 +1,16 @@
 """Work folder of an estimation, its stages, and the text as tables.
 
-An estimation that was killed continues from its completed stages:
+A killed estimation continues from its completed stages:
 
-<folder>/estimation        the hash of text, recipe and program that the stages belong to
-<folder>/stage-<name>/     the output of a stage; it appears by one rename, when it is complete
-<folder>/stage-<name>/stage.json   the hash of all its inputs, and its results
+<folder>/estimation        hash of text, recipe and program of the stages
+<folder>/stage-<name>/     output of a stage, moved into place by one rename when it is complete
+<folder>/stage-<name>/stage.json   hash of all its inputs, and its results
 <folder>/.tmp-…            an incomplete stage
 <folder>/spill/            data of an engine beyond its memory limit
 
-Texts larger than memory are read anew for every pass. The text as a table has a row of N words for
-every position at which an n-gram of the highest order starts; lower orders are sums over those rows,
-so only the sentence beginnings are stored in addition.
+Texts larger than memory are read again for every pass. The table of the text has a row of N words for
+every position at which an n-gram of the highest order starts. Lower orders are sums over these rows,
+so only the beginnings of sentences are stored in addition.
 """
 
 import contextlib
@@ -49,12 +49,12 @@ def stage_key(*parts: object) -> str:
 
 
 class Workspace:
-    """The stages of one estimation; made by `workspace`.
+    """The stages of one estimation; created by `workspace`.
 
     Attributes:
-        folder: of the stages.
-        keys: of the stages run or found complete, by name.
-        reused: number of stages found complete.
+        folder: folder of the stages.
+        keys: keys of all completed stages, by name.
+        reused: number of stages that were already complete.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,7 +65,7 @@ class Workspace:
 
     @property
     def spill(self) -> Path:
-        """The folder for data beyond an engine's memory limit."""
+        """Folder for data beyond an engine's memory limit."""
         return self.folder / _SPILL
 
     def path(self, name: str) -> Path:
@@ -73,13 +73,13 @@ class Workspace:
         return self.folder / f"{_STAGE}{name}"
 
     def claim(self, key: str) -> None:
-        """Record the estimation; remove the stages of another estimation, as their input tables may be gone.
+        """Record the estimation; remove the stages of another estimation, whose input tables may be missing.
 
         Args:
-            key: a hash of text, recipe and program.
+            key: hash of text, recipe and program.
 
         Raises:
-            RegistryError: the file system refused.
+            RegistryError: a file operation failed.
         """
         mark = self.folder / _MARKER_FILE
         with report_write_errors(self.folder):
@@ -92,15 +92,15 @@ class Workspace:
             mark.write_text(key, encoding="utf-8")
 
     def stage(self, name: str, key: str, write: Callable[[Path], Mapping[str, Any] | None]) -> dict[str, Any]:
-        """Return a stage's results, running it unless it is complete for the same key.
+        """Return the results of a stage; run it unless it is complete for the same key.
 
         Args:
-            name: of the stage.
+            name: name of the stage.
             key: hash of all its inputs.
             write: fills an empty folder, and returns further results as JSON values.
 
         Raises:
-            RegistryError: the file system refused.
+            RegistryError: a file operation failed.
         """
         self.keys[name] = key
         target = self.path(name)
@@ -126,12 +126,12 @@ class Workspace:
                 path.unlink()
 
     def notes(self) -> list[str]:
-        """Return notes for the user on stages found, as sentences."""
+        """Return notes for the user on reused and removed stages."""
         notes = []
         if self._removed:
             notes.append(f"an unfinished estimation of another text or recipe in {self.folder} was removed")
         if self.reused:
-            notes.append(f"{self.reused} stages of the estimation were done already")
+            notes.append(f"{self.reused} stages of the estimation were already complete")
         return notes
 
     def remove(self) -> None:
@@ -148,11 +148,11 @@ def workspace(folder: Path) -> Iterator[Workspace]:
     """Open or create a folder of stages, and lock it against other processes.
 
     Raises:
-        InvalidInputError: another process uses it, or it has other contents.
-        RegistryError: the file system refused.
+        InvalidInputError: another process uses the folder, or it has other contents.
+        RegistryError: a file operation failed.
     """
     busy = InvalidInputError(
-        f"another process is estimating in {folder}; wait for it, or give another --work-dir",
+        f"another process is estimating in {folder}; wait until it ends, or give another --work-dir",
         parameter="work-dir",
     )
     with locked_folder(folder, busy=busy):
@@ -160,11 +160,11 @@ def workspace(folder: Path) -> Iterator[Workspace]:
             if not (folder / _MARKER_FILE).exists():
                 if any(folder.iterdir()):
                     raise InvalidInputError(
-                        f"{folder} is not empty and holds no stages of an estimation; give an empty folder",
+                        f"{folder} is not empty and contains no stages of an estimation; give an empty folder",
                         parameter="work-dir",
                     )
                 (folder / _MARKER_FILE).touch()
-            for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # of a killed process
+            for left in folder.glob(f"{TEMPORARY_PREFIX}*"):  # left by a killed process
                 shutil.rmtree(left)
             shutil.rmtree(folder / _SPILL, ignore_errors=True)
             (folder / _SPILL).mkdir()
@@ -172,14 +172,14 @@ def workspace(folder: Path) -> Iterator[Workspace]:
 
 
 def _discard(stage: Path) -> None:
-    """Remove a stage by one rename, as a partly removed table would be read as complete."""
+    """Remove a stage by one rename, because a partly removed table would be read as complete."""
     discarded = stage.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     stage.rename(discarded)
     shutil.rmtree(discarded)
 
 
 def _read_facts(folder: Path) -> dict[str, Any] | None:
-    """Read a stage's file of results; None if it is missing or malformed."""
+    """Read the results file of a stage; None if it is missing or malformed."""
     try:
         found = json.loads((folder / _FACTS_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -202,19 +202,19 @@ def write_windows(
 ) -> dict[str, Any]:
     """Encode a text and write its windows, in one pass and bounded memory.
 
-    `token_counts.npy`, in the same folder, has the count of each token [V], int64.
+    `token_counts.npy` in the same folder has the count of each token [V], int64.
 
     Args:
         folder: an empty folder.
-        tokenizer: of V tokens.
+        tokenizer: tokenizer with V tokens.
         sentences: the text.
         order: N.
-        backward: whether each sentence is reversed.
-        held_out: held-out texts, by name, whose overlap with the text is counted.
+        backward: reverse each sentence.
+        held_out: held-out texts, by name, to count their overlap with the text.
         progress: counts sentences.
 
     Returns:
-        `tokens`, with one `</s>` per sentence, and `overlap` with the held-out texts, by name.
+        Number of `tokens`, including one `</s>` per sentence, and `overlap` with the held-out texts, by name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -248,9 +248,9 @@ def write_vocabulary(folder: Path, vocab_size: int) -> None:
 
 
 def text_windows(encoded: EncodedCorpus, order: int) -> npt.NDArray[np.int32]:
-    """Return the N words from every position on [N, rows], one array row per column of the table.
+    """Return the N words that start at every position [N, rows], one array row per table column.
 
-    Positions with fewer words to their sentence's end are included only at the sentence's start.
+    Positions with fewer words left in their sentence are included only at the sentence's start.
     """
     text = np.append(encoded.with_boundaries(), np.full(order, ABSENT, np.int32))
     size = len(text) - order
@@ -267,9 +267,9 @@ class FileSentences:
     """A range of the sentences of files, read block by block.
 
     Args:
-        files: read in order, anew for each pass.
+        files: files to read in order, again for each pass.
         unit: `line` or `paragraph`; see `training.corpus.read_corpus`.
-        indices: of the sentences, without gaps.
+        indices: range of sentence indices, with step 1.
     """
 
     def __init__(self, files: Sequence[Path], *, unit: str, indices: range) -> None:
@@ -294,14 +294,14 @@ class FileSentences:
         yield from islice(sentences, self._indices.start, self._indices.stop)
         for file, stamp in zip(self._files, self._stamps, strict=True):
             if _file_stamp(file) != stamp:
-                raise FormatError(file, "was changed while it was read", hint="start again")
+                raise FormatError(file, "was changed while it was read", hint="run the command again")
 
 
 def stream_corpus(files: Sequence[Path], *, unit: str, progress: Progress) -> Corpus:
     """Read files like `training.corpus.read_corpus`, but stream their sentences block by block.
 
     Raises:
-        FormatError: a file cannot be read as text, or not several times.
+        FormatError: a file cannot be read as text, or cannot be read several times.
     """
     for file in files:
         if file.exists() and not (file.is_file() or file.is_dir()):

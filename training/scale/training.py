@@ -40,12 +40,12 @@ from training.trained import Trained, held_out_figures
 
 
 class PlanRunner(NamedTuple):
-    """Runs the incomplete stages of one estimation.
+    """Runner of the incomplete stages of one estimation.
 
     Attributes:
-        work: workspace, with the stages `windows` and `vocabulary`.
-        start: starts the engine; called when a stage has to run.
-        engine_name: part of each stage's key, as results may differ in bits between engines.
+        work: workspace with the stages `windows` and `vocabulary`.
+        start: starts the engine; called if a stage has to run.
+        engine_name: part of each stage's key, because engines may differ in the last bits.
         progress: reports every stage.
     """
 
@@ -60,16 +60,16 @@ class PlanRunner(NamedTuple):
         """Count all n-grams and estimate their probabilities.
 
         Args:
-            settings: supported by `options.check_relational`.
+            settings: settings that `options.check_relational` accepts.
             vocab_size: V.
 
         Returns:
-            By order from 1, the folders of the sorted n-grams with their weights, and the discounts subtracted
-            from counts; and the orders with constant discounts, as their counts allow no estimate.
+            By order from 1, the folders of the sorted n-grams with their weights, and the discounts; and the
+            orders with constant discounts, because their counts allow no estimate.
 
         Raises:
             InvalidInputError: the memory limit is too small.
-            RegistryError: the file system refused, or the disk is full.
+            RegistryError: a file operation failed, or the disk is full.
         """
         order = settings.order
         thresholds = thresholds_by_order(settings.prune, order=order)
@@ -110,7 +110,7 @@ class PlanRunner(NamedTuple):
         self.work.stage(stage.name, key, write)
 
     def _counts_of_counts(self, k: int) -> list[int]:
-        """Count the k-grams with the counts 0 (not counted) to 4."""
+        """Return the number of k-grams with the counts 0 to 4; the first is always 0."""
         table = f"counts_{k}"
 
         def count(_: Path) -> dict[str, Sequence[int]]:
@@ -132,15 +132,15 @@ def train_out_of_core(
     work: Workspace,
     progress: Progress,
 ) -> tuple[Trained, RunContext, list[str]]:
-    """Estimate by the relational plan, reusing complete stages with the same inputs.
+    """Estimate by the relational plan; complete stages with the same inputs are reused.
 
     The model's arrays are mapped from the workspace.
 
     Args:
-        title: of the model.
-        recipe: supported by `options.check_relational`.
-        files: for training, validation and test.
-        options: the engine and its limits.
+        title: title of the model.
+        recipe: recipe that `options.check_relational` accepts.
+        files: files for training, validation and test.
+        options: engine and limits.
         work: workspace of the stages.
         progress: reports every stage.
 
@@ -150,7 +150,7 @@ def train_out_of_core(
     Raises:
         FormatError: a file cannot be read as text.
         InvalidInputError: there is too little text, or the memory limit is too small.
-        RegistryError: the file system refused, or the disk is full.
+        RegistryError: a file operation failed, or the disk is full.
     """
     texts = read_texts(*files, unit=recipe.corpus.unit, read=stream_corpus, progress=progress)
     if not len(texts.train.sentences):
@@ -175,7 +175,7 @@ def train_out_of_core(
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
 
-        @functools.cache  # the engine starts when a stage has to run
+        @functools.cache  # the engine starts only if a stage has to run
         def start() -> QueryEngine:
             return stack.enter_context(contextlib.closing(start_engine(options, work.spill)))
 
@@ -192,7 +192,7 @@ def train_out_of_core(
     test = None
     if texts.test is not None:
         test = encode_corpus(tokenizer, texts.test.sentences, progress=progress)
-    # the training text is left empty, as it may exceed memory
+    # the training text stays empty, because it may exceed memory
     encoded = EncodedTexts(EncodedCorpus.from_sentences([]), valid, test)
     figures = held_out_figures(model, in_model_direction(encoded, recipe), progress=progress)
     facts = {

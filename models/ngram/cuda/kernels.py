@@ -1,15 +1,15 @@
-"""An automaton as torch tensors: scores of all positions at once, whole distributions, next states.
+"""Automaton as torch tensors: scores of all positions at once, full distributions, next states.
 
-The cost on a device is starting a kernel. So an arc is found by one bisection over the keys of all
-arcs, state · V + word, which rise through the whole array, and not among those of its state.
+Kernel launches dominate the cost on a device. An arc is therefore found by one bisection over the
+keys of all arcs, state · V + word, which ascend over the entire array, not among the arcs of its
+state.
 
-The score of a token depends on the order − 1 tokens before it alone, so there is no loop over time:
-the contexts of one length before every token are found from those one shorter, in as many rounds as
-the model's order.
+The score of a token depends only on the order − 1 tokens before it, so there is no loop over time:
+the contexts of one length before every token are found from the contexts one token shorter, in as
+many rounds as the model's order.
 
-For distributions, the unigrams are written first and then the arcs of ever longer contexts. All
-arcs of a run of rows are one flat list; the host waits for the device once per call, to learn its
-length.
+Distributions are written from the unigrams to the arcs of successively longer contexts. All arcs of
+a group of rows form one flat list; the host waits for the device once per call, to read its length.
 """
 
 import itertools
@@ -27,33 +27,33 @@ from models.ngram.model import check_one_per_row, unknown_id_error
 
 # bench_ngram_device
 MAX_MATRIX_ENTRIES = 1 << 24
-"""Entries of [B, V] computed at once, in at most some hundred MiB beyond the result; see `_ARC_ENTRIES`."""
+"""Entries of [B, V] computed at once, with at most a few hundred MiB beyond the result; see `_ARC_ENTRIES`."""
 
 _ARC_ENTRIES = 4
-"""Entries that one arc written over them counts as: it takes more memory meanwhile."""
+"""Entries that one overwriting arc counts as, because it takes more temporary memory."""
 
 MAX_TOKENS_AT_ONCE = 1 << 20
-"""Tokens read at once; one takes some 200 bytes of the device's memory meanwhile."""
+"""Tokens read at once; each takes about 200 bytes of temporary device memory."""
 
 _BLOCK = 1 << 22
-"""Elements copied at once, so that a mapped file is never in the host's memory as a whole."""
+"""Elements copied at once, so a mapped file is never completely in the host's memory."""
 
 _NO_KEY = 2**63 - 1
 
 
 class TensorAutomaton(NamedTuple):
-    """S states and A arcs, numbered as in `Automaton`, whose arrays these are unless said otherwise.
+    """S states and A arcs, numbered as in `Automaton`, which describes the arrays.
 
     Attributes:
-        order: the length of the longest n-gram.
+        order: length of the longest n-gram.
         vocab_size: V.
-        state_starts: the first state of each length 1, 2, … [order], int64.
-        keys: state · V + word of each arc, and something larger at the end [A + 1], int64.
-        first_arcs: where each state's arcs start, and A at the end [S + 1], int32, or int64 where it must be.
+        state_starts: first state of each length 1, 2, … [order], int64.
+        keys: state · V + word of each arc, then a larger number [A + 1], int64.
+        first_arcs: first arc of each state, then A [S + 1], int32, or int64 if A requires it.
         suffixes: [S], int32.
         minimal: the shortest state with the same future as each state [S], int32.
-        log10_probs: [A + 1], float32; no code is left, and what stands at the end means nothing.
-        log10_backoffs: [S], float32; 0 for the empty context.
+        log10_probs: decoded values [A + 1], float32; the last entry is padding.
+        log10_backoffs: decoded values [S], float32; 0 for the empty context.
     """
 
     order: int
@@ -68,7 +68,7 @@ class TensorAutomaton(NamedTuple):
 
     @property
     def num_states(self) -> int:
-        """S."""
+        """Number of states, S."""
         return len(self.suffixes)
 
     @property
@@ -79,9 +79,9 @@ class TensorAutomaton(NamedTuple):
 
 @torch.inference_mode()
 def to_tensors(automaton: Automaton, device: torch.device) -> TensorAutomaton:
-    """Copy an automaton to a device; codes become the values they stand for.
+    """Copy an automaton to a device and decode its values.
 
-    Takes 12 bytes an arc and 16 a state there, and 12 more an arc while it copies.
+    The copy takes 12 bytes per arc and 16 per state on the device, and 12 more per arc while it is made.
     """
     states, arcs, vocab_size = automaton.num_states, automaton.num_arcs, automaton.vocab_size
     wide = torch.int64 if arcs >= 2**31 else torch.int32
@@ -125,13 +125,13 @@ def _copy_in_blocks(
 
 
 def _decoded(values: npt.NDArray[Any], table: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Values, or what the table says that codes stand for; a copy."""
+    """Return a copy of the values, decoded if there is a table of codes."""
     decoded: npt.NDArray[np.float32] = table[values] if len(table) else values.copy()
     return decoded
 
 
 def _word_ids(words: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Word ids [n], also where they are given as three bytes each [n, 3]; a copy."""
+    """Return a copy of word ids [n], given as numbers [n] or as three bytes each [n, 3]."""
     if words.ndim == 1:
         return words.astype(np.int32)
     low, middle, high = words.astype(np.int32).T
@@ -153,7 +153,7 @@ def _keys(automaton: Automaton, first_arcs: Tensor) -> Tensor:
 def _minimal_states(
     first_arcs: Tensor, suffixes: Tensor, backoffs: Tensor, state_starts: list[int]
 ) -> Tensor:
-    """Minimal states of all states, as `access.minimal`; by length, since links lead to shorter contexts."""
+    """Apply `access.minimal_state` to all states, by length, because links lead to shorter contexts."""
     minimal = torch.arange(len(suffixes), dtype=torch.int32, device=suffixes.device)
     says_nothing = (first_arcs.diff() == 0) & (backoffs == 0)
     for begin, end in itertools.pairwise(state_starts):
@@ -167,9 +167,9 @@ class ScoredTokens(NamedTuple):
 
     Attributes:
         log_probs: natural-log probabilities [N], float32.
-        orders: the length of the n-gram found for each [N], uint8.
-        log_backoffs: natural logarithm of what was charged for backing off to it [N], float32.
-        states: by length, the state of so many tokens that ends in each [order, N]; 0 where none is listed.
+        orders: length of the n-gram found for each token [N], uint8.
+        log_backoffs: natural logarithm of the back-off weights charged to reach it [N], float32.
+        states: state of each length that ends in each token [order, N]; 0 if it is not listed.
     """
 
     log_probs: Tensor
@@ -179,7 +179,7 @@ class ScoredTokens(NamedTuple):
 
 
 def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """States [B] and their suffixes [order, B], int64, the longest first; then the empty context, 0."""
+    """Return states [B] and their suffixes [order, B], int64, the longest first; then the empty context, 0."""
     chain = [ids.long()]
     for _ in range(automaton.order - 1):
         chain.append(automaton.suffixes[chain[-1]].long())
@@ -187,26 +187,26 @@ def suffix_chain(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def find_arcs(automaton: TensorAutomaton, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-    """The arcs that read the words in the states, and whether there are such; else any number up to A."""
+    """Return the arcs of words in states, and whether they exist; a missing arc has an arbitrary number up to A."""
     wanted = (states * automaton.vocab_size + words).contiguous()
     arcs = torch.searchsorted(automaton.keys, wanted)
     return arcs, automaton.keys[arcs] == wanted
 
 
 def advance_contexts(automaton: TensorAutomaton, ids: Tensor, words: Tensor) -> Tensor:
-    """The minimal states [B], int32, after one word each [B]."""
+    """Return the minimal states [B], int32, after one word each [B]."""
     arcs, found = find_arcs(automaton, suffix_chain(automaton, ids), words)
     found &= arcs + 1 < automaton.num_states
     return _longest_state(automaton, torch.where(found, arcs + 1, 0))
 
 
 def _longest_state(automaton: TensorAutomaton, states: Tensor) -> Tensor:
-    """The minimal form, int32, of the longest of the states along the first axis: the longer, the larger its number."""
+    """Return the minimal state, int32, of the longest state along the first axis, which has the largest number."""
     return automaton.minimal[states.amax(0)]
 
 
 def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """The states [B] and their suffixes, at their lengths [order, B], int64; 0 where there is none."""
+    """Return the states [B] and their suffixes, indexed by length [order, B], int64; 0 if there is none."""
     chain = suffix_chain(automaton, ids)
     lengths = torch.bucketize(chain, automaton.state_starts, right=True)
     return torch.zeros_like(chain).scatter_(0, lengths, chain)
@@ -215,13 +215,13 @@ def suffixes_by_length(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 def score_contexts(
     automaton: TensorAutomaton, tokens: Tensor, starts: Tensor, before: Tensor
 ) -> ScoredTokens:
-    """Score tokens of R sequences that lie one after the other, each given those before it.
+    """Score the tokens of R concatenated sequences, each given the tokens before it.
 
     Args:
         automaton: the model.
         tokens: ids of the vocabulary [N].
-        starts: where each sequence begins [R]; none is empty.
-        before: what came before each, by length [order, R].
+        starts: start of each sequence [R]; none is empty.
+        before: states before each sequence, by length [order, R].
     """
     probs = automaton.log10_probs[tokens].double() * LN_10
     backoffs = torch.zeros_like(probs)
@@ -241,15 +241,15 @@ def score_contexts(
 
 
 class _Contexts(NamedTuple):
-    """The contexts of B rows, the shortest of each first.
+    """Contexts of B rows, the shortest first.
 
     Attributes:
-        states: [order − 1, B], int64; 0 where a row has no context of that length.
-        log_backoffs: natural logarithm of what is charged down to each [order − 1, B], float64.
-        root_log_backoffs: and down to the empty context [B].
-        begins: the first of the arcs to write [order − 1, B].
-        counts: how many there are [order − 1, B].
-        host_counts: the same for the host.
+        states: [order − 1, B], int64; 0 if a row has no context of that length.
+        log_backoffs: natural logarithm of the back-off weights down to each context [order − 1, B], float64.
+        root_log_backoffs: the same down to the empty context [B].
+        begins: first arc of each context [order − 1, B].
+        counts: number of arcs of each context [order − 1, B].
+        host_counts: copy of `counts` on the host.
     """
 
     states: Tensor
@@ -261,7 +261,7 @@ class _Contexts(NamedTuple):
 
 
 def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
-    """Natural-log probabilities [B, V], float32, of every word in states [B]."""
+    """Return natural-log probabilities [B, V], float32, of every word in states [B]."""
     contexts = _contexts(automaton, ids)
     unigrams = automaton.log10_probs[: automaton.vocab_size].double() * LN_10
     out = torch.empty((len(ids), automaton.vocab_size), dtype=torch.float32, device=automaton.device)
@@ -272,7 +272,7 @@ def all_log_probs(automaton: TensorAutomaton, ids: Tensor) -> Tensor:
 
 
 def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most probable words [B, k] in states [B] and their log-probabilities; equal ones in order of id."""
+    """Return the k most probable words [B, k] in states [B] and their log-probabilities; ties in order of id."""
     size = max(1, MAX_MATRIX_ENTRIES // automaton.vocab_size)
     begins = range(0, max(len(ids), 1), size)
     parts = [_exact_top_k(all_log_probs(automaton, ids[begin : begin + size]), k) for begin in begins]
@@ -280,9 +280,9 @@ def top_k_of_states(automaton: TensorAutomaton, ids: Tensor, k: int) -> tuple[Te
 
 
 def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest entries of each row of [B, V]; torch's own order of equal ones is left open."""
+    """Return the k largest entries of each row of [B, V], with ties in order of id, unlike `torch.topk`."""
     width = values.shape[1]
-    bits = (values + 0.0).view(torch.int32)  # −0 and 0 are one number
+    bits = (values + 0.0).view(torch.int32)  # adding 0 turns −0 into 0
     rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
     keys = (rising << 32) | torch.arange(width - 1, -1, -1, device=values.device)
     words = width - 1 - (torch.topk(keys, k, dim=1).values & 0xFFFFFFFF)
@@ -290,7 +290,7 @@ def _exact_top_k(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
-    """The contexts of states [B]."""
+    """Return the contexts of states [B]."""
     chain = suffix_chain(automaton, ids)
     backoffs = (automaton.log10_backoffs[chain].double() * LN_10).cumsum(0)
     charged = torch.cat([torch.zeros_like(backoffs[:1]), backoffs[:-1]])
@@ -302,7 +302,7 @@ def _contexts(automaton: TensorAutomaton, ids: Tensor) -> _Contexts:
 
 
 def _row_slices(contexts: _Contexts, vocab_size: int) -> Iterator[slice]:
-    """Rows in runs that together take about `MAX_MATRIX_ENTRIES` entries."""
+    """Yield groups of rows that take about `MAX_MATRIX_ENTRIES` entries each."""
     ends = np.cumsum(vocab_size + _ARC_ENTRIES * contexts.host_counts.sum(axis=0))
     begin, done = 0, 0
     while begin < len(ends):
@@ -312,7 +312,7 @@ def _row_slices(contexts: _Contexts, vocab_size: int) -> Iterator[slice]:
 
 
 def _scatter_arcs(automaton: TensorAutomaton, contexts: _Contexts, rows: slice, out: Tensor) -> None:
-    """Write the log-probabilities of the arcs of some rows' contexts over `out` [rows, V], the longest last."""
+    """Overwrite entries of `out` [rows, V] with the arcs of some rows' contexts, the longest last."""
     ends = np.cumsum(contexts.host_counts[:, rows].sum(axis=1)).tolist()
     if not ends or ends[-1] == 0:
         return
@@ -325,7 +325,7 @@ def _scatter_arcs(automaton: TensorAutomaton, contexts: _Contexts, rows: slice, 
     offsets = automaton.keys[arcs] + ((numbers - states) * automaton.vocab_size).reshape(-1)[owners]
     own = automaton.log10_probs[arcs].double() * LN_10
     values = (own + contexts.log_backoffs[:, rows].reshape(-1)[owners]).float()
-    # one level after the other: within one, no offset occurs twice
+    # one level at a time: offsets are unique within a level
     for begin, end in zip([0, *ends[:-1]], ends, strict=True):
         out.view(-1).scatter_(0, offsets[begin:end], values[begin:end])
 
@@ -338,9 +338,9 @@ class UnpaddedTokens(NamedTuple):
     """Tokens of B rows without padding, on the host.
 
     Attributes:
-        tokens: ids of all rows, one after the other [N], each in [0, V).
-        starts: where each row that is not empty begins [R].
-        rows: which rows these are [R].
+        tokens: concatenated ids of all rows [N], each in [0, V).
+        starts: start of each non-empty row [R].
+        rows: indices of the non-empty rows [R].
     """
 
     tokens: TokenIds
@@ -349,20 +349,20 @@ class UnpaddedTokens(NamedTuple):
 
 
 def to_device(ids: Ids, device: torch.device) -> Tensor:
-    """Ids or row numbers, of any shape, as int64 on the device."""
+    """Copy ids or row numbers, of any shape, to the device as int64."""
     if isinstance(ids, Tensor):
         return ids.to(device, torch.int64)
-    own = np.array(ids, dtype=np.int64)  # torch warns of arrays that may not be written to
+    own = np.array(ids, dtype=np.int64)  # a copy: torch warns about read-only arrays
     return torch.from_numpy(own).to(device)
 
 
 def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.device) -> Tensor:
-    """One token for each row [B], int64, on the device.
+    """Return one token per row [B], int64, on the device.
 
-    To look at ids that are on a device already, the host has to wait for it.
+    Checking ids that are already on a device makes the host wait for it.
 
     Raises:
-        InvalidInputError: their number is not that of the rows, or an id is outside the vocabulary.
+        InvalidInputError: the number of tokens is not the number of rows, or an id is outside the vocabulary.
     """
     if not isinstance(tokens, Tensor):
         tokens = np.asarray(tokens, dtype=np.int64)
@@ -374,10 +374,10 @@ def check_token_per_row(tokens: Ids, rows: int, vocab_size: int, device: torch.d
 
 
 def unpad(tokens: TokenIds, counts: npt.NDArray[np.bool_], vocab_size: int) -> UnpaddedTokens:
-    """The tokens that count, of [B, T]; those of a row lie side by side.
+    """Return the tokens of [B, T] that a mask selects; in each row, they are contiguous.
 
     Raises:
-        InvalidInputError: one of them is outside the vocabulary.
+        InvalidInputError: a selected token is outside the vocabulary.
     """
     outside = counts & ((tokens < 0) | (tokens >= vocab_size))
     if outside.any():
@@ -392,7 +392,7 @@ def _to_host(array: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
 
 
 def _refuse(tokens: TokenIds, outside: npt.NDArray[np.bool_], vocab_size: int) -> NoReturn:
-    """Name the first token that is outside the vocabulary."""
+    """Raise the error of the first token outside the vocabulary."""
     raise unknown_id_error(tokens, int(outside.argmax()), vocab_size)
 
 
@@ -403,8 +403,8 @@ def score_unpadded(
 
     Args:
         automaton: the model.
-        ids: the states before all rows [B], those of no tokens too.
-        texts: the rows' tokens [N].
+        ids: states before all rows [B], including rows without tokens.
+        texts: tokens of the rows [N].
 
     Returns:
         Natural-log probabilities, lengths of the n-grams found and log back-offs, each [N].
@@ -417,7 +417,7 @@ def score_unpadded(
         end = min(begin + MAX_TOKENS_AT_ONCE, size)
         first, after = np.searchsorted(texts.starts, [begin, end])
         starts, contexts = texts.starts[first:after] - begin, before[:, first:after]
-        if begin > 0 and 0 not in starts[:1]:  # a row goes on from the stretch before
+        if begin > 0 and 0 not in starts[:1]:  # a row continues from the previous segment
             starts, contexts = np.append(starts, 0), torch.cat([contexts, last], dim=1)
         tokens, offsets = (to_device(array, automaton.device) for array in (texts.tokens[begin:end], starts))
         reading = score_contexts(automaton, tokens, offsets, contexts)
@@ -428,9 +428,9 @@ def score_unpadded(
 
 
 def prefill_unpadded(automaton: TensorAutomaton, ids: Tensor, texts: UnpaddedTokens) -> Tensor:
-    """The states [B], int32, after the texts; a row of no tokens stays in the state that it is in.
+    """Return the states [B], int32, after the texts; the state of a row without tokens is unchanged.
 
-    Meant for the few last tokens of each row, on which the state depends: they are read at once.
+    Intended for the few last tokens of each row, on which the state depends: all are read at once.
     """
     if len(texts.rows) == 0:
         return ids

@@ -1,7 +1,6 @@
-"""The n-gram model on a device: the same numbers as `models.ngram.model`, as tensors.
+"""N-gram model on a device: the same numbers as `models.ngram.model`, as tensors.
 
-`move_if_it_fits` leaves the model on the CPU, with a warning in the log, if the device lacks memory
-or fails.
+`move_if_it_fits` leaves the model on the CPU and logs a warning if the device lacks memory or fails.
 """
 
 import logging
@@ -32,7 +31,7 @@ from models.ngram.model import NGramModel, NGramScores, NGramState, check_k, che
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorNGramState:
-    """B contexts as state numbers of one automaton, the same numbers as on the CPU.
+    """B contexts as state numbers of one automaton, equal to the numbers on the CPU.
 
     Attributes:
         ids: state numbers [B], int32, on the model's device.
@@ -45,12 +44,12 @@ class TensorNGramState:
 
     @torch.inference_mode()
     def select(self, rows: Ids) -> "TensorNGramState":
-        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
         return TensorNGramState(self.ids[to_device(rows, self.ids.device)])
 
     @torch.inference_mode()
     def concatenate(self, others: Sequence["TensorNGramState"]) -> "TensorNGramState":
-        """A state with this one's rows, then those of each of `others`."""
+        """Return a state with the rows of this state, followed by the rows of each of `others`."""
         return TensorNGramState(torch.cat([self.ids, *(state.ids for state in others)]))
 
 
@@ -60,19 +59,19 @@ class TensorNGramModel(
     TopKPredictor[TensorNGramState],
     LanguageModel[TensorNGramState],
 ):
-    """A back-off n-gram model whose automaton is on a device.
+    """Back-off n-gram model whose automaton is on a device.
 
-    States are the same numbers as those of the model it is made from, and scores the same
-    within the rounding of single precision. Made for large batches: one call starts some dozens
-    of kernels, which for one context takes longer than a CPU needs for the whole of it.
+    State numbers equal those of the CPU model, and scores are equal within the rounding of single
+    precision. Intended for large batches: one call launches dozens of kernels, which for one context
+    takes longer than the computation on a CPU.
 
     Args:
-        model: what to copy to the device; its own arrays stay where they are.
-        device: where to compute.
+        model: model to copy to the device; its arrays stay on the host.
+        device: device of the computation.
 
     Attributes:
-        cpu_model: the model it was made from.
-        device: of the computation.
+        cpu_model: the copied model.
+        device: device of the computation.
     """
 
     family, is_lookup = "ngram", True
@@ -102,14 +101,14 @@ class TensorNGramModel(
     @override
     @torch.inference_mode()
     def advance(self, state: TensorNGramState, tokens: Ids) -> TensorNGramState:
-        """Consume one token per row; ids may be a tensor, too, whose check makes the host wait for the device."""
+        """Consume one token per row; ids may be a tensor, but checking it makes the host wait for the device."""
         words = check_token_per_row(tokens, len(state), len(self.vocabulary), self.device)
         return TensorNGramState(kernels.advance_contexts(self._automaton, state.ids, words))
 
     @override
     @torch.inference_mode()
     def next_log_probs(self, state: TensorNGramState) -> Tensor:
-        """Log-probabilities [B, V], float32; memory beyond the result is bounded, however many rows there are."""
+        """Return log-probabilities [B, V], float32; memory beyond the result is bounded for any number of rows."""
         return kernels.all_log_probs(self._automaton, state.ids)
 
     @override
@@ -128,7 +127,7 @@ class TensorNGramModel(
 
     @torch.inference_mode()
     def score_detailed(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> NGramScores:
-        """Score tokens, and return the length of the n-gram behind each probability.
+        """Score tokens, with the length of the n-gram that gave each probability.
 
         Raises:
             InvalidInputError: see `read`.
@@ -150,10 +149,10 @@ class TensorNGramModel(
 
     @torch.inference_mode()
     def _prefill(self, state: TensorNGramState, tokens: TokenIds, lengths: TokenIds) -> TensorNGramState:
-        """The state after tokens: only the last order − 1 of a row can matter, and only they are looked at."""
+        """Return the state after tokens; it depends on the last order − 1 tokens of a row, so only these are read."""
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
-        left = lengths[:, None] - np.arange(tokens.shape[1])  # of each row's tokens, from each on
+        left = lengths[:, None] - np.arange(tokens.shape[1])  # number of tokens from each position to the row's end
         texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
         return TensorNGramState(kernels.prefill_unpadded(self._automaton, state.ids, texts))
 
@@ -184,14 +183,14 @@ _log = logging.getLogger(__name__)
 
 
 def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGramModel | NGramModel:
-    """The model on a device; itself, with a line in the log, where the device lacks memory or fails."""
+    """Return the model moved to a device; the model itself, with a warning, if the device lacks memory or fails."""
     try:
         return _move_and_try(model, device)
     except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
         reason = str(error).partition("\n")[0]
     torch.cuda.empty_cache()
     _log.warning(
-        "n-gram model of %d n-grams stays on the CPU, device %s cannot take it: %s",
+        "n-gram model of %d n-grams stays on the CPU because device %s cannot run it: %s",
         model.automaton.num_arcs,
         device,
         reason,
@@ -200,7 +199,7 @@ def move_if_it_fits(model: NGramModel, device: str | torch.device) -> TensorNGra
 
 
 def _move_and_try(model: NGramModel, device: str | torch.device) -> TensorNGramModel:
-    """The model on a device, with one answer given: that takes memory of its own."""
+    """Move the model to a device and compute one distribution, because that needs memory too."""
     moved = TensorNGramModel(model, device=device)
     moved.next_log_probs(moved.initial_state(1))
     return moved

@@ -1,10 +1,10 @@
 """N-best lists in the formats of other programs, read and written.
 
 Scores become natural logarithms, larger is better: costs are negated, other bases converted. `am`
-is an acoustic score, `old_lm` that of the first pass's language model, `score` the first pass's
-total.
+is an acoustic score, `old_lm` the score of the first pass's language model, `score` the total of the
+first pass.
 
-White space around a text is dropped in all formats but `jsonl`; in those without JSON, every run of
-ASCII white space is written as one space. What a format cannot hold is dropped
-(`Format.dropped_fields`); what it would change is refused.
+All formats except `jsonl` strip white space around a text; formats without JSON also write every run
+of ASCII white space as one space. Writing drops the fields that a format does not have
+(`Format.dropped_fields`) and refuses values that it would change.
 """

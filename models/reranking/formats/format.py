@@ -1,8 +1,8 @@
 """Interface of n-best list formats, with the lines, fields and grouping that they share.
 
-Files are plain, .gz, .xz or .zst, in UTF-8. A line that is not UTF-8 or too long is a `BadLine`,
-and the others are read; a missing or damaged file is an error. At most one line and one block are
-in memory. White space is ASCII's, as in the programs that the formats come from: a no-break space
+Files are plain, .gz, .xz or .zst, in UTF-8. A line that is not UTF-8 or too long is a `BadLine`, and
+reading continues; a missing or damaged file is an error. At most one line and one block are in
+memory. White space is ASCII white space, as in the programs that define the formats; a no-break space
 is part of a word.
 """
 
@@ -19,23 +19,23 @@ from models.files import COMPRESSED_SUFFIXES, DECOMPRESSION_ERRORS, decompressed
 from models.reranking.candidates import Candidate, CandidateList
 
 MAX_LIST_CANDIDATES = 100_000
-"""Candidates of one list, at most: a file without ids would otherwise fill the memory."""
+"""Maximum candidates of a list; without ids, a file could otherwise fill the memory."""
 MAX_CANDIDATE_LINE_BYTES = 1 << 20
-"""One candidate on a line."""
+"""Maximum size of a line with one candidate."""
 MAX_LIST_BYTES = 1 << 26
-"""One list in JSON."""
+"""Maximum size of a list in JSON."""
 MAX_DOCUMENT_LINE_BYTES = 1 << 28
-"""A whole JSON document may stand on one line."""
+"""Maximum size of a line of a JSON document, which may be on one line."""
 
 ReferenceLayout = Literal["lines", "tab", "utterance", "trn", "manifest"]
 
 
 class TextLine(NamedTuple):
-    """A line without its end.
+    """Line without its end.
 
     Attributes:
-        number: from 1.
-        text: what stands there; never blank.
+        number: line number, from 1.
+        text: text of the line, never blank.
     """
 
     number: int
@@ -43,13 +43,13 @@ class TextLine(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """Unreadable input; the lines around it are served.
+    """Unreadable input; reading continues after it.
 
     Attributes:
         source: the file.
-        number: of the line, from 1.
-        problem: what is wrong with it.
-        loses_list: whether a whole list is lost, or else only a candidate or a score of one.
+        number: line number, from 1.
+        problem: description of the error.
+        loses_list: True if an entire list is lost, False if only a candidate or a score is.
     """
 
     source: str
@@ -65,17 +65,17 @@ ListOrBadLine = CandidateList | BadLine
 
 
 def unpacked_name(path: PurePath) -> str:
-    """A file's name, without the ending of a packed one; so is the list of a file called that holds one."""
+    """Return a file's name without its compression suffix; in formats with one list per file, the list's name."""
     return path.stem if path.suffix in COMPRESSED_SUFFIXES else path.name
 
 
 class SourceLines:
-    r"""The lines of one source, without their ends (`\n` or `\r\n`), to be gone through once; blank ones are left out.
+    r"""Lines of one source, without line ends (`\n` or `\r\n`) and blank lines; can be iterated once.
 
     Attributes:
-        source: the file's name, or what a stream is called.
-        beam_size: candidates of each list, where nothing else separates lists.
-        scores: further files with a score for each candidate, by the feature that the score becomes.
+        source: file name, or the name of a stream.
+        beam_size: number of candidates of each list, for formats without another separator.
+        scores: further files with a score per candidate, by feature.
     """
 
     def __init__(
@@ -107,37 +107,37 @@ class SourceLines:
                     continue
                 text = raw.decode("utf-8", errors="surrogateescape")
             if number == 1:
-                text = text.removeprefix("\ufeff")  # a byte-order mark is no part of the text
+                text = text.removeprefix("\ufeff")  # byte-order mark
             text = text.removesuffix("\r")
             if text.strip(ASCII_WHITESPACE):
                 yield TextLine(number, text)
 
     def bad(self, number: int, problem: str, *, loses_list: bool = False) -> BadLine:
-        """A complaint about a line."""
+        """Create a `BadLine` of this source."""
         return BadLine(self.source, number, problem, loses_list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format of n-best lists.
+    """N-best list format.
 
     Attributes:
-        name: as the command line has it.
-        read: lists as their lines come; what cannot be read is a `BadLine` between them.
-        write: pieces of text; raises InvalidInputError for what would not be read back.
-        features: names of those it can carry; None: any.
-        custom_feature_names: whether features are named by whoever writes the file, and not by the format's programs.
-        carries_names: whether lists keep their names.
-        carries_context: whether lists keep their context and continuation.
-        max_references: how many a list may have; None: any number.
-        separate_score_files: whether scores have files of their own, so that a stream of text is without them.
-        one_list_per_file: whether a file holds a single list, so that several need a folder.
-        max_line_bytes: a longer line is refused.
-        yields_undecodable: whether a line that is not UTF-8 follows its complaint, with surrogates for bad bytes, as
-            its brackets count.
-        numbered: whether lists' names are their places, from 0.
-        reference_layout: how files of references for it usually look.
-        media_types: in HTTP.
+        name: name on the command line.
+        read: yields lists, with a `BadLine` for each unreadable line.
+        write: yields pieces of text; raises InvalidInputError for values that would not be read back.
+        features: names of the supported features; None: any.
+        custom_feature_names: True if the file's author names the features, False if the format's programs do.
+        carries_names: True if lists keep their names.
+        carries_context: True if lists keep their context and continuation.
+        max_references: maximum references of a list; None: no limit.
+        separate_score_files: True if scores have their own files and a single stream has none.
+        one_list_per_file: True if a file holds one list, and several lists need a folder.
+        max_line_bytes: maximum size of a line.
+        yields_undecodable: True if a line that is not UTF-8 follows its `BadLine`, with surrogates for the invalid
+            bytes, because its brackets count.
+        numbered: True if the names of lists are their indices, from 0.
+        reference_layout: usual layout of reference files for this format.
+        media_types: media types in HTTP.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Format:
     media_types: tuple[str, ...] = ()
 
     def dropped_fields(self, one: CandidateList, *, streamed: bool = False) -> set[str]:
-        """Parts of a list lost in this format, or in a stream of it: such as `context`, `features.lm`."""
+        """Return the fields of a list that this format, or a stream of it, drops, such as `context`, `features.lm`."""
         lost = set()
         if one.name is not None and not self.carries_names:
             lost.add("id")
@@ -183,32 +183,32 @@ _LARGEST = 1e300
 
 
 def split_words(text: str) -> list[str]:
-    """Fields between white space."""
+    """Split a text at ASCII white space."""
     line = collapse_whitespace(text)
     return line.split(" ") if line else []
 
 
 def collapse_whitespace(text: str) -> str:
-    """A text with one space for every run of white space, and none around it."""
-    # bytes are split at ASCII's white space alone, and faster than by a regular expression
+    """Replace every run of ASCII white space by one space, and strip the text."""
+    # bytes.split splits at ASCII white space only, and is faster than a regular expression
     return b" ".join(text.encode(errors="surrogatepass").split()).decode(errors="surrogatepass")
 
 
 def has_whitespace(text: str) -> bool:
-    """Return whether there is white space in a text, or the text is empty, so that it could not be one field."""
+    """True if a text contains white space or is empty, and so cannot be a field."""
     return not text or any(character in text for character in ASCII_WHITESPACE)
 
 
 def is_decimal_number(text: str) -> bool:
-    """Return whether a text is a decimal number; `nan` and `inf` are none."""
+    """True if a text is a decimal number; `nan` and `inf` are not."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def parse_number(text: str, what: str) -> float:
-    """A text as a finite number, of which some millions can be added up.
+    """Parse a finite number, at most 1e300 in magnitude to keep sums of millions finite.
 
     Raises:
-        InvalidInputError: it is none; the message begins with `what`.
+        InvalidInputError: it is not such a number; the message starts with `what`.
     """
     value = float(text) if is_decimal_number(text) else math.nan
     if not abs(value) <= _LARGEST:
@@ -217,27 +217,27 @@ def parse_number(text: str, what: str) -> float:
 
 
 def format_number(value: float) -> str:
-    """A number as text that reads back as the same number.
+    """Format a number so that parsing returns the same number.
 
     Raises:
         InvalidInputError: it is not finite.
     """
     if not math.isfinite(value):
-        raise InvalidInputError(f"a score is {value}; only finite numbers can be written")
+        raise InvalidInputError(f"a score is {value}; scores must be finite")
     return repr(float(value))
 
 
 def shorten(text: str) -> str:
-    """The beginning of a text, for messages."""
+    """Truncate a text for messages."""
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
 
 
 def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple[int, T] | BadLine]:
-    """Apply a function to each line, with the line's number.
+    """Parse each line, and yield the result with the line number.
 
     Args:
-        lines: bad ones are handed on.
-        parse: raises InvalidInputError for a line that it cannot read.
+        lines: the lines; bad ones are passed on.
+        parse: raises InvalidInputError for an invalid line.
     """
     for line in lines:
         if isinstance(line, BadLine):
@@ -250,37 +250,37 @@ def parse_lines(lines: SourceLines, parse: Callable[[str], T]) -> Iterator[tuple
 
 
 def named_lists(lists: Iterable[CandidateList]) -> Iterator[tuple[str, CandidateList]]:
-    """Lists with names to write: their own, or else their places, from 0.
+    """Yield lists with their names, or their indices from 0 if they have none.
 
     Raises:
-        InvalidInputError: a name has white space, or is that of the list before, with which a reader would join it.
+        InvalidInputError: a name is not one word, or equals the name of the list before, so a reader would join both.
     """
     before = None
     for index, one in enumerate(lists):
         name = str(index) if one.name is None else one.name
         if has_whitespace(name):
             raise InvalidInputError(
-                f"lists[{index}].id is {shorten(name)!r}; this format's ids have no white space"
+                f"lists[{index}].id is {shorten(name)!r}; ids of this format must be one word"
             )
         if name == before:
-            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, as that of the list before it")
+            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, the id of the list before it")
         yield name, one
         before = name
 
 
 CandidateRow = tuple[str, int, Candidate]
-"""The id of the list that a candidate belongs to, its place there as far as the line says it, the candidate."""
+"""Id of the candidate's list, its rank in the list if the line states it, and the candidate."""
 
 
 def group_candidates(
     rows: Iterable[tuple[int, CandidateRow] | BadLine], lines: SourceLines
 ) -> Iterator[ListOrBadLine]:
-    """Lists of candidates with the same id in a row; a list is closed when the id changes.
+    """Group consecutive candidates with the same id into lists.
 
     Args:
-        rows: of each line its number and what stands there. Candidates are sorted by their places;
-            equal places stay in the order of the lines.
-        lines: where they come from, for messages.
+        rows: candidates with their line numbers; they are sorted by rank, and equal ranks keep the order
+            of the lines.
+        lines: their source, for messages.
     """
     name, members = "", list[tuple[int, Candidate]]()
 
@@ -309,14 +309,14 @@ _BLOCK_BYTES = 1 << 20
 
 
 def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
-    """Content of a file or stream, unpacked.
+    """Read the decompressed blocks of a file or stream.
 
     Args:
-        source: a stream is read to its end and left open.
-        name: what it is called in messages.
+        source: a file, or a stream, which is read to its end and left open.
+        name: name of the source in messages.
 
     Raises:
-        FormatError: it is missing, or cannot be read or unpacked.
+        FormatError: it is missing, or cannot be read or decompressed.
     """
     try:
         if isinstance(source, Path):
@@ -329,9 +329,9 @@ def read_blocks(source: Path | BinaryIO, name: str) -> Iterator[bytes]:
             try:
                 yield from _blocks(decompressed(buffered))
             finally:
-                buffered.detach()  # else the caller's stream would be closed with it
+                buffered.detach()  # otherwise the caller's stream would be closed too
     except FileNotFoundError:
-        raise FormatError(name, "there is no such file") from None
+        raise FormatError(name, "no such file") from None
     except IsADirectoryError:
         raise FormatError(name, "is a folder") from None
     except DECOMPRESSION_ERRORS as error:
@@ -346,7 +346,7 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _raw_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
-    """Lines as bytes; None in place of one that is too long, of which nothing is kept."""
+    """Yield lines as bytes; None for a line that is too long, which is not kept in memory."""
     parts, size = list[bytes](), 0
     for block in blocks:
         first, *rest = block.split(b"\n")

@@ -1,20 +1,20 @@
-"""Formats in JSON: lines of lists, and the documents of HyPoradise and mlm-scoring with all lists of a file.
+"""Formats in JSON: one list per line, and the documents of HyPoradise and mlm-scoring with all lists.
 
-Lines are lists as POST /v1/rerank takes them, one JSON object each, with optional references:
+A line is a list as in POST /v1/rerank, one JSON object, with optional references:
 
     {"id": "u1", "context": "", "candidates": [{"text": "…", "features": {"am": -12.5}}, …], "reference": "…"}
 
 `references` is a list of alternative references; `continuation` is scored after each candidate. An
-id may be a number. Other keys are dropped. This format alone keeps all of a list, texts to the last
-space.
+id may be a number. Other keys are dropped. Only this format preserves every field of a list and all
+white space.
 
-HyPoradise: `[{"input": ["best hypothesis", …], "output": "reference", …}, …]`. Shorter lists are
-padded with copies of their members: the first of each is kept, with its scores. Any other list of
-numbers, one per hypothesis, is a feature: `am_score` (ATIS) becomes `am`, others keep their names,
-such as `score` (WSJ). These scores look like averages per token.
+HyPoradise: `[{"input": ["best hypothesis", …], "output": "reference", …}, …]`. Its files pad shorter
+lists with copies of hypotheses: only the first of equal ones is read, with its scores. Any other list
+of numbers, one per hypothesis, is a feature: `am_score` (ATIS) becomes `am`, others keep their names,
+such as `score` (WSJ). These scores seem to be averages per token.
 
-mlm-scoring: `{utterance: {"hyp_1": {"score": …, "text": …}, …, "ref": …}, …}`. The score is the
-first pass's own, a natural logarithm, larger is better: the feature `score`. Hypotheses are sorted
+mlm-scoring: `{utterance: {"hyp_1": {"score": …, "text": …}, …, "ref": …}, …}`. The score is the score
+of the first pass, a natural logarithm, larger is better: the feature `score`. Hypotheses are sorted
 by their numbers; texts are stripped, as in mlm-scoring.
 
 Sources: Hypo2Trans generate_data/whisper/generate_hp_dataset.py; HyPoradise-v0 test_atis.json,
@@ -153,7 +153,7 @@ def _hyporadise_list(element: JsonElement, _problems: list[str]) -> CandidateLis
 
 
 def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
-    """Numbers by feature, one for each hypothesis; None where there is none."""
+    """Collect numbers by feature, one per hypothesis; None if missing."""
     columns: dict[str, list[Any]] = {}
     for key, numbers in value.items():
         if key in _OWN_KEYS or not isinstance(numbers, list):
@@ -162,9 +162,11 @@ def _columns(value: Mapping[str, Any], size: int) -> dict[str, list[Any]]:
             continue
         name = _FEATURE_OF_KEY.get(key, string_value(key, "the name of a list of scores"))
         if name in columns:
-            raise InvalidInputError(f"there are two lists of scores for {name}")
+            raise InvalidInputError(f"two lists of scores for {name}")
         if len(numbers) != size:
-            raise InvalidInputError(f"{shorten(key)} has {len(numbers)} scores, but input {size} hypotheses")
+            raise InvalidInputError(
+                f"{shorten(key)} has {len(numbers)} scores, but input has {size} hypotheses"
+            )
         columns[name] = [
             None if number is None else number_value(number, f"{shorten(key)}[{i}]")
             for i, number in enumerate(numbers)
@@ -182,9 +184,7 @@ def _write_hyporadise(lists: Iterable[CandidateList]) -> Iterator[str]:
         for feature in dict.fromkeys(name for candidate in one.candidates for name in candidate.features):
             key = _KEY_OF_FEATURE.get(feature, feature)
             if key in value or key in _OWN_KEYS or feature in _FEATURE_OF_KEY:
-                raise InvalidInputError(
-                    f"a feature is called {shorten(feature)!r}, which this format cannot say"
-                )
+                raise InvalidInputError(f"feature {shorten(feature)!r} cannot be written in this format")
             value[key] = [
                 float(format_number(candidate.features[feature])) if feature in candidate.features else None
                 for candidate in one.candidates
@@ -235,7 +235,7 @@ def _write_mlm_scoring(lists: Iterable[CandidateList]) -> Iterator[str]:
     for index, one in enumerate(lists):
         name = str(index) if one.name is None else one.name
         if name in names:
-            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, as that of a list before it")
+            raise InvalidInputError(f"lists[{index}].id is {shorten(name)!r}, the id of an earlier list")
         names.add(name)
         value: JsonObject = {
             f"hyp_{number}": {"score": float(format_number(c.features.get("score", 0.0))), "text": c.text}

@@ -1,7 +1,7 @@
 """Streaming of the members of a large JSON document, and typed access to their values.
 
-Only brackets and strings are scanned; each member is parsed by the caller. So a document need not
-fit into memory, and a member with an error is lost alone, as long as its brackets are balanced.
+Only brackets and strings are scanned; the caller parses each member. A document therefore need not
+fit into memory, and an error in a member loses only that member if its brackets are balanced.
 """
 
 import json
@@ -18,37 +18,37 @@ JsonObject = dict[str, Any]
 
 
 def parse_json_value(text: str) -> Any:
-    """A value in JSON.
+    """Parse a JSON value.
 
     Raises:
-        InvalidInputError: it is not JSON; NaN and infinities are none.
+        InvalidInputError: the text is not JSON, or contains NaN or an infinity.
     """
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except RecursionError:
-        raise InvalidInputError("it is nested too deeply") from None
-    except ValueError as error:  # not JSON, or a number of thousands of digits
-        raise InvalidInputError(f"it is not JSON: {error}") from None
+        raise InvalidInputError("JSON is nested too deeply") from None
+    except ValueError as error:  # invalid JSON, or a number of thousands of digits
+        raise InvalidInputError(f"invalid JSON: {error}") from None
 
 
 def parse_json_object(text: str) -> JsonObject:
-    """An object in JSON.
+    """Parse a JSON object.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: the text is not a JSON object.
     """
-    return object_value(parse_json_value(text), "it")
+    return object_value(parse_json_value(text), "the JSON value")
 
 
 def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number in JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def string_value(value: Any, field: str) -> str:
-    """A string that UTF-8 can encode.
+    """Check that a value is a string that UTF-8 can encode.
 
     Raises:
-        InvalidInputError: it is none; the message begins with the field.
+        InvalidInputError: it is not; the message starts with the field.
     """
     if not isinstance(value, str):
         raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a string")
@@ -57,16 +57,16 @@ def string_value(value: Any, field: str) -> str:
             value.encode()
         except UnicodeEncodeError:
             raise InvalidInputError(
-                f"{field} is no text: half of a surrogate pair is in it, or bytes that are not UTF-8"
+                f"{field} is not valid Unicode: it has half a surrogate pair, or bytes that are not UTF-8"
             ) from None
     return value
 
 
 def number_value(value: Any, field: str) -> float:
-    """A finite number.
+    """Convert a value to a finite number.
 
     Raises:
-        InvalidInputError: it is none; the message begins with the field.
+        InvalidInputError: it is not a finite number; the message starts with the field.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a number")
@@ -75,28 +75,28 @@ def number_value(value: Any, field: str) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise InvalidInputError(f"{field} is too large to be a number")
+        raise InvalidInputError(f"{field} is too large for a floating-point number")
     return number
 
 
 def list_value(value: Any, field: str, *, max_members: int | None = None) -> list[Any]:
-    """A list with something in it, and not more than so many members.
+    """Check that a value is a non-empty list of at most `max_members`.
 
     Raises:
-        InvalidInputError: it is none; the message begins with the field.
+        InvalidInputError: it is not; the message starts with the field.
     """
     if not isinstance(value, list) or not value:
-        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a list with something in it")
+        raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be a non-empty list")
     if max_members is not None and len(value) > max_members:
-        raise InvalidInputError(f"{field} has {len(value):,} members; {max_members:,} are allowed")
+        raise InvalidInputError(f"{field} has {len(value):,} members; the maximum is {max_members:,}")
     return value
 
 
 def object_value(value: Any, field: str) -> JsonObject:
-    """An object.
+    """Check that a value is an object.
 
     Raises:
-        InvalidInputError: it is none; the message begins with the field.
+        InvalidInputError: it is not; the message starts with the field.
     """
     if not isinstance(value, dict):
         raise InvalidInputError(f"{field} is {_kind_name(value)}, but must be an object")
@@ -104,10 +104,10 @@ def object_value(value: Any, field: str) -> JsonObject:
 
 
 def id_value(value: Any, field: str) -> str | None:
-    """An id: a string, a whole number as a string, or None.
+    """Convert an id to a string: a string, an integer or None.
 
     Raises:
-        InvalidInputError: it is none of these; the message begins with the field.
+        InvalidInputError: it has another type; the message starts with the field.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
@@ -115,7 +115,7 @@ def id_value(value: Any, field: str) -> str | None:
 
 
 def dump_json(value: Any) -> str:
-    """A value as JSON on one line."""
+    """Serialise a value as JSON on one line."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
@@ -135,8 +135,8 @@ def _kind_name(value: Any) -> str:
     return kinds[type(value)]
 
 
-# What has no meaning for the structure, whole strings included, then a bracket, the beginning
-# of a string that does not end, or the line's end. Possessive: linear whatever the line.
+# Text without structure, including complete strings, then a bracket, the start of a string
+# that does not end, or the end of the line. Possessive, so that matching takes linear time.
 _STEP = re.compile(r'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+([\[\]{}"]|$)', re.DOTALL)
 _BEFORE = {
     "[": re.compile(r"\s*+,?\s*+"),
@@ -146,12 +146,12 @@ _CLOSING = {"[": "]", "{": "}"}
 
 
 class JsonElement(NamedTuple):
-    """A member of the document.
+    """Member of the document.
 
     Attributes:
-        number: of the line that it begins on.
-        key: its name, as JSON; None in an array.
-        text: it, as JSON.
+        number: number of its first line.
+        key: its key, as JSON; None in an array.
+        text: its value, as JSON.
     """
 
     number: int
@@ -162,13 +162,13 @@ class JsonElement(NamedTuple):
 def read_elements(
     lines: SourceLines, outer: str, parse: Callable[[JsonElement, list[str]], CandidateList | None]
 ) -> Iterator[ListOrBadLine]:
-    """The lists that are the members of a document, all of them objects.
+    """Yield the lists of a document whose members are objects.
 
     Args:
-        lines: of the document.
+        lines: lines of the document.
         outer: `[` for an array of objects, `{` for an object of objects.
-        parse: makes a list of a member, and adds what is wrong with it to the problems; None if nothing is left of
-            it. It raises InvalidInputError where all of it is wrong.
+        parse: converts a member to a list and appends its errors to the problems; returns None if nothing is usable,
+            and raises InvalidInputError if the entire member is invalid.
     """
     for element in _elements(lines, outer):
         if isinstance(element, BadLine):
@@ -201,25 +201,25 @@ def _elements(lines: SourceLines, outer: str) -> Iterator[JsonElement | BadLine]
 
 
 class _Scanner:
-    """Position in the document after the last line."""
+    """Scanner of the document, one line at a time."""
 
     def __init__(self, lines: SourceLines, outer: str) -> None:
         self.depth = 0
         self.ended = False
         self._lines, self._outer = lines, outer
-        self._parts: list[str] = []  # of the member, or of what stands before it
+        self._parts: list[str] = []  # text of the member, or between members
         self._size = 0
         self._begun_on = 0
         self._key: str | None = None
         self._lost = False
 
     def lose_member(self) -> bool:
-        """Give up the member that is being read; whether there is one that was not given up before."""
+        """Discard the current member; return True if it was not discarded before."""
         lost, self._lost = self.depth > 1 and not self._lost, self.depth > 1
         return lost
 
     def scan(self, line: TextLine) -> Iterator[JsonElement | BadLine]:
-        """The members that end on a line."""
+        """Yield the members that end on a line."""
         text, start, position = line.text + "\n", 0, 0
         while position < len(text):
             step = _STEP.match(text, position)
@@ -267,9 +267,9 @@ class _Scanner:
         match = _BEFORE[self._outer].fullmatch(between)
         self._key = match[1] if match and match.re.groups else None
         if match is None or bracket != "{":
-            self._lost = bracket != "{" or self._outer == "{"  # an object in an array needs no name
+            self._lost = bracket != "{" or self._outer == "{"  # an object in an array needs no key
             yield self._lines.bad(
-                number, "a member of the document is no object, or its name is wrong", loses_list=True
+                number, "a member of the document is not an object, or its key is invalid", loses_list=True
             )
 
     def _close(self) -> Iterator[JsonElement | BadLine]:
@@ -288,6 +288,6 @@ class _Scanner:
         self.depth = 0
         if self.ended or rest.strip() or bracket != _CLOSING[self._outer]:
             yield self._lines.bad(
-                number, "the document's end is in disorder: it is cut, or a member is no object"
+                number, "the document ends incorrectly: it is truncated, or a member is not an object"
             )
         self.ended = True

@@ -3,10 +3,10 @@
     utt-1 the first hypothesis            (words_text)
     utt-1 1523.4                          (acwt, lmwt.lmonly, …)
 
-A hypothesis is named by its utterance and its rank, from 1; lists are sorted by rank, as sorted
+The key of a hypothesis is its utterance and its rank, from 1. Lists are sorted by rank because sorted
 archives have utt-10 before utt-2. Costs are negated natural logarithms: a feature is minus the
 cost. Several costs on a line, which the neural models' scripts write per word, are summed. Archives
-are read in step with the words, so archives in the same order take no memory.
+are read in parallel with the words, so archives in the same order need no memory.
 
 Sources: kaldi src/latbin/lattice-to-nbest.cc (keys), nbest-to-linear.cc (archives),
 egs/wsj/s5/steps/pytorchnn/lmrescore_nbest_pytorchnn.sh (file names), compute_sentence_scores.py
@@ -35,7 +35,7 @@ from models.reranking.formats.format import (
 )
 
 WORD_FILES = ("words_text", "text")
-"""What the archive of words is called in a folder."""
+"""Names of the word archive in a folder."""
 SCORE_FILES = {
     "acwt": "am",
     "lmwt.lmonly": "old_lm",
@@ -43,35 +43,33 @@ SCORE_FILES = {
     "lmwt.nn": "nn",
     "lmwt.rnn": "rnn",
 }
-"""Archives of costs in a folder, and the features that they become; `lmwt.withlm` is a sum of others."""
+"""Features of the cost archives in a folder; `lmwt.withlm` is omitted because it is a sum of others."""
 
 _OTHER_FEATURE = re.compile(r"score\.([A-Za-z0-9_.:*+-]{1,100})")
 _RANK = re.compile(r"[0-9]{1,9}")
 
 
 def feature_of_file(file: str) -> str | None:
-    """The feature that an archive of a folder holds, by its name; None if it is none."""
+    """Return the feature of an archive by its file name; None for other files."""
     match = _OTHER_FEATURE.fullmatch(file)
     return match[1] if match else SCORE_FILES.get(file)
 
 
 def file_of_feature(feature: str) -> str:
-    """File name of a feature's archive.
+    """Return the file name of a feature's archive.
 
     Raises:
-        InvalidInputError: the feature's name is no name of a file.
+        InvalidInputError: the feature cannot be a file name.
     """
     known = (file for file, name in SCORE_FILES.items() if name == feature)
     file = next(known, f"score.{feature}")
     if feature_of_file(file) != feature:
-        raise InvalidInputError(
-            f"a feature is called {shorten(feature)!r}, which cannot be the name of a file"
-        )
+        raise InvalidInputError(f"feature {shorten(feature)!r} cannot be a file name")
     return file
 
 
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Lists of lines with the same utterance; a hypothesis without one of the scores is left out."""
+    """Read lists of consecutive lines with the same utterance; skip hypotheses without all scores."""
     archives = {feature: _CostArchive(scores) for feature, scores in lines.scores.items()}
     return group_candidates(_rows(lines, archives), lines)
 
@@ -102,19 +100,19 @@ def _row(line: str) -> tuple[str, int, str]:
     utterance, dash, rank = key.rpartition("-")
     if not (dash and utterance and _RANK.fullmatch(rank)):
         raise InvalidInputError(
-            f"begins with {shorten(key)!r}, but must begin with an utterance and a number, as utt-1"
+            f"line starts with {shorten(key)!r}; it must start with an utterance and a rank, such as utt-1"
         )
     return utterance, int(rank), " ".join(words)
 
 
 class _CostArchive:
-    """An archive of costs, read on demand."""
+    """Archive of costs, read on demand."""
 
     def __init__(self, lines: SourceLines) -> None:
         self.source = lines.source
         self._rows = parse_lines(lines, _cost)
         self._waiting: dict[str, float] = {}
-        self.bad: list[BadLine] = []  # that were met, and not handed on yet
+        self.bad: list[BadLine] = []  # found, but not yet yielded
 
     def cost(self, key: str) -> float | None:
         """Cost of a hypothesis; None if the archive has none."""
@@ -142,23 +140,23 @@ def _cost(line: str) -> tuple[str, float]:
 
 
 def write(lists: Iterable[CandidateList]) -> Iterator[str]:
-    """The words; scores are in files of their own, see `cost_lines`.
+    """Write the words; scores are in separate files, see `cost_lines`.
 
     Raises:
-        InvalidInputError: an id could not be read back.
+        InvalidInputError: an id would not be read back.
     """
     for name, one in named_lists(lists):
         yield from word_lines(name, one)
 
 
 def word_lines(name: str, one: CandidateList) -> Iterator[str]:
-    """The words of one list's candidates."""
+    """Format the words of a list's candidates."""
     for rank, candidate in enumerate(one.candidates, start=1):
         yield f"{name}-{rank} {collapse_whitespace(candidate.text)}".rstrip(" ") + "\n"
 
 
 def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
-    """The costs of one list's candidates.
+    """Format a feature of a list's candidates as costs.
 
     Raises:
         InvalidInputError: a candidate lacks the feature.
@@ -166,7 +164,7 @@ def cost_lines(name: str, one: CandidateList, feature: str) -> Iterator[str]:
     for rank, candidate in enumerate(one.candidates, start=1):
         if feature not in candidate.features:
             raise InvalidInputError(
-                f"{name}-{rank} has no {feature!r}, but others have: its archive needs it"
+                f"{name}-{rank} has no feature {feature!r}; every candidate must have the same features"
             )
         yield f"{name}-{rank} {format_number(0.0 - candidate.features[feature])}\n"
 

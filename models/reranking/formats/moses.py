@@ -1,14 +1,14 @@
 """Moses' n-best lists: `id ||| hypothesis ||| name= value value … ||| total`.
 
-Values are natural logarithms, larger is better. A feature with several values gives `name_0`,
-`name_1`, …, as in MERT's feature map; the total is the feature `score`, or `total` where the file
-has a `score` of its own.
+Values are natural logarithms; larger is better. A feature with several values becomes `name_0`,
+`name_1`, …, as in MERT's feature map. The total becomes the feature `score`, or `total` if the file
+already has a `score`.
 
-Lenient reading: spaces around `|||` and the total may be missing; labels may be `name=`, `name:`
-(of old versions) or `name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`:
-`feature_0`, …). Alignments are dropped, after the total in Moses and before the features in Marian,
+Reading is lenient: spaces around `|||` and the total may be missing; labels may be `name=`, `name:`
+(old versions) or `name=value` (Joshua, Marian), or missing (`-labeled-n-best-list false`:
+`feature_0`, …). Alignments, after the total in Moses and before the features in Marian, are dropped,
 and so is Marian's `WordScores=`. New features are appended to the field, as Marian's scorer does.
-Ids are the indices of the input sentences, from 0, but may be anything without white space. Escapes
+Ids are indices of the input sentences, from 0, but may be any string without white space. Escapes
 such as `&quot;` are kept.
 
 Sources: statmt.org/moses/?n=Advanced.Search, "Generating n-Best Lists"; mosesdecoder/mert/Data.cpp
@@ -45,7 +45,7 @@ _SCORE, _TOTAL = "score", "total"
 
 
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Lists of lines with the same id."""
+    """Read lists of consecutive lines with the same id."""
     return group_candidates(parse_lines(lines, _row), lines)
 
 
@@ -53,7 +53,7 @@ def _row(line: str) -> CandidateRow:
     fields = [field.strip(ASCII_WHITESPACE) for field in line.split(_BAR)]
     if len(fields) < 2:
         raise InvalidInputError(
-            f"there is no {_BAR} in it; a line is 'id ||| hypothesis ||| name= value … ||| total'"
+            f"no {_BAR} in the line; a line is 'id ||| hypothesis ||| name= value … ||| total'"
         )
     name, text, *scores = fields
     if has_whitespace(name):
@@ -79,7 +79,7 @@ def _is_labelled(tokens: list[str]) -> bool:
 
 
 def _label(token: str) -> tuple[str | None, str]:
-    """A label's name and the value that hangs on it; no name if it is not a label."""
+    """Split a label into its name and the value attached to it; the name is None if the token is not a label."""
     if len(token) > 1 and token[-1] in "=:":
         return token[:-1], ""
     name, _, value = token.rpartition("=")
@@ -93,7 +93,7 @@ def _values(tokens: list[str]) -> dict[str, float]:
         label, value = _label(token)
         if label is not None:
             if label in by_label:
-                raise InvalidInputError(f"the feature {shorten(label)!r} is there twice")
+                raise InvalidInputError(f"feature {shorten(label)!r} occurs twice")
             current = label
             by_label[label] = [parse_number(value, label)] if value else []
         else:
@@ -101,7 +101,7 @@ def _values(tokens: list[str]) -> dict[str, float]:
     features: dict[str, float] = {}
     for label, values in by_label.items():
         if not values:
-            raise InvalidInputError(f"the feature {shorten(str(label))!r} has no value")
+            raise InvalidInputError(f"feature {shorten(str(label))!r} has no value")
         one = label is not None and len(values) == 1
         names = [str(label)] if one else [f"{label or _UNNAMED}_{i}" for i in range(len(values))]
         features.update(zip(names, values, strict=True))
@@ -111,21 +111,21 @@ def _values(tokens: list[str]) -> dict[str, float]:
 
 
 def write(lists: Iterable[CandidateList]) -> Iterator[str]:
-    """A line a candidate.
+    """Write one line per candidate.
 
     Raises:
-        InvalidInputError: an id, text or feature's name could not be read back.
+        InvalidInputError: an id, text or feature name would not be read back.
     """
     for name, one in named_lists(lists):
         if _BAR in name:
-            raise InvalidInputError(f"list {name!r}: its id has {_BAR} in it, which separates fields")
+            raise InvalidInputError(f"list {name!r}: the id contains {_BAR}, which separates fields")
         for candidate in one.candidates:
             yield f"{name} ||| {_text(candidate.text, name)} ||| {_scores(candidate.features)}\n"
 
 
 def _text(text: str, name: str) -> str:
     if _BAR in text:
-        raise InvalidInputError(f"list {name!r}: a text has {_BAR} in it, which separates fields")
+        raise InvalidInputError(f"list {name!r}: a text contains {_BAR}, which separates fields")
     return collapse_whitespace(text)
 
 
@@ -139,7 +139,7 @@ def _scores(features: Mapping[str, float]) -> str:
 
 
 def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
-    """Values by label: `d_0`, `d_1`, … under the one label `d`, as Moses has them."""
+    """Group values by label: `d_0`, `d_1`, … get the one label `d`, as in Moses."""
     bases = {name.removesuffix("_0") for name in features if name.endswith("_0")} - features.keys() - {""}
     runs = {base: run for base in bases if len(run := _run(features, base)) > 1}
     covered = {f"{base}_{i}" for base, run in runs.items() for i in range(len(run))}
@@ -151,7 +151,7 @@ def _labels(features: Mapping[str, float]) -> dict[str, list[float]]:
             labels[base] = runs[base]
     for label in labels:
         if has_whitespace(label) or _BAR in label or label == _WORD_SCORES:
-            raise InvalidInputError(f"a feature is called {shorten(label)!r}, which this format cannot say")
+            raise InvalidInputError(f"feature {shorten(label)!r} cannot be written in this format")
     return labels
 
 

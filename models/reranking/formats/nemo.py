@@ -1,7 +1,7 @@
-"""NeMo's beams: `text <tab> score`, as many lines per input as the beam is wide; no ids.
+"""NeMo's beams: `text <tab> score`, a fixed number of lines per input (the beam size); no ids.
 
-The score is the recogniser's, a natural logarithm: the feature `score`. References are in a
-manifest, a JSON object with the key `text` per input, in the same order.
+The score is the recogniser's log-probability (natural logarithm): the feature `score`. References are
+in a manifest, a JSON object with the key `text` per input, in the same order.
 
 Source: NeMo scripts/asr_language_modeling/neural_rescorer/eval_neural_rescorer.py
 (`BeamScoresDataset`), ngram_lm/eval_beamsearch_ngram_ctc.py, which writes the file.
@@ -27,14 +27,14 @@ from models.reranking.formats.format import (
 
 
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """Lists of as many lines as the beam is wide; a bad line is a candidate less in its list.
+    """Read lists of `beam_size` lines each; a bad line reduces its list by one candidate.
 
     Raises:
-        InvalidInputError: the beam's size is not given.
+        InvalidInputError: the beam size is missing or out of range.
     """
     if lines.beam_size is None or not 1 <= lines.beam_size <= MAX_LIST_CANDIDATES:
         raise InvalidInputError(
-            f"beam_size is {lines.beam_size}; format nemo needs it, from 1 to {MAX_LIST_CANDIDATES:,}",
+            f"beam_size is {lines.beam_size}; format nemo requires 1 to {MAX_LIST_CANDIDATES:,}",
             parameter="beam_size",
         )
     rows = parse_lines(lines, _candidate)
@@ -55,24 +55,24 @@ def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
 def _candidate(line: str) -> Candidate:
     text, tab, score = line.rpartition("\t")
     if not tab:
-        raise InvalidInputError("there is no tab in it; a line is a text, a tab and a score")
+        raise InvalidInputError("no tab in the line; a line is a text, a tab and a score")
     return Candidate(
         text.strip(ASCII_WHITESPACE), {"score": parse_number(score.strip(ASCII_WHITESPACE), "the score")}
     )
 
 
 def write(lists: Iterable[CandidateList]) -> Iterator[str]:
-    """A line a candidate; a score that it lacks is 0.
+    """Write one line per candidate; a missing score is written as 0.
 
     Raises:
-        InvalidInputError: lists are of several sizes, so that they could not be told apart.
+        InvalidInputError: lists have different numbers of candidates, so a reader could not separate them.
     """
     beam_size = None
     for index, one in enumerate(lists):
         beam_size = beam_size or len(one.candidates)
         if len(one.candidates) != beam_size:
             raise InvalidInputError(
-                f"lists[{index}] has {len(one.candidates)} candidates, those before it {beam_size}; "
+                f"lists[{index}] has {len(one.candidates)} candidates, the lists before it have {beam_size}; "
                 "in format nemo all lists have the same number"
             )
         for candidate in one.candidates:

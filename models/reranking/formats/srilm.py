@@ -1,15 +1,15 @@
-"""SRILM's three formats of n-best lists, each with one list a file.
+"""SRILM's three formats of n-best lists, each with one list per file.
 
 - its own: `ascore lscore nwords w1 w2 …`, acoustic and language model scores as logarithms to base
   10;
 - `NBestList1.0` of the Decipher recogniser: `(score) w1 w2 …`, one composite score;
 - `NBestList2.0`: `(score) w1 ( st: 0.1 et: 0.4 g: -52 a: -318 ) w2 …`, with times, language model
   (g) and acoustic (a) scores of every word. Phones and HMM states among the words are dropped, as
-  in SRILM: their times lie within the word before, or their names end in a hyphen and a digit.
+  in SRILM: their times lie within the previous word, or their names end in a hyphen and a digit.
 
 Decipher's scores are bytelogs: logarithms to base 1.0001 divided by 1024, so 1024 / 10000.5 =
 0.1024 of a natural logarithm, rounded to integers when written. All become natural logarithms:
-`am`, `old_lm`, the composite `score`; `nwords` stays a count. Sentence boundaries and pauses
+`am`, `old_lm`, the composite `score`; `nwords` remains a count. Sentence boundaries and pauses
 (`-pau-`) are dropped.
 
 Sources: SRILM's nbest-format(5), lm/src/NBest.cc (`NBestHyp::parse`), lm/src/Prob.h
@@ -52,7 +52,7 @@ _BOUNDARIES, _PAUSE = ("<s>", "</s>"), "-pau-"
 
 
 def read(lines: SourceLines) -> Iterator[ListOrBadLine]:
-    """The list of a file, in any of the three formats; it is called as the file is."""
+    """Read the list of a file, in any of the three formats; its name is the file name."""
     candidates: list[Candidate] = []
     version = None
 
@@ -81,9 +81,9 @@ def _candidate(line: str, version: str) -> Candidate:
     if version == "0" and composite is None:
         return _parse_srilm_fields(first, rest)
     if version not in {"0", "1", "2"}:
-        raise InvalidInputError(f"the file says NBestList{version}, which is unknown")
+        raise InvalidInputError(f"unknown version NBestList{version}")
     if composite is None:
-        raise InvalidInputError(f"begins with {shorten(first)!r}, but must begin with a score in parentheses")
+        raise InvalidInputError(f"line starts with {shorten(first)!r}, not with a score in parentheses")
     score = BYTELOG * parse_number(composite[1], "the score")
     if version != "2":
         return Candidate(_text(rest), {"score": score})
@@ -94,7 +94,7 @@ def _candidate(line: str, version: str) -> Candidate:
 def _parse_srilm_fields(first: str, rest: list[str]) -> Candidate:
     if len(rest) < 2:
         raise InvalidInputError(
-            "has no acoustic score, language model score and number of words before the words"
+            "line must start with the acoustic score, the language model score and the number of words"
         )
     return Candidate(
         _text(rest[2:]),
@@ -107,7 +107,7 @@ def _parse_srilm_fields(first: str, rest: list[str]) -> Candidate:
 
 
 def _parse_scored_words(fields: list[str]) -> tuple[list[str], float, float]:
-    """The words, and the sums of their language model and acoustic scores, in bytelogs."""
+    """Return the words, and the sums of their language model and acoustic scores in bytelogs."""
     if len(fields) % _FIELDS_PER_WORD:
         raise InvalidInputError("not every word is followed by ( st: … et: … g: … a: … )")
     words, language, acoustic, last_end_s = list[str](), 0.0, 0.0, -1.0
@@ -134,18 +134,18 @@ def _text(words: list[str]) -> str:
 
 
 def write(lists: Iterable[CandidateList], version: str) -> Iterator[str]:
-    """The lines of one list; a score that it lacks is 0. In `2`, an empty text has its composite score only.
+    """Write one list; missing scores are 0. In version 2, an empty text keeps only its composite score.
 
     Args:
-        lists: not more than one.
+        lists: at most one.
         version: `0` for SRILM's own format, `1` or `2` for Decipher's.
 
     Raises:
-        InvalidInputError: there are several lists, or a text has words that would be dropped in reading.
+        InvalidInputError: the lists are several, or a text has words that a reader would drop.
     """
     for index, one in enumerate(lists):
         if index:
-            raise InvalidInputError("there are several lists, but a file of SRILM's holds one: give a folder")
+            raise InvalidInputError("a file holds one list in SRILM's formats; for several, give a folder")
         if version != "0":
             yield f"NBestList{version}.0\n"
         for candidate in one.candidates:
@@ -170,22 +170,22 @@ def _line(candidate: Candidate, version: str) -> str:
 
 
 def _format_scored_words(words: list[str], features: Mapping[str, float]) -> Iterator[str]:
-    """Words with times and scores: times are made up, a second a word, and the first word has all of the score."""
+    """Format words with times and scores; each word gets one second, and the first word gets the entire scores."""
     for second, word in enumerate(words):
         if _HMM_STATE.fullmatch(word):
-            raise InvalidInputError(f"{shorten(word)!r} would be read as the state of an HMM, not as a word")
+            raise InvalidInputError(f"{shorten(word)!r} would be read as an HMM state, not as a word")
         language, acoustic = (_bytelog(features, name) if second == 0 else 0 for name in ("old_lm", "am"))
         yield f"{word} ( st: {second}.00 et: {second}.99 g: {language} a: {acoustic} )"
 
 
 def _bytelog(features: Mapping[str, float], name: str) -> int:
     value = features.get(name, 0.0)
-    format_number(value)  # finite
+    format_number(value)  # refuses values that are not finite
     return round(value / BYTELOG)
 
 
 def is_srilm_line(line: str) -> bool:
-    """Return whether a file's first line is one of SRILM's: a header, a score in parentheses, or three numbers."""
+    """True if a file's first line is in one of SRILM's formats: a header, a score in parentheses, or three numbers."""
     fields = split_words(line)
     composite = _COMPOSITE.fullmatch(fields[0])
     return (

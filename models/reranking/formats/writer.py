@@ -18,10 +18,10 @@ _MAX_FILE_NAME_BYTES = 200
 
 
 def format_lists(lists: Iterable[CandidateList], format_name: str) -> Iterator[str]:
-    """Lists as pieces of text.
+    """Format lists as pieces of text.
 
     Raises:
-        InvalidInputError: there is no such format, or it cannot say a name, a text or a score.
+        InvalidInputError: the format is unknown, or cannot represent a name, a text or a score.
     """
     return format_by_name(format_name).write(lists)
 
@@ -30,14 +30,14 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
     """Write lists as they come.
 
     Args:
-        lists: what the format cannot carry of them is left out (`Format.dropped_fields`).
-        target: a file, which is packed as its name's ending says, and has its name once it is whole; a stream; or,
-            for kaldi (words, and an archive for each feature) and SRILM's formats (a list a file), a folder.
+        lists: fields that the format does not have are dropped (`Format.dropped_fields`).
+        target: a file, compressed according to its suffix and replaced atomically; a stream; or a folder, for kaldi
+            (words, and an archive per feature) and for SRILM's formats (one file per list).
         format_name: one of `FORMAT_NAMES`.
 
     Raises:
-        FormatError: the file system refuses.
-        InvalidInputError: there is no such format, or it cannot say a name, a text or a score.
+        FormatError: the file system reports an error.
+        InvalidInputError: the format is unknown, or cannot represent a name, a text or a score.
     """
     form = format_by_name(format_name)
     if not isinstance(target, Path):
@@ -52,7 +52,7 @@ def write_lists(lists: Iterable[CandidateList], target: Path | BinaryIO, format_
 
 
 def _write_pieces(pieces: Iterable[str], write: Callable[[bytes], object]) -> None:
-    """Write text in UTF-8, in pieces of some size."""
+    """Write text as UTF-8, in pieces of about `_PIECE_CHARACTERS`."""
     waiting, size = list[str](), 0
     for piece in itertools.chain(pieces, [None]):
         if piece is not None:
@@ -65,23 +65,23 @@ def _write_pieces(pieces: Iterable[str], write: Callable[[bytes], object]) -> No
             except UnicodeEncodeError as error:
                 excerpt = shorten(text[max(0, error.start - 20) :])
                 raise InvalidInputError(
-                    f"half of a surrogate pair is no text and cannot be written: {excerpt!r}"
+                    f"half a surrogate pair cannot be written as UTF-8: {excerpt!r}"
                 ) from None
             waiting, size = [], 0
 
 
 def make_folder(path: Path) -> Path:
-    """A folder to write files into, which may be there already.
+    """Create a folder for output files unless it exists.
 
     Raises:
-        FormatError: it cannot be made.
+        FormatError: it cannot be created.
     """
     try:
         path.mkdir(exist_ok=True)
     except FileExistsError:
-        raise FormatError(path, "is a file, but this format is written into a folder") from None
+        raise FormatError(path, "is a file, but this format needs a folder") from None
     except OSError as error:
-        raise FormatError(path, f"cannot be made: {error.strerror or error}") from None
+        raise FormatError(path, f"cannot be created: {error.strerror or error}") from None
     return path
 
 
@@ -91,7 +91,7 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
         name = str(index) if one.name is None else one.name
         if not is_valid_file_name(name) or name in written:
             raise InvalidInputError(
-                f"lists[{index}].id is {shorten(name)!r}, which cannot be the name of a file of its own"
+                f"lists[{index}].id is {shorten(name)!r}; it must be a file name that no other list has"
             )
         written.add(name)
         with atomic_writer(folder / name) as write:
@@ -99,7 +99,7 @@ def _write_list_files(lists: Iterable[CandidateList], folder: Path, form: Format
 
 
 def is_valid_file_name(name: str) -> bool:
-    """Return whether a file can have a name, so that reading the folder gives the name back."""
+    """True if a file can have this name and the folder's reader returns the same name."""
     return (
         0 < len(name.encode(errors="replace")) <= _MAX_FILE_NAME_BYTES
         and name.isprintable()
@@ -110,7 +110,7 @@ def is_valid_file_name(name: str) -> bool:
 
 
 def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
-    """Kaldi's archives: the words, and the costs of each feature that the first candidate has."""
+    """Write Kaldi's archives: the words, and the costs of each feature of the first candidate."""
     with contextlib.ExitStack() as files:
         words = files.enter_context(atomic_writer(folder / kaldi.WORD_FILES[0]))
         archives: dict[str, Callable[[bytes], None]] | None = None
@@ -124,8 +124,8 @@ def _write_archives(lists: Iterable[CandidateList], folder: Path) -> None:
                 lost = next((feature for feature in candidate.features if feature not in archives), None)
                 if lost is not None:
                     raise InvalidInputError(
-                        f"{name}-{index} has {shorten(lost)!r}, but the first candidate of all has not: its archive "
-                        "needs it of every candidate"
+                        f"{name}-{index} has {shorten(lost)!r}, but the first candidate of the first list does not; "
+                        "every candidate must have the same features"
                     )
             _write_pieces(kaldi.word_lines(name, one), words)
             for feature, write in archives.items():

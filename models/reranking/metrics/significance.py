@@ -15,7 +15,14 @@ _INTERVAL_PERCENT = (2.5, 97.5)
 
 @dataclass(frozen=True, slots=True)
 class SignificanceResult:
-    """Paired bootstrap: the score tried less the baseline, its 95 % interval, and how probable by chance."""
+    """Result of a paired bootstrap.
+
+    Attributes:
+        difference: score of the weights tried, minus the baseline.
+        p_value: probability of so large a difference by chance.
+        low: lower end of its 95 % interval.
+        high: upper end.
+    """
 
     difference: float
     p_value: float

@@ -47,7 +47,15 @@ _SAME_SIGN_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class CountsResult:
-    """Lists tuned on, left out for want of a reference, and of one text; candidates of different texts, and copies."""
+    """Numbers of lists and candidates.
+
+    Attributes:
+        lists: lists used for tuning.
+        without_reference: lists skipped because they have no reference.
+        single: lists with only one different text.
+        candidates: candidates with different texts.
+        duplicates: candidates with the text of another one of their list.
+    """
 
     lists: int
     without_reference: int
@@ -259,7 +267,17 @@ def _first_occurrences(texts: Sequence[str]) -> RowMask:
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """A fold under weights that were found without it; `in_sample` is their score where they were found."""
+    """Scores of a fold with weights that were found without it.
+
+    Attributes:
+        num_lists: lists of the fold.
+        weights: weights found on the other folds.
+        length_exponent: length exponent found with them.
+        baseline: score of the first candidates.
+        tuned: score with the weights.
+        oracle: score of the best candidates.
+        in_sample: score of the weights on the folds where they were found.
+    """
 
     num_lists: int
     weights: dict[str, float]

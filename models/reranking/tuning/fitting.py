@@ -255,7 +255,12 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class PosteriorResult:
-    """Mean −ln of the best candidates' posterior, with the scale, and if all were alike; in nats a list."""
+    """Fit of the posteriors to the best candidates.
+
+    Attributes:
+        cross_entropy: mean −ln of the posterior of a list's best candidates, in nats.
+        cross_entropy_uniform: the same if all candidates of a list were equally probable.
+    """
 
     cross_entropy: float
     cross_entropy_uniform: float

@@ -192,7 +192,7 @@ def test_given_validation_text_nothing_is_held_out(tmp_path):
 
 
 def test_one_sentence_is_too_few_to_hold_one_out(tmp_path):
-    with pytest.raises(InvalidInputError, match="1 sentence, at least 2"):
+    with pytest.raises(InvalidInputError, match="1 sentence; at least 2"):
         read_texts([written(tmp_path, "my.txt", "a")], [], [], unit="line", progress=Silent())
 
 

@@ -108,10 +108,10 @@ def test_context_lengths_of_a_text_are_those_met_on_the_way(context):
 
 def test_plans_that_no_part_can_fulfil_are_refused_by_key():
     with pytest.raises(
-        InvalidInputError, match=r"mixture\.weights is 'by-order', but no part .*: neural, gru"
+        InvalidInputError, match=r"mixture\.weights is 'by-order', but no part .* are neural, gru"
     ):
         check_mixing_plan(load_recipe("mixture", [BY_ORDER]), ["neural", "gru"])
-    with pytest.raises(InvalidInputError, match=r"cache\.around is 'neural', but no part .*: ngram"):
+    with pytest.raises(InvalidInputError, match=r"cache\.around is 'neural', but no part .* are ngram, ngram"):
         check_mixing_plan(load_recipe("mixture", [CACHE, "cache.around=neural"]), ["ngram", "ngram"])
 
 

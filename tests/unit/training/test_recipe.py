@@ -147,7 +147,7 @@ def test_all_keys_can_be_set():
         (["ngram.buckets=0"], r"ngram\.buckets: .* given 0"),
         (["ngram.buckets=32"], r"ngram\.buckets: .* given 32"),
         (["ngram.prune=[1, 1]"], r"ngram\.prune: .*first threshold must be 0"),
-        (["ngram.prune=[0, 2, 1]"], r"ngram\.prune: .*is \[0, 2, 1\], .*must not be below the one before$"),
+        (["ngram.prune=[0, 2, 1]"], r"ngram\.prune: .*is \[0, 2, 1\]; .*must not be below the previous one$"),
         (["ngram.prune=2"], r"ngram\.prune: must be a list such as \[0, 0, 1\], given 2"),
         (["ngram.prune=[0, x]"], r"ngram\.prune: must be a list such as \[0, 0, 1\], given '\[0, x\]'"),
         (["ngram.k=0.5"], r"ngram\.k acts with ngram\.smoothing=add-k only, given 0\.5 with modified-kn"),

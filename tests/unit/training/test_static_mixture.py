@@ -104,7 +104,7 @@ def test_weights_are_fitted_on_all_of_the_text_and_its_figures_are_not_called_he
     assert mixture["data"].keys() == {"valid"}
     assert mixture["data"]["valid"]["sentences"] == len(BOTH)
     assert mixture["weights_fitted_on"] == ["both.txt"]
-    assert "that the weights were fitted on (both.txt)" in mixture["notes"][0]
+    assert "the weights were fitted on this text (both.txt)" in mixture["notes"][0]
     card = (registry / "r" / "both" / "versions" / "1" / "MODEL_CARD.md").read_text()
     assert "Figures on valid are not held out: the weights were fitted on this text (both.txt)." in card
     assert "held-out figures" not in card.lower()

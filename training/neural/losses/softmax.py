@@ -112,7 +112,7 @@ _ONE = np.float32(1)
 
 @numba.njit(nogil=True, inline="always")
 def _sortable_bits(value: Any) -> Any:
-    """Map a float32 to an integer that sorts alike; LLVM vectorises the maximum of integers, not of floats."""
+    """Map a float32 to an integer with the same order; LLVM vectorises the maximum of integers, not of floats."""
     bits = np.float32(value).view(np.int32)
     return bits ^ ((bits >> _SIGN) & _MAGNITUDE)
 

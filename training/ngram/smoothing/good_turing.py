@@ -18,18 +18,18 @@ from training.ngram.smoothing.interpolation import (
 )
 
 MAX_DISCOUNTED = 5
-"""Counts up to this one are discounted; higher ones are reliable as they are."""
+"""Highest discounted count; higher counts are reliable without discount."""
 
-_CANCELLED = 1e-6  # below that, a difference from 1 has lost too many digits
+_CANCELLED = 1e-6  # a smaller difference from 1 has lost too many digits
 
 
 def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
-    """Estimate a Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, α(h) p(w|h') for others.
+    """Estimate a Katz back-off: p(w|h) = d(c(hw)) c(hw) / c(h) for words seen after h, else α(h) p(w|h').
 
-    d(c) is a ratio from the Good–Turing estimate, see `discount_ratios`. α(h) is such
-    that the probabilities after h sum to 1; below the unigrams, unseen words share equally.
-    If no probability is freed although words remain, because all counts after h are high,
-    h is counted once more, for a new word. If no word remains, nothing is discounted.
+    d(c) is a ratio from the Good–Turing estimate; see `discount_ratios`. α(h) makes the
+    probabilities after h sum to 1; below the unigrams, unseen words share the mass equally.
+    If words remain but no mass is freed, because all counts after h are high, h is
+    counted once more, for a new word. If no word remains, nothing is discounted.
 
     Source: Katz (1987), "Estimation of probabilities from sparse data for the language model
     component of a speech recognizer"; Chen and Goodman (1998), sections 2.2 and 2.4.
@@ -41,10 +41,10 @@ def good_turing(observations: Observations, held_out: EncodedCorpus | None) -> S
 
 
 def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> list[float] | None:
-    """Compute discount ratios d_1, …, d_k of counts 1, 2, …, k; None if there is no estimate.
+    """Compute discount ratios d_1, …, d_k of counts 1, 2, …, k; None if no estimate exists.
 
-    r* = (r + 1) n_{r+1} / n_r and d_r = (r*/r − s) / (1 − s) with s = (k + 1) n_{k+1} / n_1. k is
-    the highest for which all d_r lie between 0 and 1, from `MAX_DISCOUNTED` down to 2.
+    r* = (r + 1) n_{r+1} / n_r and d_r = (r*/r − s) / (1 − s) with s = (k + 1) n_{k+1} / n_1. k is the
+    highest value, from `MAX_DISCOUNTED` down to 2, for which all d_r are between 0 and 1.
 
     Args:
         counts_of_counts: number of n-grams with the count 0, 1, 2, … 6.
@@ -63,7 +63,7 @@ def discount_ratios(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> 
 
 
 FALLBACK_RATIOS = [(r - 0.5) / r for r in range(1, MAX_DISCOUNTED + 1)]
-"""For an order whose counts of counts allow no estimate: low counts are reduced by ½."""
+"""Ratios for an order whose counts of counts allow no estimate: low counts are reduced by ½."""
 
 
 def _estimate(
@@ -123,14 +123,14 @@ def _back_off(
     lower: DoubleArray,
     lower_unlisted: DoubleArray,
 ) -> tuple[DoubleArray, DoubleArray, DoubleArray]:
-    """Compute probabilities of one order [n]; back-off weights and mass of unlisted words by context [m].
+    """Compute probabilities of one order [n], and back-off weights and mass of unlisted words by context [m].
 
     `lower_unlisted` is the mass of unlisted words by context of the order below.
     """
     probs = np.empty(len(counts), np.float64)
     backoffs, unlisted = np.ones(len(totals), np.float64), np.zeros(len(totals), np.float64)
     highest = len(kept_shares) - 1
-    for i in range(len(counts)):  # a loop of its own, so that the scattered reads overlap
+    for i in range(len(counts)):  # a separate loop lets the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
     while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]
@@ -168,10 +168,10 @@ def _remaining_mass(
     lower: DoubleArray,
     lower_unlisted: DoubleArray,
 ) -> float:
-    """Sum the shorter context's probabilities of words that the longer one does not list, term by term.
+    """Sum the shorter context's probabilities of words that the longer context does not list, term by term.
 
-    `listed` are the suffixes of the longer context's listed n-grams, in order: n-grams of the shorter
-    context, whose own unlisted words are not listed after the longer one either.
+    `listed` has the suffixes of the longer context's listed n-grams, in order. They are n-grams of the
+    shorter context; its unlisted words are also unlisted after the longer context.
     """
     context = lower_prefixes[listed[0]]
     i = listed[0]

@@ -21,16 +21,16 @@ class Discounts(NamedTuple):
 
 
 FALLBACK_DISCOUNTS = Discounts(0.5, 1.0, 1.5)
-"""For an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
+"""Discounts for an order whose counts of counts allow no estimate, as in tiny texts or closed vocabularies."""
 
 SINGLE_FALLBACK_DISCOUNT = Discounts(0.5, 0.5, 0.5)
-"""Likewise, for smoothings with one discount."""
+"""Fallback discount for smoothings with one discount."""
 
 
 def modified_discounts(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> Discounts | None:
-    """Estimate three discounts; None if there is no estimate.
+    """Estimate three discounts; None if no estimate exists.
 
-    Y = n₁ / (n₁ + 2 n₂); D_j = j − (j + 1) Y n_{j+1} / n_j. There is none if n₁, n₂ or n₃ is 0
+    Y = n₁ / (n₁ + 2 n₂); D_j = j − (j + 1) Y n_{j+1} / n_j. No estimate exists if n₁, n₂ or n₃ is 0
     or a D_j is outside [0, j].
 
     Source: Chen and Goodman (1998), section 3.
@@ -64,20 +64,20 @@ def single_discount(counts_of_counts: Sequence[int] | npt.NDArray[np.int64]) -> 
 def discounts_from_counts(
     counts_of_counts: Sequence[int] | npt.NDArray[np.int64], *, num_discounts: Literal[1, 3]
 ) -> tuple[Discounts, bool]:
-    """Estimate one or three discounts; return them, or constant ones, and whether there is an estimate."""
+    """Return one or three discounts, estimated or else constant, and True if they are estimated."""
     three = num_discounts == 3
     found = modified_discounts(counts_of_counts) if three else single_discount(counts_of_counts)
     return found or (FALLBACK_DISCOUNTS if three else SINGLE_FALLBACK_DISCOUNT), found is not None
 
 
 class Smoothed(NamedTuple):
-    """A back-off model by order, and statistics of its estimation.
+    """Back-off model by order, and statistics of its estimation.
 
     Attributes:
         orders: n-grams and weights of the orders 1, 2, …, for `build_automaton`.
-        facts: fitted values for the model card: numbers, strings, and lists of them.
-        discounts: by order from 1; empty for a smoothing without absolute discounts.
-        fallback_orders: orders with constant parameters, as their counts allow no estimate.
+        facts: fitted values for the model card: numbers, strings, and lists of numbers and strings.
+        discounts: discounts by order from 1; empty for a smoothing without absolute discounts.
+        fallback_orders: orders with constant parameters, because their counts allow no estimate.
     """
 
     orders: Sequence[tuple[NGrams, NGramWeights]]
@@ -87,21 +87,21 @@ class Smoothed(NamedTuple):
 
 
 Smoothing: TypeAlias = Callable[[Observations, EncodedCorpus | None], Smoothed]
-"""A smoothing method: estimates a normalised model from a counted text.
+"""Smoothing method: estimates a normalised model from a counted text.
 
-The second text, over the same vocabulary, is for parameters that are fitted on held-out text. `InvalidInputError`
-is raised if such text is needed and there is none, or it is not of the same vocabulary.
+Parameters may be fitted on the second, held-out text, which has the same vocabulary. `InvalidInputError` is
+raised if the text is required but missing, or has another vocabulary.
 """
 
 
 def require_held_out(held_out: EncodedCorpus | None, *, key: str, what: str) -> EncodedCorpus:
-    """Return the held-out text, which a smoothing needs.
+    """Return the held-out text that a smoothing requires.
 
     Raises:
-        InvalidInputError: there is none; the message names the recipe's key.
+        InvalidInputError: there is no held-out text; the message names the recipe's key.
     """
     if held_out is None or held_out.num_sentences == 0:
         raise InvalidInputError(
-            f"{key}: {what} are fitted on held-out text, and there is none (give --valid)", parameter=key
+            f"{key}: {what} are fitted on held-out text, but there is none; give --valid", parameter=key
         )
     return held_out

@@ -2,11 +2,11 @@
 
     p(w|h) = (1 − μ(h)) (c(hw) − D(c(hw))) / c(h) + γ(h) p(w|h')
 
-h' is h without its first word; below the unigrams is the uniform distribution over all words but
+h' is h without its first word; below the unigrams is the uniform distribution over all words except
 `<s>`. c(h) is the sum of the counts after h, μ(h) the fixed share of the order below, and D the discount
 of a count. γ(h) is the total mass of the order below: μ(h), the discounts, and the counts of pruned
-n-grams. It is also the back-off weight of h, so words that are not listed after h have exactly
-γ(h) p(w|h'). For contexts without a following word γ is 1.
+n-grams. It is also the back-off weight of h, so words that are not listed after h have exactly the
+probability γ(h) p(w|h'). γ is 1 for contexts without a following word.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,18 +24,18 @@ DoubleArray: TypeAlias = npt.NDArray[np.float64]
 
 
 def uniform_distribution(vocab_size: int) -> DoubleArray:
-    """Return the distribution below the unigrams [1]: the same probability for every word but `<s>`."""
+    """Return the distribution below the unigrams [1]: one probability for every word except `<s>`."""
     return np.full(1, 1.0 / (vocab_size - 1))
 
 
 def log10(values: DoubleArray) -> npt.NDArray[np.float32]:
-    """Compute decimal logarithms in single precision; that of 0 is minus infinity."""
+    """Compute decimal logarithms in float32; the logarithm of 0 is minus infinity."""
     with np.errstate(divide="ignore"):
         return np.log10(values).astype(np.float32)
 
 
 Level: TypeAlias = tuple[DoubleArray, DoubleArray]
-"""Interpolation of one order with the one below: D by count, of 0, 1, 2, and 3 or more [4], and μ by context [m].
+"""Interpolation with the order below: D for counts of 0, 1, 2, and 3 or more [4], and μ by context [m].
 
 μ is 1 for contexts whose own counts are ignored.
 """
@@ -47,8 +47,8 @@ def interpolate(
     """Estimate a back-off model from counts.
 
     Args:
-        orders: the counts of the orders 1, 2, ….
-        level: returns an order's interpolation with the one below.
+        orders: counts of the orders 1, 2, ….
+        level: returns the interpolation of an order with the order below.
     """
 
     def estimate() -> Iterator[tuple[NGrams, DoubleArray, DoubleArray]]:
@@ -69,12 +69,12 @@ def interpolate(
 def attach_backoffs(
     estimated: Iterable[tuple[NGrams, DoubleArray, DoubleArray]],
 ) -> list[tuple[NGrams, NGramWeights]]:
-    """Join back-off weights to their n-grams: those estimated with order k belong to order k − 1.
+    """Attach back-off weights to their n-grams: weights estimated with order k belong to order k − 1.
 
-    The empty context's weight is never used, and the longest n-grams are no contexts.
+    The weight of the empty context is never used, and the longest n-grams are not contexts.
 
     Args:
-        estimated: by order, its n-grams, their probabilities [n], and the back-off weights of its contexts [m].
+        estimated: n-grams, their probabilities [n] and back-off weights of their contexts [m], by order.
     """
     orders: list[tuple[NGrams, NGramWeights]] = []
     for ngrams, probs, backoffs in estimated:
@@ -98,10 +98,10 @@ def _interpolate(
     """Compute the probabilities of one order [n], and the back-off weights of its contexts [m].
 
     The n-grams of a context are adjacent. The freed mass is summed directly, not as a
-    difference from 1, so that it is exactly 0 if nothing is freed.
+    difference from 1, so it is exactly 0 if nothing is freed.
     """
     probs, backoffs = np.empty(len(counts), np.float64), np.ones(len(totals), np.float64)
-    for i in range(len(counts)):  # a loop of its own, so that the scattered reads overlap
+    for i in range(len(counts)):  # a separate loop lets the scattered reads overlap
         probs[i] = lower[suffixes[i]]
     begin = 0
     while begin < len(counts):  # one context at a time: its n-grams are probs[begin:end]

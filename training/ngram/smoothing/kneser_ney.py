@@ -2,13 +2,13 @@
 
     p(w|h) = (c(hw) − D(c(hw))) / Σ_x c(hx) + γ(h) p(w|h')
 
-The three differ in the counts below the highest order, occurrences or distinct preceding words,
+The methods differ in the counts below the highest order, occurrences or distinct preceding words,
 and in the number of discounts. γ(h) is the mass freed by discounts and pruning.
 
 Discounts come from counts of counts, or are fitted on held-out text. Counts of counts estimate
-discounts well if rare n-grams are many and a random sample. With subword pieces, closed
-vocabularies and texts with rare words replaced they are not: hardly a piece occurs once. There
-discounts fitted by held-out likelihood are better.
+discounts well if rare n-grams are numerous and a random sample. They are not for subword pieces,
+closed vocabularies and texts with replaced rare words, where hardly any token occurs once. For
+these, discounts fitted by held-out likelihood are better.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ from training.ngram.smoothing.interpolation import (
 )
 
 MIN_DISCOUNT = 1e-3
-"""Smallest fitted discount: words in neither text keep a probability."""
+"""Minimum fitted discount, so words that occur in neither text keep a probability."""
 
 _TOLERANCE = 1e-4  # of a discount, from one round to the next
 _MAX_ROUNDS = 100
@@ -48,14 +48,14 @@ def fit_discounts(
 ) -> list[Discounts]:
     """Fit the discounts by order that maximise the held-out likelihood.
 
-    Coordinate ascent starts from the fallback discounts. A token's probability is a linear
-    function of each single discount, so the log-likelihood is concave in it, and its only
-    maximum in [`MIN_DISCOUNT`, j] is found by Newton's method.
+    Coordinate ascent starts from the fallback discounts. A token's probability is linear in each single
+    discount, so the log-likelihood is concave in it, and Newton's method finds its only maximum in
+    [`MIN_DISCOUNT`, j].
 
-    Source: discounts as parameters to be optimised: Chen and Goodman (1998), section 4.1.
+    Source: optimisation of discounts: Chen and Goodman (1998), section 4.1.
 
     Args:
-        matches: of held-out text with the orders 1, 2, ….
+        matches: matches of held-out text with the orders 1, 2, ….
         num_discounts: 3 for counts of 1, 2, and 3 or more; 1 for all counts together.
         vocab_size: V.
     """
@@ -75,10 +75,10 @@ class _Evidence:
     """Statistics of one order at the held-out tokens [T], by discount.
 
     Attributes:
-        frequencies: counts over totals [T].
+        frequencies: counts divided by totals [T].
         pruned: share of unlisted n-grams [T]; 1 if the context was never seen.
-        freed: gain of the order below by each discount of 1 [T, D].
-        lost: loss of the n-gram itself by it [T, D].
+        freed: gain of the order below per unit of each discount [T, D].
+        lost: loss of the n-gram itself per unit of each discount [T, D].
     """
 
     def __init__(self, matches: Matches, num_discounts: int) -> None:
@@ -118,7 +118,7 @@ def _improve_discounts(orders: list[_Evidence], discounts: DoubleArray, uniform_
 def _best_discount(probs: DoubleArray, slopes: DoubleArray, start: float, *, highest: float) -> float:
     """Find the discount that maximises Σ log p, where p = probs + slopes · (discount − start) [T].
 
-    The derivative decreases monotonically; its root stays bracketed.
+    The derivative decreases monotonically, so its root stays bracketed.
     """
     concerned = slopes != 0
     probs, slopes = probs[concerned], slopes[concerned]
@@ -147,7 +147,7 @@ def _best_discount(probs: DoubleArray, slopes: DoubleArray, start: float, *, hig
 
 
 DiscountSource: TypeAlias = Literal["counts", "held-out"]
-"""Source of discounts: counts of counts, or the likelihood of held-out text."""
+"""Source of discounts: counts of counts, or held-out likelihood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +158,15 @@ class Discounting:
     stochastic language modelling"; Chen and Goodman (1998), section 2.6. Kneser–Ney: Kneser and Ney (1995),
     "Improved backing-off for m-gram language modeling"; Chen and Goodman (1998), section 2.7. Modified:
     Chen and Goodman (1998), section 3; Heafield et al. (2013), "Scalable modified Kneser–Ney language
-    model estimation", whose choices at sentence starts, for pruning and for the uniform distribution
-    below the unigrams are followed.
+    model estimation", which this class follows at sentence starts, for pruning and for the uniform
+    distribution below the unigrams.
 
     Args:
-        continuations: whether c, below the highest order, is the number of different words before an
-            n-gram (Kneser–Ney): a word that only ever follows one other is probable there and nowhere else.
-        num_discounts: by order: 3, for counts of 1, of 2, and of 3 and more (modified Kneser–Ney); or 1,
-            D = n₁ / (n₁ + 2 n₂).
-        discounts: source of the discounts. Fitted ones are better where counts of counts are
+        continuations: True if c, below the highest order, is the number of distinct words before an
+            n-gram (Kneser–Ney): a word that always follows one other word is probable only after it.
+        num_discounts: discounts per order: 3, for counts of 1, of 2, and of 3 and more (modified
+            Kneser–Ney); or 1, D = n₁ / (n₁ + 2 n₂).
+        discounts: source of the discounts. Fitted discounts are better if counts of counts are
             unreliable: subword pieces, closed vocabularies, very small texts.
     """
 

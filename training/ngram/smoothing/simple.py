@@ -16,13 +16,12 @@ from training.ngram.smoothing.interpolation import Level, interpolate
 class Additive:
     """Add k to every count: p(w|h) = (c(hw) + k) / (c(h) + k V').
 
-    V' is the number of words but `<s>`. After a context that was never seen every word has
-    1 / V'; shorter contexts are not used. So only contexts of full length and those that begin
-    with `<s>` have estimates. All shorter ones exist for the automaton's states: they give
-    1 / V' and have a back-off weight of 1. The mass of pruned n-grams is shared equally by
-    all words.
+    V' is the number of words except `<s>`. After an unseen context, every word has the probability
+    1 / V'; shorter contexts are not used. So only contexts of full length and contexts that begin with
+    `<s>` have estimates. Other contexts exist only as states of the automaton, with the probabilities
+    1 / V' and a back-off weight of 1. All words share the mass of pruned n-grams equally.
 
-    As an interpolation that is a share of k V' / (c(h) + k V') for the uniform distribution.
+    As an interpolation, the uniform distribution has the share k V' / (c(h) + k V').
 
     Source: Lidstone (1920); Chen and Goodman (1998), section 2.1. With k = 1, Laplace's law of succession.
 
@@ -37,13 +36,13 @@ class Additive:
 
     def __post_init__(self) -> None:
         if not 0 < self.k < np.inf:
-            raise InvalidInputError(f"ngram.k is {self.k}, it must be above 0", parameter="ngram.k")
+            raise InvalidInputError(f"ngram.k is {self.k}; it must be above 0", parameter="ngram.k")
 
     def __call__(self, observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG002 - a smoothing's signature
         """Estimate a model."""
         added = self.k * (observations.vocab_size - 1)
         k = 0
-        begins = np.zeros(1, dtype=np.bool_)  # which contexts begin with <s>; the empty one does not
+        begins = np.zeros(1, dtype=np.bool_)  # mask of contexts that begin with <s>; the empty one does not
 
         def level(order: OrderCounts) -> Level:
             nonlocal k, begins
@@ -62,8 +61,8 @@ class Additive:
 def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - a smoothing's signature
     """Estimate relative frequencies: p(w|h) = c(hw) / c(h).
 
-    Words that never followed a context have probability 0 there. For an unseen context, the next
-    shorter one is used. Pruned n-grams are estimated by the shorter context, with their total
+    Words that never followed a context have the probability 0 after it. An unseen context is replaced
+    by the next shorter context. Pruned n-grams are estimated by the shorter context, with their total
     weight.
 
     Source: Jelinek (1997), "Statistical methods for speech recognition", section 4.2.
@@ -75,7 +74,7 @@ def maximum_likelihood(observations: Observations, held_out: EncodedCorpus | Non
 def witten_bell(observations: Observations, held_out: EncodedCorpus | None) -> Smoothed:  # noqa: ARG001 - likewise
     """Interpolate by the diversity of a context: p(w|h) = (c(hw) + T(h) p(w|h')) / (c(h) + T(h)).
 
-    T(h) is the number of distinct words seen after h, which is how often the next word was new.
+    T(h) is the number of distinct words after h, which equals the number of times a new word occurred.
 
     Source: Witten and Bell (1991), "The zero-frequency problem", method C; Chen and Goodman (1998), section 2.5.
     """

@@ -207,7 +207,7 @@ def test_the_threshold_for_a_precision_keeps_it_at_all_higher_ones():
     assert calibration().threshold_for(0.65) == 0.3
     assert calibration().threshold_for(0.7) == 0.9
     assert calibration().threshold_for(0.95) == 0.9
-    with pytest.raises(InvalidInputError, match=r"precision is 0.96.* none more than 0.950"):
+    with pytest.raises(InvalidInputError, match=r"precision is 0.96.* at most 0.950"):
         calibration().threshold_for(0.96)
 
 

@@ -103,7 +103,7 @@ def test_an_ngram_model_that_does_not_fit_answers_from_the_cpu(checkpoints, monk
     monkeypatch.setattr(cuda_model, "_move_and_try", fail)
     model = load_checkpoint(checkpoints / name, device="cuda").model
     assert all(isinstance(part, NGramModel) for part in getattr(model, "parts", [model]))
-    assert "stays on the CPU, device cuda cannot take it: CUDA out of memory." in caplog.text
+    assert "stays on the CPU because device cuda cannot run it: CUDA out of memory." in caplog.text
 
 
 def test_serving_ngram_models_on_the_cpu_needs_no_torch(checkpoints):

@@ -135,7 +135,7 @@ def test_escapes_that_nobody_writes_are_refused(tmp_path):
     write_arpa(tmp_path / "out", vocabulary, orders)
     for wrong in ("%61", "%2g", "%%", "%c3%a9"):
         (tmp_path / "wrong").write_text((tmp_path / "out").read_text().replace("\tx\n", f"\t{wrong}\n"))
-        with pytest.raises(FormatError, match=r"line 11: '%.*' is not escaped as the file says"):
+        with pytest.raises(FormatError, match=r"line 11: '%.*' is not escaped, but the file declares"):
             read_arpa(tmp_path / "wrong")
 
 

@@ -169,7 +169,7 @@ def test_charges_that_only_together_are_too_much_are_refused(saved, vocabulary):
     ("order_starts", "problem"),
     [
         ([0, 10, 20, *[28] * 254], "its order is 256, it can be 1 to 255"),
-        ([0, 10, 20, 20, 28], "the arcs of the states of one length are not the n-grams one longer"),
+        ([0, 10, 20, 20, 28], "the arcs of the states of one length do not match the n-grams of the next length"),
         ([0], "its order is 0"),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_missing_array_is_refused(saved):
     arrays = load_file(path)
     del arrays["suffixes"]
     save_file(arrays, path)
-    with pytest.raises(ManifestError, match="it holds the arrays"):
+    with pytest.raises(ManifestError, match="it has the arrays"):
         Automaton.load(path)
 
 

@@ -68,7 +68,7 @@ def test_what_was_done_before_a_failure_is_not_done_again(train, monkeypatch):
     monkeypatch.setattr(estimation, "start_engine", lambda *_: pytest.fail("the engine was started again"))
     code, result, _ = train("--set", "ngram.order=2")
     assert code == 0
-    assert result["notes"][0] == "15 stages of the estimation were done already"
+    assert result["notes"][0] == "15 stages of the estimation were already complete"
 
 
 @pytest.mark.parametrize("other", ["ngram.prune=[0, 1]", "ngram.smoothing=absolute", "tokenizer.min_count=2"])
@@ -94,7 +94,7 @@ def test_a_table_that_is_gone_is_told(train, monkeypatch):
     code, _, errors = train("--set", "ngram.order=2")
     assert code == 2
     assert "stage-shares_2: No files found" in errors.splitlines()[-1]
-    assert "remove it and start again" in errors.splitlines()[-1]
+    assert "remove it and try again" in errors.splitlines()[-1]
 
 
 def test_a_work_folder_of_the_users_is_left_empty(train):
@@ -107,10 +107,10 @@ def test_a_work_folder_of_the_users_is_left_empty(train):
     ("argv", "recipe", "said"),
     [
         (("--memory-limit", "50MB"), "ngram", "--memory-limit is 50 MB; text, vocabulary and program take"),
-        (("--memory-limit", "lots"), "ngram", "--memory-limit is 'lots', it must be a size"),
+        (("--memory-limit", "lots"), "ngram", "--memory-limit is 'lots'; it must be a size"),
         (("--set", "ngram.smoothing=mle"), "ngram", "ngram.smoothing absolute, kneser-ney or"),
         ((), "lstm", "--engine duckdb estimates with family ngram only, given neural"),
-        (("--work-dir", "."), "ngram", ". is not empty and holds no stages of an estimation"),
+        (("--work-dir", "."), "ngram", ". is not empty and contains no stages of an estimation"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_line(train, argv, recipe, said):

@@ -28,7 +28,7 @@ from training.recipe import load_recipe
 
 def test_a_batch_that_cannot_be_divided_is_refused():
     with pytest.raises(
-        InvalidInputError, match="batch_size is 9 here, which 2 processes cannot divide"
+        InvalidInputError, match="batch_size is 9 for this text; it must be a multiple of the 2 processes"
     ) as caught:
         Processes(1, 2).rows(9)
     assert caught.value.parameter == "train.batch_size"
@@ -60,7 +60,7 @@ def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
 
     saver = Saver(SimpleNamespace(processes=Told(0, 2)), tmp_path / "state.pt", {})
     with pytest.raises(
-        InvalidInputError, match=r"process 1 has one, /far/state\.pt: start its machine as the first"
+        InvalidInputError, match=r"process 1 has one, /far/state\.pt; start its machine with --node-rank 0"
     ):
         saver.resume()
 
@@ -161,7 +161,7 @@ def test_what_ended_a_process_is_told_to_those_who_wait(company):
     first, _, third = (company(rank) for rank in range(3))
     third.leave("corpus.txt: there is no such file")
     with pytest.raises(
-        ProcessLostError, match=r"process 2 on .* ended: corpus\.txt: there is no such file; start"
+        ProcessLostError, match=r"process 2 on .* ended: corpus\.txt: there is no such file; restart"
     ):
         first.barrier()
 

@@ -233,7 +233,7 @@ def test_an_interrupt_returns_the_best_weights_so_far(fit):
 
 
 def test_divergence_names_the_learning_rate(fit):
-    with pytest.raises(InvalidInputError, match=r"train\.learning_rate 1e\+30: try a third") as caught:
+    with pytest.raises(InvalidInputError, match=r"train\.learning_rate is 1e\+30: try a third") as caught:
         fit(optimizer="sgd", learning_rate=1e30, clip_norm=1e30, epochs=50)
     assert caught.value.parameter == "train.learning_rate"
     assert "at step 2:" in str(caught.value)

@@ -58,7 +58,7 @@ def test_suffixes_drop_the_first_word(corpus):
 
 @pytest.mark.parametrize("order", [0, -1, MAX_ORDER + 1])
 def test_an_order_out_of_range_is_refused(corpus, order):
-    with pytest.raises(InvalidInputError, match=rf"ngram.order is {order}, it can be 1 to 255") as raised:
+    with pytest.raises(InvalidInputError, match=rf"ngram.order is {order}; it must be from 1 to 255") as raised:
         count_ngrams(corpus, 10, order=order, progress=Silent())
     assert raised.value.parameter == "ngram.order"
 
@@ -70,7 +70,7 @@ def test_an_empty_corpus_is_refused():
 
 @pytest.mark.parametrize("word", [6, -1])
 def test_ids_outside_the_vocabulary_are_refused(word):
-    with pytest.raises(InvalidInputError, match=r"the vocabulary's are 0 to 5"):
+    with pytest.raises(InvalidInputError, match=r"the vocabulary has ids from 0 to 5"):
         counts_by_words([[3, word]], 2)
 
 
@@ -128,9 +128,9 @@ def test_the_last_threshold_holds_for_all_higher_orders(prune, expected):
 @pytest.mark.parametrize(
     ("prune", "said"),
     [
-        ((1,), r"is \[1\], the first threshold must be 0"),
-        ((-1, 0), r"is \[-1, 0\], the first threshold must be 0"),
-        ((0, 2, 1), r"is \[0, 2, 1\], a threshold must not be below the one before"),
+        ((1,), r"is \[1\]; the first threshold must be 0"),
+        ((-1, 0), r"is \[-1, 0\]; the first threshold must be 0"),
+        ((0, 2, 1), r"is \[0, 2, 1\]; a threshold must not be below the previous one"),
         ((0, 0, 0, 1, 1), r"thresholds of 5 orders, but ngram.order is 4"),
     ],
 )

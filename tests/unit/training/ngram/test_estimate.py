@@ -233,7 +233,7 @@ def test_pruning_may_leave_nothing_but_the_words(pruning):
 )
 def test_held_out_text_that_is_needed_and_missing_is_asked_for(held_out, key, settings):
     corpus = EncodedCorpus.from_sentences([[3, 4]])
-    with pytest.raises(InvalidInputError, match=rf"{key}: .* held-out text, and there is none") as raised:
+    with pytest.raises(InvalidInputError, match=rf"{key}: .* held-out text, but there is none") as raised:
         estimate(
             corpus,
             TWO_WORDS,
@@ -247,7 +247,7 @@ def test_held_out_text_that_is_needed_and_missing_is_asked_for(held_out, key, se
 
 def test_held_out_text_of_another_vocabulary_is_refused():
     with pytest.raises(
-        InvalidInputError, match=r"held-out text has ids from 7 to 7, the vocabulary's are 0 to 4"
+        InvalidInputError, match=r"held-out text has ids from 7 to 7; the vocabulary has ids from 0 to 4"
     ):
         estimate(
             EncodedCorpus.from_sentences([[3, 4]]),
@@ -274,5 +274,5 @@ def test_what_is_added_must_be_above_zero(k):
 
 @pytest.mark.parametrize("buckets", [0, 32])
 def test_the_number_of_buckets_has_limits(buckets):
-    with pytest.raises(InvalidInputError, match=rf"ngram\.buckets is {buckets}, it can be 1 to 31"):
+    with pytest.raises(InvalidInputError, match=rf"ngram\.buckets is {buckets}; it must be 1 to 31"):
         JelinekMercer(buckets)

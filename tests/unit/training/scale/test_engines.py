@@ -76,7 +76,7 @@ def test_a_stage_that_does_not_fit_into_the_limit_is_told(tmp_path, folder, monk
     monkeypatch.setattr("training.scale.duckdb_engine.engine_memory_bytes", lambda _: 4 * 1024**2)
     engine = duckdb_of_one_thread(10**9, tmp_path)
     with pytest.raises(
-        InvalidInputError, match="1000 MB is too little for sorting words with DuckDB; give more"
+        InvalidInputError, match="1000 MB is too little for sorting words with DuckDB; raise it"
     ):
         engine.write(MANY, folder, SILENT)
     engine.close()
@@ -149,7 +149,7 @@ def test_sizes_are_read_with_their_unit(size, expected):
 
 @pytest.mark.parametrize("size", ["", "0", "-1GB", "much", "1XB", "1GBs", "nan", "9999999999TB", "9" * 400])
 def test_what_is_no_size_is_refused(size):
-    with pytest.raises(InvalidInputError, match=r"--memory-limit is .*, it must be a size such as 500MB"):
+    with pytest.raises(InvalidInputError, match=r"--memory-limit is .*; it must be a size such as 500MB"):
         options(limit=size)
 
 
@@ -165,7 +165,7 @@ def test_options_that_would_do_nothing_are_refused(name, given):
 
 
 def test_another_engine_is_refused():
-    with pytest.raises(InvalidInputError, match=r"--engine is 'sqlite', it can be memory, duckdb, spark"):
+    with pytest.raises(InvalidInputError, match=r"--engine is 'sqlite'; use one of memory, duckdb, spark"):
         options("sqlite")
 
 

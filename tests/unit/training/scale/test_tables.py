@@ -44,7 +44,7 @@ def test_a_stage_that_is_there_is_not_run_again(tmp_path):
     with workspace(tmp_path) as work:
         assert work.stage("one", "key", never) == {"said": "a"}
         assert (work.path("one") / "part.parquet").read_text() == "a"
-        assert work.notes() == ["1 stages of the estimation were done already"]
+        assert work.notes() == ["1 stages of the estimation were already complete"]
 
 
 def test_a_stage_of_something_else_is_run_anew(tmp_path):
@@ -138,7 +138,7 @@ def test_two_processes_do_not_share_a_workspace(tmp_path):
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InvalidInputError, match="is not empty and holds no stages"), workspace(tmp_path):
+    with pytest.raises(InvalidInputError, match="is not empty and contains no stages"), workspace(tmp_path):
         pass
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 

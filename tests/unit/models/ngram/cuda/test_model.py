@@ -230,5 +230,5 @@ def test_a_model_that_a_device_cannot_take_stays_on_the_cpu(model, monkeypatch, 
         assert cuda_model.move_if_it_fits(model, "cpu") is model
     reason = "CUDA out of memory. Tried to allocate 1 GiB."
     assert caplog.messages == [
-        f"n-gram model of 28 n-grams stays on the CPU, device cpu cannot take it: {reason}"
+        f"n-gram model of 28 n-grams stays on the CPU because device cpu cannot run it: {reason}"
     ]

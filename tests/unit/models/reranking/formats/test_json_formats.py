@@ -24,21 +24,21 @@ def test_a_line_is_a_list_with_other_keys_left_out():
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{", "it is not JSON"),
-        ("[]", "it is an empty list, but must be an object"),
+        ("{", "invalid JSON"),
+        ("[]", "the JSON value is an empty list, but must be an object"),
         ("{}", "candidates is missing or null"),
         ('{"candidates": []}', "candidates is an empty list"),
         ('{"candidates": [1]}', "candidates[0] is a number, but must be an object"),
         ('{"candidates": [{}]}', "candidates[0].text is missing"),
-        ('{"candidates": [{"text": "\\ud800"}]}', "half of a surrogate pair"),
-        ('{"candidates": [{"text": "a", "features": {"am": NaN}}]}', "NaN is no number"),
+        ('{"candidates": [{"text": "\\ud800"}]}', "half a surrogate pair"),
+        ('{"candidates": [{"text": "a", "features": {"am": NaN}}]}', "NaN is not a JSON number"),
         ('{"candidates": [{"text": "a", "features": {"am": true}}]}', "features.am is a boolean"),
         ('{"candidates": [{"text": "a", "features": {"am": 1e999}}]}', "features.am is too large"),
         (
             f'{{"candidates": [{{"text": "a", "features": {{"am": 1{"0" * 400}}}}}]}}',
             "features.am is too large",
         ),
-        (f'{{"candidates": {"1" * 5000}}}', "it is not JSON"),
+        (f'{{"candidates": {"1" * 5000}}}', "invalid JSON"),
         ("[" * 100_000, "nested too deeply"),
         ('{"candidates": [{"text": "a"}], "id": 1.5}', "id is a number, but must be a string"),
         ('{"candidates": [{"text": "a"}], "references": "b"}', "references is a string"),
@@ -110,10 +110,10 @@ def test_hyporadises_copies_are_dropped_with_their_scores():
         ({"input": [], "output": ""}, "input is an empty list"),
         ({"input": "a"}, "input is a string"),
         ({"input": ["a", 1]}, "input[1] is a number"),
-        ({"input": ["a"], "score": [1, 2]}, "score has 2 scores, but input 1 hypotheses"),
+        ({"input": ["a"], "score": [1, 2]}, "score has 2 scores, but input has 1 hypotheses"),
         ({"input": ["a"], "am_score": [1], "am": [2]}, "two lists of scores for am"),
-        (["a"], "no object"),
-        (7, "no object"),
+        (["a"], "not an object"),
+        (7, "not an object"),
     ],
 )
 def test_a_bad_member_of_a_document_is_lost_alone(member, problem):
@@ -228,5 +228,5 @@ def test_the_beams_size_is_needed(beam_size):
 
 def test_lists_of_several_sizes_are_not_written():
     some = [CandidateList(None, "", (Candidate("a"),) * size) for size in (2, 1)]
-    with pytest.raises(InvalidInputError, match=r"lists\[1\] has 1 candidates, those before it 2"):
+    with pytest.raises(InvalidInputError, match=r"lists\[1\] has 1 candidates, the lists before it have 2"):
         list(format_lists(some, "nemo"))
