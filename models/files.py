@@ -171,7 +171,7 @@ def atomic_writer(path: Path) -> Iterator[Callable[[bytes], None]]:
     try:
         if path.exists() and not path.is_file():
             raise FormatError(path, "cannot be written: the path exists and is not a file")
-        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: the file's own name may be at the limit
+        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")  # short: `path` may have the longest name
         with temporary.open("xb") as file, contextlib.ExitStack() as cleanup:
             cleanup.callback(temporary.unlink, missing_ok=True)
             # the thread ends before the stream is closed

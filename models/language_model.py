@@ -26,7 +26,7 @@ class State(Protocol):
     """State of a model after B texts, one row each; immutable."""
 
     def __len__(self) -> int:
-        """The number of rows, B."""
+        """Return the number of rows, B."""
         ...
 
     def select(self, rows: TokenIds) -> Self:
@@ -65,15 +65,15 @@ class LanguageModel(Protocol[S]):
     normalised: bool
 
     def memory(self) -> ModelBytes:
-        """Memory of the model's weights or tables, without small objects."""
+        """Return the memory of the model's weights or tables, without small objects."""
         ...
 
     def initial_state(self, batch: int) -> S:
-        """The state after `<s>`, in each of `batch` rows."""
+        """Return the state after `<s>`, in each of `batch` rows."""
         ...
 
     def empty_state(self, batch: int) -> S:
-        """The state before any token, in each of `batch` rows."""
+        """Return the state before any token, in each of `batch` rows."""
         ...
 
     def advance(self, state: S, tokens: TokenIds) -> S:
@@ -259,7 +259,7 @@ class FeatureExtractor(Protocol[S_contra]):
     feature_size: int
 
     def features(self, state: S_contra) -> Array:
-        """The vector of each row [B, W]."""
+        """Return the vector of each row [B, W]."""
         ...
 
 
@@ -327,7 +327,7 @@ def bits_per_unit(logprob: float, count: int) -> float | None:
 
 
 def entropy_bits(log_probs: FloatArray) -> npt.NDArray[np.float64]:
-    """Shannon entropy in bits of each row of [B, V] natural-log probabilities, as [B]."""
+    """Return the Shannon entropy in bits [B] of each row of natural-log probabilities [B, V]."""
     p = np.exp(log_probs, dtype=np.float64)
     terms = np.where(p > 0, p * np.where(np.isfinite(log_probs), log_probs, 0.0), 0.0)
     entropies: npt.NDArray[np.float64] = -terms.sum(axis=-1) / math.log(2)

@@ -164,7 +164,7 @@ def draw_svg(
         axes.set_title(title, parse_math=False)  # names may contain dollar signs
         axes.grid(visible=True, axis=grid)
         if labels := axes.get_legend_handles_labels()[1]:
-            figure.legend(loc="outside lower center", ncols=min(len(labels), 3))  # where it hides no data
+            figure.legend(loc="outside lower center", ncols=min(len(labels), 3))  # to hide no data
         buffer = io.StringIO()
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)

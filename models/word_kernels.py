@@ -239,7 +239,7 @@ def count_words_in_bytes(text: ByteArray) -> int:
     """Count the words in a text: runs between white space."""
     position, count, inside = 0, 0, 0
     while position < len(text):
-        kind = _BYTE_KINDS[text[position]]  # inlined test: the branch is predictable, so the processor runs ahead
+        kind = _BYTE_KINDS[text[position]]  # inlined: a predicted branch lets the processor run ahead
         width = 0 if kind == 0 else _space_length(text, position)
         if width > 0:
             inside = 0

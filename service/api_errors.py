@@ -1,8 +1,8 @@
-"""Mapping from errors to HTTP statuses, and the one JSON form of an error reply.
+"""Mapping of errors to HTTP statuses, and the JSON format of error replies.
 
-`ERROR_STATUSES` gives each error class a status and a type; a class also covers its subclasses, the
-nearest first. Folders and bucket URLs are removed from the messages of errors about files, since
-clients need not know the location of a registry.
+`ERROR_STATUSES` maps each error class to a status and a type; a class without an entry uses the
+entry of its nearest base class. Folders and bucket URLs are removed from the messages of file
+errors, to hide the location of the registry from clients.
 """
 
 import json
@@ -42,7 +42,7 @@ from models.errors import (
 from service.schemas.replies import ErrorBody
 
 CLIENT_GONE = 499
-"""Status in the log and the metrics of a request whose client has disconnected, as in nginx."""
+"""Status of a request whose client has disconnected, in the log and the metrics (as in nginx)."""
 
 
 class ErrorStatus(NamedTuple):
@@ -69,7 +69,7 @@ ERROR_STATUSES: dict[type[LanguageModelError], ErrorStatus] = {
     EngineError: ErrorStatus(503, "service_unavailable_error"),
     LanguageModelError: ErrorStatus(500, "server_error"),
 }
-"""Status of each error class, which covers its subclasses too, the nearest first."""
+"""Status and type of each error class; subclasses inherit from their nearest base class."""
 
 _HTTP_CODES = {
     404: "not_found",
@@ -80,18 +80,18 @@ _HTTP_CODES = {
 }
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 RETRY_AFTER_S = 1.0
-"""Seconds after which a client may ask again what was refused for a while."""
+"""Default value of `Retry-After` in seconds."""
 
 _MAX_MESSAGE_CHARACTERS = 1000
 _FOLDER_PATHS = re.compile(r"""(?<![\w.])/(?:[^\s/:;,'"()]+/)+""")
-"""Paths of folders, which clients need not know."""
+"""Paths of folders, removed from messages to clients."""
 
 _BUCKET_URLS = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/]+/)+")
 """URLs of folders in object stores."""
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Install handlers that give all errors of an application one JSON form."""
+    """Install handlers that convert all errors of an application to the JSON format."""
     app.add_exception_handler(LanguageModelError, _on_language_model_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -113,7 +113,7 @@ def error_body(error: LanguageModelError) -> ErrorBody:
 
 
 def _truncate(text: str) -> str:
-    """Truncate a text that may quote names and values of a request, which are unbounded."""
+    """Truncate a text that may quote arbitrarily long names and values of a request."""
     return text if len(text) <= _MAX_MESSAGE_CHARACTERS else text[:_MAX_MESSAGE_CHARACTERS] + "…"
 
 
@@ -130,7 +130,7 @@ def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None 
 def not_found(path: str) -> Response:
     """Return the response for a path without a route."""
     body = ErrorBody(
-        f"there is nothing at {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
+        f"no endpoint has the path {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
     )
     return error_response(HTTPStatus.NOT_FOUND, body)
 
@@ -138,7 +138,7 @@ def not_found(path: str) -> Response:
 async def _on_language_model_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, LanguageModelError)  # noqa: S101 - registered for this class
     status = error_status(error).status
-    if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own refusals
+    if isinstance(error, (NotReadyError, StatesFullError)):  # the scheduler counts its own rejections
         _count_rejection(request, error.code)
     headers = {}
     if status in {429, 503}:
@@ -154,7 +154,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         return not_found(request.url.path)
     message, code = str(error.detail), _HTTP_CODES.get(status, "http_error")
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        message = f"{request.url.path[:200]} does not answer {request.method}"
+        message = f"{request.url.path[:200]} does not allow {request.method}"
         headers = {"allow": ", ".join(_allowed_methods(request))}
     else:
         _count_rejection(request, code)
@@ -164,7 +164,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods of a path; the framework's own `Allow` names those of its first route only."""
+    """Return the methods of all routes of a path; the framework's `Allow` lists only the first route's."""
 
     def answers(method: str) -> bool:
         scope = {**request.scope, "method": method}
@@ -175,7 +175,7 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def _count_rejection(request: Request, code: str) -> None:
-    """Count a refused request by its error code."""
+    """Count a rejected request by its error code."""
     request.app.state.services.metrics.rejected(code)
 
 

@@ -1,10 +1,10 @@
 """API keys: creation, parsing, verification, and the key file.
 
-A key is 256 random bits, so it cannot be guessed however fast the hash function is: a salted
-SHA-256 is enough. Password hashes, slow by design, would cost every request tens of milliseconds.
-One line per key is stored, without the key itself:
+A key has 256 random bits and cannot be guessed, so a fast hash, salted SHA-256, is enough. A slow
+password hash would add tens of milliseconds to every request. Each key is stored as one line, from
+which the key cannot be derived:
 
-    <name>:<scopes, separated by commas>:sha256-<salt>-<digest>      both in hexadecimal
+    <name>:<scopes, separated by commas>:sha256-<salt>-<digest>      (hexadecimal salt and digest)
 
 This module imports no web framework.
 """
@@ -41,12 +41,12 @@ class KeyScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """Stored record of a key: enough to recognise it, not enough to use it.
+    """Stored record of a key, which verifies the key without revealing it.
 
     Attributes:
-        name: name of its owner, for the log.
-        scopes: scopes of requests that it allows.
-        salt: salt, hashed before the key.
+        name: name of the owner, for the log.
+        scopes: scopes that the key grants.
+        salt: bytes prepended to the key before hashing.
         digest: SHA-256 of salt and key.
     """
 
@@ -57,13 +57,13 @@ class ApiKey:
 
     @property
     def line(self) -> str:
-        """Return the line of the key in a key file."""
+        """Line of the key in a key file."""
         scopes = ",".join(scope for scope in KeyScope if scope in self.scopes)
         return f"{self.name}:{scopes}:sha256-{self.salt.hex()}-{self.digest.hex()}"
 
 
 class NewKey(NamedTuple):
-    """A new key.
+    """New key and its record.
 
     Attributes:
         secret: the key itself, sent by its owner and never stored.
@@ -89,11 +89,11 @@ def parse_key(line: str) -> ApiKey:
     """Parse the line of a stored key.
 
     Raises:
-        InvalidInputError: the line is invalid; the message does not quote it, as it may hold a secret by mistake.
+        InvalidInputError: the line is invalid; the message does not quote it, since it may contain a secret.
     """
     fields = line.split(":")
     if len(fields) != 3:
-        raise InvalidInputError(f"a key has 3 fields, name:scopes:hash, here there are {len(fields)}")
+        raise InvalidInputError(f"a key has 3 fields, name:scopes:hash; this one has {len(fields)}")
     name, scopes, hashed = fields
     match = _HASH.fullmatch(hashed)
     if match is None:
@@ -103,9 +103,9 @@ def parse_key(line: str) -> ApiKey:
 
 
 def find_key(keys: Iterable[ApiKey], presented: bytes) -> ApiKey | None:
-    """Return the presented key, if it is one of these.
+    """Return the record of the presented key, or None.
 
-    All keys are compared in full, so that the time reveals neither the matching key nor a matching part.
+    The comparison takes constant time, so it reveals neither the matching key nor a matching part.
     """
     if len(presented) > _MAX_PRESENTED_BYTES:
         return None
@@ -123,8 +123,8 @@ def _digest(salt: bytes, secret: bytes) -> bytes:
 def _checked_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise InvalidInputError(
-            "a key's name has 1 to 64 letters, digits, dots, dashes and underscores, and starts with one of the "
-            "first two",
+            "the name of a key must have 1 to 64 letters, digits, dots, dashes or underscores, and start with a "
+            "letter or digit",
             parameter="name",
         )
     return name
@@ -137,7 +137,7 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[KeyScope]:
         known = frozenset()
     if not known:
         raise InvalidInputError(
-            f"the scopes must be among {', '.join(KeyScope)}, with commas between", parameter="scopes"
+            f"the scopes must be among {', '.join(KeyScope)}, separated by commas", parameter="scopes"
         )
     return known
 
@@ -149,20 +149,20 @@ _NEVER_SEEN: _FileStamp = (-1, -1, -1)
 
 
 class KeyStore:
-    """All keys that are valid now.
+    """Store of the valid keys.
 
-    The file is reloaded when it has changed, checked at most once a second, so keys are issued and revoked
-    without a restart. A damaged or empty file leaves the keys as they were, so that a mistake in an editor
+    The key file is checked for changes at most once per second and reloaded, so keys are issued and revoked
+    without a restart. If the file is damaged or empty, the previous keys stay valid, so an editing mistake
     neither opens the service nor locks out its users.
 
     Args:
-        entries: lines of keys, as `parse_key` reads them.
-        file: file with such a line per key; empty lines and those that start with `#` are ignored.
-        clock: clock in seconds.
+        entries: keys in the format of `parse_key`.
+        file: file with one key per line; empty lines and lines that start with `#` are ignored.
+        clock: monotonic clock in seconds.
 
     Raises:
-        InvalidInputError: an entry is invalid, or two keys have one name.
-        FormatError: the file is missing, damaged, or has no key.
+        InvalidInputError: an entry is invalid, or two keys have the same name.
+        FormatError: the file is missing or damaged, or contains no key.
     """
 
     def __init__(
@@ -184,11 +184,11 @@ class KeyStore:
             self._keys = (*self._fixed, *self._read(file))
 
     def __bool__(self) -> bool:
-        """Return whether there is any key; without one all but administration is open."""
+        """Return whether any key exists; without keys everything except administration is open."""
         return bool(self._keys)
 
     def find(self, presented: bytes) -> ApiKey | None:
-        """Return the presented key, if it is valid."""
+        """Return the record of the presented key, or None if the key is not valid."""
         now_s = self._clock()
         if self._file is not None and now_s >= self._next_check_s:
             self._next_check_s = now_s + _CHECK_INTERVAL_S
@@ -196,7 +196,7 @@ class KeyStore:
         return find_key(self._keys, presented)
 
     def force_reload(self) -> None:
-        """Reload the file with the next request, changed or not; a signal handler may call this."""
+        """Reload the file at the next request even if it has not changed; safe in a signal handler."""
         self._next_check_s = self._clock()
         self._stamp = _NEVER_SEEN
 
@@ -208,10 +208,10 @@ class KeyStore:
         try:
             keys = (*self._fixed, *self._read(file))
         except (FormatError, InvalidInputError) as error:
-            _log.error("API keys left as they were", reason=str(error))
+            _log.error("API keys not reloaded", reason=str(error))
         else:
             self._keys = keys
-            _log.info("API keys read", keys=[key.name for key in keys])
+            _log.info("API keys reloaded", keys=[key.name for key in keys])
 
     def _read(self, file: Path) -> tuple[ApiKey, ...]:
         try:
@@ -219,7 +219,7 @@ class KeyStore:
         except OSError as error:
             raise FormatError(file, f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise FormatError(file, "is not text in UTF-8", hint="one key a line") from None
+            raise FormatError(file, "is not text in UTF-8", hint="write one key per line") from None
         numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
         try:
             keys = tuple(
@@ -227,9 +227,9 @@ class KeyStore:
             )
             _check_names((*self._fixed, *keys))
         except InvalidInputError as error:
-            raise FormatError(file, str(error), hint="`gramophone keys create` writes lines") from None
+            raise FormatError(file, str(error), hint="`gramophone keys create` writes valid lines") from None
         if not keys:
-            raise FormatError(file, "holds no key", hint="`gramophone keys create` makes one")
+            raise FormatError(file, "contains no key", hint="create one with `gramophone keys create`")
         return keys
 
 
@@ -245,12 +245,12 @@ def _check_names(keys: Sequence[ApiKey]) -> None:
     duplicates = sorted({name for name in names if names.count(name) > 1})
     if duplicates:
         raise InvalidInputError(
-            f"two keys are named {duplicates[0]}: each has a name of its own", parameter="GRAMOPHONE_API_KEYS"
+            f"two keys are named {duplicates[0]}; names must be unique", parameter="GRAMOPHONE_API_KEYS"
         )
 
 
 def _file_stamp(file: Path) -> _FileStamp | None:
-    """Return a stamp that changes with the file; a mounted secret changes by the target of a link."""
+    """Return a stamp that changes with the file, also if a link gets a new target (a mounted secret)."""
     try:
         status = file.stat()
     except OSError:

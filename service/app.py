@@ -1,4 +1,4 @@
-"""Composition root: build the application from the settings, and run its server."""
+"""Composition root: builds the application from the settings and runs its server."""
 
 import asyncio
 import faulthandler
@@ -60,15 +60,15 @@ from service.workers.worker import WorkerServer
 
 _log = structlog.get_logger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
-"""Switch interval of the event loop and the model thread, a tenth of Python's default."""
+"""Thread switch interval for the event loop and the model thread, a tenth of Python's default."""
 
 _STOP_GRACE_S = 10.0
-"""Time after the drain timeout at which a worker that has not ended is killed."""
+"""Seconds after the drain timeout until a worker that is still running is killed."""
 
 _PREFIX_CACHE_GAUGES = {
-    "queries": "texts looked up among those read before, since the model was loaded",
-    "hits": "those of which a beginning was known",
-    "num_bytes": "memory that states after texts take",
+    "queries": "Prefix-cache lookups since the model was loaded",
+    "hits": "Prefix-cache lookups since the model was loaded that found a cached prefix",
+    "num_bytes": "Bytes of model states in the prefix cache",
 }
 
 
@@ -87,7 +87,7 @@ _ROUTERS = tuple(
     )
 )
 ENDPOINTS = tuple(endpoint for router in _ROUTERS for endpoint in router.endpoints)
-"""All endpoints, in the order in which paths are matched."""
+"""All endpoints, in matching order."""
 
 
 def access_table() -> AccessTable:
@@ -103,15 +103,15 @@ def include_endpoints(app: FastAPI) -> None:
 
 
 def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
-    """Build the application; models are loaded when it is started.
+    """Build the application; models are loaded at startup.
 
     Args:
         settings: settings of the service.
-        pool: pool of the workers as seen by this one; None for a single process.
+        pool: worker pool as seen by this worker; None for a single process.
 
     Raises:
-        RegistryError: the registry does not exist, or has no model.
-        ModelNotFoundError: the settings name a model that the registry does not have.
+        RegistryError: the registry does not exist or contains no model.
+        ModelNotFoundError: the settings name a model that is not in the registry.
     """
     copies = _model_copies(settings)
     services = _compose(settings, pool, copies)
@@ -125,7 +125,7 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
         sweeping.cancel()
         await services.engine.close(drain_timeout_s=settings.drain_timeout_s)
         await services.reloader.close(timeout_s=settings.drain_timeout_s)
-        if copies is not None:  # the process may end by a signal, without exit handlers
+        if copies is not None:  # a signal may end the process without exit handlers
             copies.release()
         if tracing := getattr(app.state, "tracing", None):
             await asyncio.to_thread(tracing.shutdown)  # sends the remaining spans
@@ -150,11 +150,11 @@ def create_app(settings: Settings, pool: WorkerPool | None = None) -> FastAPI:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal to stop, then finish running requests.
+    """Serve requests until a stop signal, then finish the running requests.
 
     Raises:
-        RegistryError: the registry does not exist, or has no model.
-        ModelNotFoundError: the settings name a model that the registry does not have.
+        RegistryError: the registry does not exist or contains no model.
+        ModelNotFoundError: the settings name a model that is not in the registry.
         InvalidInputError: listening on the address failed, or a setting cannot be applied.
         FormatError: the file of API keys is missing or damaged.
     """
@@ -201,7 +201,7 @@ def serve(settings: Settings) -> None:
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: WorkerPool | None) -> None:
     """Add the middleware of all routes; the last added is the outermost."""
     app.state.keys = keys = KeyStore(entries=settings.api_keys, file=settings.api_keys_file)
-    # innermost: what it refuses is answered by the application's handlers of errors
+    # innermost, so the application's error handlers answer its errors
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, log_bodies=settings.log_texts)
     if pool is not None:
         app.state.peers = peers = {number: Peer(pool.socket_of(number)) for number in pool.peer_numbers}
@@ -236,7 +236,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, pool: Wo
 
 
 def _model_copies(settings: Settings) -> Copies | None:
-    """Return the folder for copies of local models; those of a remote registry are in the cache already."""
+    """Return the folder for copies of local models; remote models are already in the registry cache."""
     if not settings.copy_models or local_registry_folder(settings.registry) is None:
         return None
     try:
@@ -308,40 +308,40 @@ def _compose(settings: Settings, pool: WorkerPool | None, copies: Copies | None)
 
 
 def _add_gauges(services: Services, *, follows: bool) -> None:
-    """Add the gauges of the services, which are read at each scrape."""
+    """Add the gauges of the services; each scrape reads them."""
     metrics, host, scheduler = services.metrics, services.host, services.engine.scheduler
     ready = partial(readiness, host, services.reloader, scheduler)
     gauges: dict[str, tuple[str, Callable[[], float]]] = {
-        "models_loaded": ("models that can answer", lambda: host.num_loaded),
+        "models_loaded": ("Loaded models", lambda: host.num_loaded),
         "num_requests_waiting": (
-            "requests without their first step",
+            "Requests that wait for their first step",
             lambda: scheduler.admission.num_waiting,
         ),
         "num_requests_running": (
-            "requests that have had their first step",
+            "Unfinished requests that have run their first step",
             lambda: len(scheduler) - scheduler.admission.num_waiting,
         ),
-        "ready": ("1 while requests should be sent here", lambda: ready() == READY),
-        "draining": ("1 while the service finishes what is under way", lambda: scheduler.admission.draining),
-        "autocomplete_users": ("users whose accepted words are remembered", lambda: len(services.users)),
-        "states": ("states of texts that are kept for decoders", lambda: len(services.states)),
-        "states_bytes": ("memory that these states take", lambda: services.states.num_bytes),
+        "ready": ("Readiness of the service for requests: 1 or 0", lambda: ready() == READY),
+        "draining": ("Shutdown in progress: 1 or 0", lambda: scheduler.admission.draining),
+        "autocomplete_users": ("Autocomplete users with a personal model", lambda: len(services.users)),
+        "states": ("Model states stored for decoders", lambda: len(services.states)),
+        "states_bytes": ("Bytes of model states stored for decoders", lambda: services.states.num_bytes),
     }
     if follows:
         gauges["registry_look_age_seconds"] = (
-            "time since the registry could last be read",
+            "Seconds since the last successful read of the registry",
             lambda: host.registry_look_age_s,
         )
     if reports_memory():
         gauges["memory_working_set_bytes"] = (
-            "memory in use in this container, or else on this machine, by all its processes",
+            "Memory in use by all processes of the container or machine, in bytes",
             lambda: system_memory().used,
         )
-        gauges["memory_limit_bytes"] = "memory there is for them", lambda: system_memory().limit
+        gauges["memory_limit_bytes"] = "Container or machine memory, in bytes", lambda: system_memory().limit
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
     for name, (description, read) in gauges.items():
         metrics.add_gauge(name, description, read)
-    metrics.add_model_gauge("model_memory_bytes", "memory that a model takes", host.bytes_by_model)
+    metrics.add_model_gauge("model_memory_bytes", "Bytes of memory of a loaded model", host.bytes_by_model)
     for figure, description in _PREFIX_CACHE_GAUGES.items():
         name = f"prefix_cache_{figure.removeprefix('num_')}"
         metrics.add_model_gauge(name, description, partial(host.prefix_cache_figures, figure))

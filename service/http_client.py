@@ -1,7 +1,7 @@
-"""Client side of HTTP/1.1: encoded requests, connections for one request at a time, and a pool of them.
+"""HTTP/1.1 client: request encoding, connections for one request at a time, and a connection pool.
 
-A connection costs little more than its parser: a client library would take longer than most replies of a small
-model, and a load generator shares its machine with the server.
+A connection costs little more than its parser. A client library would take longer than most replies of a small
+model and, in a load generator, slow down the server on the same machine.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _FRAMING_HEADERS = frozenset({b"content-length", b"transfer-encoding"})
 def encode_request(
     method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
 ) -> bytes:
-    """Encode a request with its `Content-Length`, which is not among the headers."""
+    """Encode a request and add its `Content-Length`, which must not be among the headers."""
     lines = [method.encode(), b" ", target, b" HTTP/1.1\r\n"]
     for name, value in headers:
         lines += (name, b": ", value, b"\r\n")
@@ -32,8 +32,8 @@ class ExchangeError(Exception):
     """Missing or incomplete reply.
 
     Attributes:
-        kind: `cut` if the connection ended, `protocol` if the reply was not HTTP, or a word of the caller's.
-        reply_begun: whether a part of the reply was received.
+        kind: `cut` if the connection closed, `protocol` if the reply was not HTTP, or a kind chosen by the caller.
+        reply_begun: True if a part of the reply was received.
     """
 
     def __init__(self, kind: str, message: str, *, reply_begun: bool = False) -> None:
@@ -49,7 +49,7 @@ class ClientConnection(asyncio.Protocol, ABC):
         transport: transport of the event loop; None if the connection is closed.
         status: status of the reply; 0 before its head has arrived.
         headers: headers of the reply, with names in lower case.
-        was_used: whether a request on it has ended.
+        was_used: True if a request on the connection has ended.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class ClientConnection(asyncio.Protocol, ABC):
 
     @property
     def is_idle(self) -> bool:
-        """Whether another request can be sent."""
+        """True if another request can be sent."""
         is_open = self.transport is not None and not self.transport.is_closing()
         return is_open and not self._is_busy and self._keeps_alive
 
@@ -95,7 +95,7 @@ class ClientConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def end_reply(self, error: ExchangeError | None) -> None:
-        """Receive the end of the reply, or the reason for which it is missing or incomplete."""
+        """Receive the end of the reply, or the error if the reply is missing or incomplete."""
 
     # --- called by the event loop -----------------------------------------------------------------
 
@@ -108,17 +108,17 @@ class ClientConnection(asyncio.Protocol, ABC):
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._fail("protocol", f"the answer is not HTTP/1.1: {error}")
+            self._fail("protocol", f"the reply is not HTTP/1.1: {error}")
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the current request, unless the end of the connection ends its reply."""
+        """Fail the current request, unless its reply ends with the connection."""
         self.transport = None
         if self.status and exc is None and not any(name in _FRAMING_HEADERS for name, _ in self.headers):
             self._end(None)
         else:
-            self._fail("cut", f"the connection ended before the answer was whole{f': {exc}' if exc else ''}")
-        del self._parser  # a reference cycle, and garbage collection may be off
+            self._fail("cut", f"the connection closed before the end of the reply{f': {exc}' if exc else ''}")
+        del self._parser  # breaks a reference cycle: garbage collection may be off
 
     # --- called by the parser -----------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class ClientConnection(asyncio.Protocol, ABC):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Begin the reply; informational (1xx) replies do not count, and unrequested ones could not be matched."""
+        """Begin the reply; skip informational replies (1xx), and close the connection on an unrequested reply."""
         status = self._parser.get_status_code()
         if not self._is_busy:
             self.close()
@@ -156,14 +156,14 @@ C = TypeVar("C", bound=ClientConnection)
 
 
 class ConnectionPool(Generic[C]):
-    """Pool of connections; the last released is reused first, so that few are idle for long.
+    """Pool of connections; the most recently released one is reused first, to keep few connections idle.
 
     Args:
         connect: function that opens a connection.
-        max_connections: largest number open at a time; further requests wait, in order.
+        max_connections: maximum open connections; further requests queue in order.
 
     Attributes:
-        num_waited: number of requests that had to wait for a connection.
+        num_waited: number of requests that waited for a connection.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[C]], max_connections: int = sys.maxsize) -> None:

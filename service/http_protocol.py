@@ -1,18 +1,17 @@
-"""HTTP/1.1 connection handling: limits on slow, idle and oversized requests, strict framing.
+"""HTTP/1.1 connection handling: limits on slow, idle and oversized requests, and strict framing.
 
-Extends uvicorn's httptools protocol, which accepts a head of any size, waits for it without limit,
-and answers connections over its limit without `Retry-After`. It also loses the body of a request
-that offers to upgrade and reads it as the next request (RFC 9110, section 7.8), sends chunks to
-HTTP/1.0 clients, and closes connections whose clients have finished sending. All of that is decided
-here, before a request exists.
+`GuardedProtocol` extends uvicorn's httptools protocol, which accepts request heads of any size,
+waits for them without a timeout, and answers connections over its limit without `Retry-After`. The
+base class also parses the body of an upgrade request as the next request (RFC 9110, section 7.8),
+sends chunks to HTTP/1.0 clients, and closes half-closed connections. This module handles these
+cases before a request is created.
 
-The head is checked for `Host` and `Transfer-Encoding` (RFC 9112, sections 3.2 and 6.1), since two
-programs that parse them differently, a proxy and this service for instance, would find requests at
-different offsets of the same bytes.
+`Host` and `Transfer-Encoding` are checked (RFC 9112, sections 3.2 and 6.1) against request
+smuggling: a proxy that parses them differently would see other request boundaries in the same
+bytes.
 
-`SlowClients` bounds the time and the memory of replies that clients are slow to read. Unsent bytes
-stay in this process until the client reads them, and nothing else would end that. The classes are
-for the event loop only.
+`SlowClients` bounds the time and the memory of replies to slow readers, whose unsent bytes would
+otherwise stay in this process without limit. The classes are for the event loop only.
 """
 
 import asyncio
@@ -44,13 +43,13 @@ class SlowClients:
 
     Args:
         timeout_s: time without progress after which a client is disconnected.
-        max_bytes: maximum of unsent bytes of all clients; above it the oldest are disconnected.
+        max_bytes: maximum unsent bytes of all clients; above it the oldest connections are reset.
     """
 
     def __init__(self, *, timeout_s: float, max_bytes: int) -> None:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
-        # unsent bytes at the last check, and the timer of the next
+        # unsent bytes at the last check, and the timer of the next check
         self._slow: dict[asyncio.Transport, tuple[int, asyncio.TimerHandle]] = {}
 
     def add(self, transport: asyncio.Transport) -> None:
@@ -85,13 +84,13 @@ class SlowClients:
 
     def _cut_off(self, transport: asyncio.Transport) -> None:
         self.discard(transport)
-        with contextlib.suppress(OSError):  # without a reset the kernel would go on sending its buffer
+        with contextlib.suppress(OSError):  # without a reset the kernel would still send its buffer
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         transport.abort()
 
 
 def _unsent_bytes(transport: asyncio.Transport) -> int:
-    """Count unsent bytes in this process and in the kernel, which reports free space in large steps only."""
+    """Return the unsent bytes in this process and in the kernel, which shows progress in small steps."""
     buffered = transport.get_write_buffer_size()
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
@@ -101,19 +100,19 @@ def _unsent_bytes(transport: asyncio.Transport) -> int:
 
 
 OLD_VERSIONS = frozenset({"0.9", "1.0"})
-"""Versions of HTTP without chunks, which need no `Host`."""
+"""HTTP versions without chunked encoding and without a required `Host` header."""
 
 _MAX_QUOTED_BYTES = 40
 _BLANK = b" \t"
 
 
 def head_error(num_hosts: int, codings: Sequence[bytes], version: str) -> tuple[int, str] | None:
-    """Return the status and the message to refuse a head with, or None.
+    """Return the error status and message of a head, or None if it is valid.
 
     Args:
         num_hosts: number of `Host` headers.
         codings: values of `Transfer-Encoding` headers.
-        version: version of HTTP, such as `1.1`.
+        version: HTTP version, such as `1.1`.
     """
     if num_hosts > 1 or (not num_hosts and version not in OLD_VERSIONS):
         return HTTPStatus.BAD_REQUEST, f"the request has {num_hosts} Host headers; send one"
@@ -127,12 +126,12 @@ def head_error(num_hosts: int, codings: Sequence[bytes], version: str) -> tuple[
     if last != b"chunked" or b"chunked" in previous:
         return (
             HTTPStatus.BAD_REQUEST,
-            f"the request's Transfer-Encoding is {shown!r}; chunked must stand last, and once",
+            f"the request's Transfer-Encoding is {shown!r}; chunked must be last and occur once",
         )
     if previous:
         return (
             HTTPStatus.NOT_IMPLEMENTED,
-            f"the request's Transfer-Encoding is {shown!r}; only chunked is known",
+            f"the request's Transfer-Encoding is {shown!r}; only chunked is supported",
         )
     return None
 
@@ -141,22 +140,22 @@ _FRAME_BYTES = 4
 """Bytes between a header's name and value, and after the value."""
 
 _GONE_POLL_S = 0.02
-"""Interval of checks whether a client that has finished sending has disconnected."""
+"""Interval of the disconnection checks of half-closed connections."""
 
 _INVALID = "Invalid HTTP request received."
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """Connection with limits on the time for requests to arrive and on the size of their heads.
+    """Connection with limits on the arrival time and the head size of requests.
 
-    A connection over the limit in number may send one request, which the application answers 503; over twice the
-    limit it is closed, and so is that of a client that does not read its reply. A subclass sets the limits, as
-    uvicorn takes a class.
+    A connection above `max_connections` may send one request, which the application answers with 503; a connection
+    above twice that number is closed, and so is the connection of a client that does not read its reply. A subclass
+    sets the limits, because uvicorn requires a class.
 
     Attributes:
-        max_connections: maximum of open connections.
-        max_header_bytes: maximum size of a request's line and headers together.
-        receive_timeout_s: time for a request to arrive.
+        max_connections: maximum open connections.
+        max_header_bytes: maximum bytes of a request line and its headers together.
+        receive_timeout_s: maximum time for a request to arrive.
         slow_clients: clients that are slow to read their replies.
     """
 
@@ -173,7 +172,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Count the connection, and start the timeout of its first request."""
         super().connection_made(transport)
         self._over_limit = len(self.connections) > self.max_connections
@@ -206,14 +205,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self._track_unsent()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and watch what it has not sent."""
+        """Close an idle connection, and watch its unsent bytes."""
         super().timeout_keep_alive_handler()
         self._track_unsent()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's closes the connection in any case
-        """Keep the connection of a client that has finished sending until all its requests are answered.
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always closes the connection
+        """Keep a half-closed connection open until all its requests are answered.
 
-        A client that has disconnected looks the same until bytes are sent to it.
+        A disconnected client cannot be distinguished until bytes are sent to it.
         """
         if not self._has_unanswered_requests() or _has_hung_up(self.transport):
             return False
@@ -223,7 +222,7 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes; heads and trailers over the limit are refused before they are complete."""
+        """Parse received bytes; reject heads and trailers over the limit before they are complete."""
         if self._ignores_input:
             return
         self._framing_bytes += len(data)
@@ -262,8 +261,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop(self._too_long())
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is no proxy"))
-            return  # an offer to upgrade: see `_parse`
+                self._stop((HTTPStatus.BAD_REQUEST, "the method is CONNECT; this service is not a proxy"))
+            return  # an upgrade request: see `_parse`
         self._stop(head_error(num_hosts, codings, self.parser.get_http_version()))
         super().on_headers_complete()
         if self.scope["http_version"] in OLD_VERSIONS:
@@ -280,20 +279,20 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Mark the request as complete."""
-        if not self._head_done:  # an offer to upgrade: the body follows, see `_parse`
+        if not self._head_done:  # an upgrade request: the body follows, see `_parse`
             return
         self._request_complete = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse bytes that are not HTTP, or an invalid head, with an error reply in JSON."""
+        """Answer bytes that are not HTTP, or an invalid head, with a JSON error."""
         self._refuse(*(self._refusal or (400, msg)))
 
     def _parse(self, data: bytes | memoryview) -> None:
-        """Parse received bytes and ignore offers to upgrade (RFC 9110, section 7.8).
+        """Parse received bytes and ignore `Upgrade` headers (RFC 9110, section 7.8).
 
-        The parser ends at an offer, without the request's body. A new parser then gets the same head without the
-        offer, and the rest.
+        The parser stops after a head with such a header. A new parser then receives the head without the header,
+        and the remaining bytes.
         """
         while True:
             try:
@@ -311,11 +310,11 @@ class GuardedProtocol(HttpToolsProtocol):
             if name != b"upgrade":
                 head += (name, b": ", value, b"\r\n")
         self.parser = HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn
         self.parser.feed_data(b"".join([*head, b"\r\n"]))
 
     def _stop(self, refusal: tuple[int, str] | None) -> None:
-        """Make the parser fail, which calls `send_400_response`, if there is a reason to refuse."""
+        """Make the parser fail if the head is invalid; the failure calls `send_400_response`."""
         if refusal is not None:
             self._refusal = refusal
             raise ValueError(refusal)
@@ -332,7 +331,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(_GONE_POLL_S, self._check_hang_up)
 
     def _begin_answer(self) -> None:
-        """Send the first byte of any reply, which the kernel of a disconnected client answers with a reset."""
+        """Send `H`, the first byte of every reply; the kernel of a disconnected client answers with a reset."""
         cycle, transport = self.cycle, self.transport
 
         def write_rest(data: bytes) -> None:
@@ -366,13 +365,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._close()
 
     def _has_unanswered_requests(self) -> bool:
-        """Return whether complete requests are unanswered, besides the one being read."""
+        """Return whether complete requests are unanswered, not counting a request still being received."""
         if self.cycle is None or self.cycle.response_complete:
             return False
         return self._request_complete or not self._head_done
 
     def _is_answering(self) -> bool:
-        """Return whether a reply is being sent, or was sent to a request still being read."""
+        """Return whether a reply is being sent, or was sent to a request still being received."""
         if self.cycle is None or not self.cycle.response_started:
             return False
         return not self.cycle.response_complete or (self._head_done and not self._request_complete)
@@ -388,7 +387,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._track_unsent()
 
     def _track_unsent(self) -> None:
-        """Watch a closed connection, which stays open while it has unsent bytes."""
+        """Watch a closing connection, which stays open while it has unsent bytes."""
         if self in self.connections:
             self.slow_clients.add(self.transport)
 
@@ -402,9 +401,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _on_receive_timeout(self) -> None:
-        """Handle a timeout of a first request, or of the rest of a head or of a body."""
+        """Handle the timeout of a first request, of an incomplete head or of an incomplete body."""
         self._timer = None
-        if self.pipeline:  # nothing is read while requests before this one are answered
+        if self.pipeline:  # no bytes are read while earlier requests are answered
             self._start_timer()
         elif self.headers is None or (
             self.cycle is not None and self.cycle.response_complete and self._head_done
@@ -418,7 +417,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def _has_hung_up(transport: asyncio.Transport) -> bool:
-    """Check whether the client has closed or reset the connection, not only finished sending."""
+    """Return whether the client has closed or reset the connection, not merely half-closed it."""
     poll = select.poll()
     poll.register(transport.get_extra_info("socket").fileno(), 0)  # hang-ups are always reported
     return bool(poll.poll(0))

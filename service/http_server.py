@@ -1,8 +1,8 @@
 """HTTP server: listening socket, file descriptor limit, uvicorn configuration and draining.
 
-After a signal to stop no new work is accepted; running requests are given time to finish, and a
-second signal ends the process. `SocketListener` pauses when the process has no file descriptor
-left: the event loop's own accept would retry without pause and occupy a core.
+After a stop signal the server accepts no new work and gives running requests time to finish; a
+second signal ends the process. `SocketListener` pauses when the process runs out of file
+descriptors; the event loop's own accept would retry in a busy loop.
 """
 
 import asyncio
@@ -30,9 +30,10 @@ _OTHER_FILES = 128
 
 
 def reserve_descriptors(max_connections: int) -> int:
-    """Raise the descriptor limit for twice this number of connections, half of them refused; return the capacity.
+    """Raise the limit on file descriptors for `max_connections`; return the number of connections that fit.
 
-    Shells and service managers give a process 1,024 descriptors and let it take more (the soft and the hard limit).
+    Each needs two, because as many connections over the limit are accepted and answered with 503. Processes often
+    start with a soft limit of 1,024 descriptors and a higher hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * max_connections + _OTHER_FILES
@@ -45,7 +46,7 @@ def reserve_descriptors(max_connections: int) -> int:
         return max_connections
     capacity = max(1, (soft - _OTHER_FILES) // 2)
     if capacity < max_connections:
-        _log.warning("fewer connections than GRAMOPHONE_MAX_CONNECTIONS", room=capacity, max_open_files=soft)
+        _log.warning("too few file descriptors for GRAMOPHONE_MAX_CONNECTIONS", room=capacity, max_open_files=soft)
     return min(capacity, max_connections)
 
 
@@ -77,7 +78,7 @@ class SocketListener:
             self._socket.close()
 
     async def wait_closed(self) -> None:
-        """Return at once: nothing is left to close."""
+        """Return immediately; `close` has closed the socket."""
 
     def _listen(self) -> None:
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
@@ -95,8 +96,8 @@ class SocketListener:
         except (BlockingIOError, ConnectionAbortedError):
             return  # another worker accepted it, or the client disconnected
         except OSError as error:
-            _log.error("a connection could not be taken", reason=str(error))
-            self._pause(_RETRY_S)  # out of descriptors, for instance
+            _log.error("connection not accepted", reason=str(error))
+            self._pause(_RETRY_S)  # for instance, no free descriptor
             return
         self._take(accepted)
 
@@ -105,15 +106,15 @@ class SocketListener:
 
 
 _CANCEL_MARGIN_S = 2
-"""Margin of the server's drain timeout over the engine's, as the engine answers every client at its end."""
+"""Seconds by which the server's drain timeout exceeds the engine's, after which the engine answers every client."""
 
 
 class DrainingServer(uvicorn.Server):
-    """Server that accepts no new work after a signal to stop; a second signal ends it at once.
+    """Server that finishes running requests after a stop signal; a second signal ends it immediately.
 
     Args:
         app: application with its services.
-        settings: limits, and the time for running work to end.
+        settings: limits and drain timeout.
     """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
@@ -123,7 +124,7 @@ class DrainingServer(uvicorn.Server):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application, then listen on the given sockets, or as uvicorn does without any."""
+        """Start the application, then listen on the given sockets; without sockets, listen as uvicorn does."""
         await super().startup(sockets=None if sockets is None else [])
         for listening in sockets or ():
             listening.listen(self.config.backlog)
@@ -131,7 +132,7 @@ class DrainingServer(uvicorn.Server):
             self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Refuse new work; uvicorn then waits for running requests."""
+        """Reject new work; uvicorn then waits for running requests."""
         if self.should_exit:
             # the default action works even if Python code hangs
             signal.signal(sig, signal.SIG_DFL)
@@ -140,7 +141,7 @@ class DrainingServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; running requests have the time that the settings allow."""
+        """Stop; running requests may finish within the drain timeout."""
         draining = asyncio.ensure_future(self._engine.close(drain_timeout_s=self._drain_timeout_s))
         await super().shutdown(sockets)
         await draining
@@ -176,7 +177,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         port=settings.port,
         loop="uvloop",
         http=type("Guarded", (GuardedProtocol,), limits),
-        ws="none",  # a request to upgrade is answered like any other
+        ws="none",  # an upgrade request is answered like any other request
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -198,7 +199,7 @@ def listen(settings: Settings) -> socket.socket:
     except OSError as error:
         raise InvalidInputError(
             f"cannot listen on {settings.host}, port {settings.port}: {error.strerror}; "
-            "--port or GRAMOPHONE_PORT takes another",
+            "choose another with --port or GRAMOPHONE_PORT",
             parameter="port",
         ) from None
     if not (settings.api_keys or settings.api_keys_file or is_loopback(settings.host)):

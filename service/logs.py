@@ -1,9 +1,8 @@
 """Log configuration: structured lines, one per event, without request texts unless enabled.
 
-Values that clients choose, such as names of fields and paths, may occur in a line. Control
-characters are escaped, so that such a value can neither imitate another line nor control a
-terminal. An exception's message may quote a request's text: messages of exceptions raised by
-requests are left out, their types and tracebacks kept.
+Lines may contain values chosen by clients, such as field names and paths. Control characters are
+escaped, so a value can neither forge a line nor control a terminal. Messages of exceptions raised
+by requests are omitted, because they may quote request texts; types and tracebacks are logged.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from pydantic_core import to_json
 
 _OWN_LOGGERS = ("service", "models", "training")
 _FRAMES = 50
-# C0 and C1 controls, line separators and controls of text direction
+# C0 and C1 controls, line separators and text direction controls
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SEPARATORS = frozenset(' =\t\n"')
 _Event = MutableMapping[str, Any]
@@ -30,14 +29,14 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
     """Send the log lines of this program and of its libraries to standard error.
 
     Args:
-        level: least severe level written, such as `info`; for libraries, `info` or more severe.
+        level: lowest level written, such as `info`; for libraries at least `info`.
         form: `json` or `console`.
-        texts: whether messages of exceptions raised by requests are written.
-        worker: number of this worker, for every line; None for a single process.
+        texts: True to write messages of exceptions raised by requests.
+        worker: number of this worker, added to every line; None for a single process.
     """
 
     def add_worker(_logger: Any, _method: str, event: _Event) -> _Event:
-        event.setdefault("worker", worker)  # unless the line has that of another worker
+        event.setdefault("worker", worker)  # unless the line names another worker
         return event
 
     shared: list[Any] = [
@@ -51,18 +50,18 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
         )
     else:
         finish = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _render_columns
-    structlog.configure(  # without `logging`, which would double the cost of a request's line
+    structlog.configure(  # bypasses `logging`, which would double the cost of a request's line
         processors=[*shared, _ExceptionText(texts=texts, is_ours=True), _escape_values, finish],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_LineLogger(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # lines of `logging` in the same way
+    # format lines of `logging` like structlog's
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     processors = [*shared, _ExceptionText(texts=texts, is_ours=False), _escape_values, remove_meta, finish]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=processors))
-    # a line that cannot be written, to a full disk or a closed pipe, must not fail a request
+    # a full disk or a closed pipe must not fail a request
     logging.raiseExceptions = False
     root = logging.getLogger()
     root.handlers = [handler]
@@ -72,7 +71,7 @@ def configure_logs(*, level: str, form: str, texts: bool = False, worker: int | 
 
 
 def _render_columns(_logger: Any, _method: str, event: _Event) -> str:
-    """Render a line as structlog's own renderer does without colours, in a tenth of the time."""
+    """Render a line like structlog's console renderer without colours, but ten times as fast."""
     time, level, name = event.pop("timestamp"), event.pop("level"), event.pop("event")
     exception = event.pop("exception", None)
     pairs = " ".join(f"{key}={_format_value(value)}" for key, value in sorted(event.items()))
@@ -132,11 +131,11 @@ def _escape_values(_logger: Any, _method: str, event: _Event) -> _Event:
 
 
 class _ExceptionText:
-    """Processor that formats exceptions as text, the last call last, with escaped lines.
+    """Processor that formats exceptions as escaped lines, most recent call last.
 
     Args:
-        texts: whether to write messages of exceptions that a request may have caused.
-        is_ours: whether the lines are this program's own, which name the request if there is one.
+        texts: True to write messages of exceptions that a request may have caused.
+        is_ours: True for lines of this program, which include the id of the current request.
     """
 
     def __init__(self, *, texts: bool, is_ours: bool) -> None:
@@ -163,7 +162,7 @@ def _exception_of(exc_info: Any) -> BaseException | None:
 
 
 def _format_exception(error: BaseException, *, messages: bool) -> Iterator[str]:
-    """Yield the lines of an exception, after those of its cause."""
+    """Yield the lines of an exception, preceded by the lines of its cause."""
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if cause is not None:
         yield from _format_exception(cause, messages=messages)

@@ -1,1 +1,1 @@
-"""Cache language models: recent tokens, and a mixture of their probabilities with any model's."""
+"""Cache language models: recent tokens, mixed with the probabilities of any model."""

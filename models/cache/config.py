@@ -7,7 +7,7 @@ from typing import Any, Literal
 from models.errors import InvalidInputError
 
 MAX_WINDOW = 1 << 20
-MAX_FLATNESS = 64.0  # e^64 times the longest window is still a number in single precision
+MAX_FLATNESS = 64.0  # e^64 times the longest window does not overflow single precision
 CacheKind = Literal["continuous", "unigram"]
 
 
@@ -17,23 +17,23 @@ class CacheConfig:
 
     p(w) = (1 − λ) p_inner(w) + λ p_cache(w),
     p_cache(w) ∝ μ p_inner(w) + Σ_i 1[x_i = w] exp(θ (cos(s, s_i) − 1)) · 2^(−age_i / half-life), over the
-    remembered tokens x_i.
+    cached tokens x_i.
 
-    continuous  s are the model's features now and s_i those that token i followed. Source: Grave, Joulin and
-                Usunier 2017, equations 2 and 3, here of unit length.
+    continuous  s is the model's current feature vector, s_i the feature vector before token i. Source: Grave,
+                Joulin and Usunier 2017, equations 2 and 3, here with unit vectors.
     unigram     without features: θ is 0, and only age counts. Source: Kuhn and De Mori 1990.
 
-    Exponential decay is from Clarkson and Robinson 1997, the prior from MacKay and Peto 1995: where little is
-    remembered, or nothing similar to the present context, the cache predicts what the model predicts.
+    Exponential decay is from Clarkson and Robinson 1997, the prior from MacKay and Peto 1995: if few tokens
+    are cached, or none in a similar context, the cache's distribution approaches the model's.
 
     Attributes:
         kind: see above.
-        window: number of tokens remembered.
-        flatness: θ; 0 weighs every remembered token equally, and is the only value for a unigram cache.
-        half_life: the age in tokens at which a weight is halved; None for no decay within
+        window: number of cached tokens.
+        flatness: θ; 0 weights every cached token equally, and is the only value for a unigram cache.
+        half_life: age in tokens at which a weight is halved; None for no decay within
             the window.
         weight: λ.
-        prior: μ, in remembered tokens whose context equals the present one.
+        prior: μ, in cached tokens whose context equals the current one.
 
     Raises:
         InvalidInputError: a value is outside its limits, or of another type.

@@ -1,8 +1,8 @@
-"""History of one text: a window of its last tokens with the unit vectors before each of them.
+"""History of one text: a window of its last tokens with the unit vector before each token.
 
-An immutable value that grows cheaply. A history is a range of a buffer shared with later histories
-of the same text: new tokens are written behind the range, outside every earlier history. The range
-is copied only if the buffer is full or another continuation of the same text has already claimed
+An immutable value that is cheap to extend. A history is a range of a buffer shared with later
+histories of the text: new tokens are written after the range, outside all earlier histories. The
+range is copied only if the buffer is full or another continuation of the text has already claimed
 the next entries.
 """
 
@@ -26,10 +26,10 @@ class _Buffer:
         self.tokens = np.empty(capacity, dtype=np.int32)
         self.features = np.empty((capacity, width), dtype=np.float32)
         self._filled = 0
-        self._lock = threading.Lock()  # states are values: threads may continue the same one
+        self._lock = threading.Lock()  # states are values, so several threads may continue one
 
     def claim(self, begin: int, end: int) -> bool:
-        """Claim the slots [begin, end) if they exist and are free; return whether that succeeded."""
+        """Claim the slots [begin, end) if they exist and are free; return True on success."""
         with self._lock:
             free = begin == self._filled and end <= len(self.tokens)
             if free:
@@ -41,13 +41,13 @@ class _Buffer:
 class History:
     """At most `window` tokens and their features, the newest last; immutable.
 
-    Made by `empty` and `appended`.
+    Created by `empty` and `appended`.
 
     Attributes:
-        window: tokens remembered at most.
-        buffer: of tokens and features.
-        begin: slot of the oldest.
-        end: one past the slot of the newest.
+        window: maximum number of tokens.
+        buffer: buffer of tokens and features.
+        begin: slot of the oldest token.
+        end: slot after the newest token.
     """
 
     window: int
@@ -57,7 +57,7 @@ class History:
 
     @classmethod
     def empty(cls, *, window: int, width: int) -> "History":
-        """An empty history with unit vectors of `width` numbers; 0 for a cache without features."""
+        """Return an empty history with unit vectors of `width` numbers; 0 for a cache without features."""
         return cls(window, _Buffer(0, width), 0, 0)
 
     def __len__(self) -> int:
@@ -65,12 +65,12 @@ class History:
 
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
-        """The tokens [N]; read-only."""
+        """Tokens [N]; read-only."""
         return self.buffer.tokens[self.begin : self.end]
 
     @property
     def features(self) -> FloatArray:
-        """The unit vector before each token [N, W]; read-only."""
+        """Unit vector before each token [N, W]; read-only."""
         return self.buffer.features[self.begin : self.end]
 
     @property
@@ -79,7 +79,7 @@ class History:
         return self.tokens.nbytes + self.features.nbytes
 
     def appended(self, tokens: npt.NDArray[np.integer], features: FloatArray) -> "History":
-        """This history and more tokens [K] with features [K, W]; tokens that leave the window are dropped."""
+        """Return the history with tokens [K] and features [K, W] appended; tokens that leave the window are dropped."""
         if len(tokens) == 0:
             return self
         tokens, features = tokens[-self.window :], features[-self.window :]
@@ -93,7 +93,7 @@ class History:
         return after
 
     def _reallocated(self, size: int, added: int) -> "History":
-        """A history of `size` tokens in a new buffer: this one's newest, then free slots for those added."""
+        """Copy the newest tokens to a new buffer for a history of `size` tokens, with free slots for those added."""
         capacity = min(max(2 * size, _MIN_CAPACITY), self.window + max(self.window // 4, _MIN_CAPACITY))
         buffer = _Buffer(capacity, self.buffer.features.shape[1])
         buffer.claim(0, size)

@@ -1,11 +1,11 @@
-"""Compiled kernels of a cache: cosines, weights of remembered tokens, mixing of probabilities.
+"""Compiled kernels of a cache: cosines, weights of cached tokens, mixing of probabilities.
 
-The weight of a remembered token is exp(θ cos) · 2^(−age / half-life) in single precision. Weights
-are summed over segments that begin where the window does, in lanes, and the segments in double
-precision, the oldest token first. Cosines are inner products of unit vectors, summed in sixteen
-lanes that are folded by halves; their inner loop is LLVM code, since BLAS sums in an order that
-depends on the number of vectors. Results are therefore the same bits for one row and for many, step
-by step and for a whole text.
+The weight of a cached token is exp(θ cos) · 2^(−age / half-life) in single precision. Weights are
+summed in lanes within segments that are aligned to the start of the window, and segments in double
+precision, the oldest first. Cosines are inner products of unit vectors, summed in sixteen lanes that
+are folded by halves; their inner loop is LLVM IR, because the summation order of BLAS depends on the
+number of vectors. Results are therefore bitwise equal for one row and for many, step by step and for
+a complete text.
 """
 
 import math
@@ -25,10 +25,10 @@ from models.kernels.math import exp, fold_lanes
 
 F = TypeVar("F", bound=Callable[..., Any])
 SEGMENT_TOKENS = 2_048
-"""Tokens of a window whose weights are summed together; a multiple of `SUM_LANES`."""
+"""Number of tokens of a window per segment sum; a multiple of `SUM_LANES`."""
 
 SUM_LANES = 64
-"""Lanes of a sum of weights."""
+"""Number of lanes of a sum of weights."""
 
 _SMALLEST_NORMAL = 2.0**-126  # smaller numbers are slow and negligible
 
@@ -38,7 +38,7 @@ class SimilarityDecay(NamedTuple):
 
     Attributes:
         flatnesses: values of θ [F], float32.
-        decays: 2^(−age / half-life) of the tokens in a full window, the oldest first, then `SUM_LANES` zeros
+        decays: 2^(−age / half-life) of each token of a full window, the oldest first, then `SUM_LANES` zeros
             [H, window + SUM_LANES], float32.
     """
 
@@ -54,7 +54,7 @@ class SimilarityDecay(NamedTuple):
         Args:
             flatnesses: values of θ [F].
             half_lives: in tokens [H]; None for no decay.
-            window: number of tokens remembered.
+            window: number of cached tokens.
         """
         decays = np.zeros((len(half_lives), window + SUM_LANES), dtype=np.float32)
         for row, half_life in zip(decays, half_lives, strict=True):
@@ -64,7 +64,7 @@ class SimilarityDecay(NamedTuple):
 
 @numba.njit([types.void(types.float64, types.float32[::1])], nogil=True, cache=True, error_model="numpy")
 def _write_decays(half_life: float, decays: FloatArray) -> None:
-    """Write 2^(−age / half-life) for the ages N − 1, …, 1, 0 into [N]; the newest token has age 0."""
+    """Write 2^(−age / half-life) for the ages N − 1, …, 1, 0 to `decays` [N]; the newest token has age 0."""
     for index in range(len(decays)):
         decay = 2.0 ** ((index + 1 - len(decays)) / half_life)
         decays[index] = decay if decay >= _SMALLEST_NORMAL else 0.0
@@ -87,14 +87,14 @@ def similarity_weights(cosines: Any, flatness: Any, out: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def sum_weights(weights: Any, decays: Any, lanes: Any) -> Any:
-    """The sum of weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
+    """Return the sum of weights[i] · decays[i], a multiple of `SUM_LANES` long, in double precision.
 
     Args:
         weights: from `similarity_weights` [N].
-        decays: of the same tokens [N]; those beside zeros do not count.
-        lanes: [SUM_LANES]; written over.
+        decays: decays of the same tokens [N]; entries with a weight of zero are ignored.
+        lanes: [SUM_LANES]; overwritten.
     """
-    # 64 independent sums: the order of additions is fixed, and the compiler vectorises the inner loop
+    # 64 independent sums, for a fixed order of additions and an inner loop that the compiler vectorises
     lanes[:] = 0
     weight_blocks, decay_blocks = weights.reshape(-1, SUM_LANES), decays.reshape(-1, SUM_LANES)
     for block in range(len(weight_blocks)):
@@ -110,7 +110,7 @@ _INDICES = types.Array(types.int64, 1, "C", readonly=True)
 
 
 def _kernel(*arguments: Any) -> Callable[[F], F]:
-    """Compile a kernel for arguments of these types, or read it from numba's cache, at import."""
+    """Compile a kernel for arguments of these types, or load it from numba's cache, at import."""
     return cast("Callable[[F], F]", numba.njit([types.void(*arguments)], nogil=True, cache=True))
 
 
@@ -126,18 +126,18 @@ def cache_shares(
     out: FloatArray,
     evidence: FloatArray,
 ) -> None:
-    """Share of the token after each of Q windows, for F values of θ and H half-lives.
+    """Write the share of the token after each of Q windows, for F values of θ and H half-lives.
 
     Args:
-        cosines: cosine of each query and remembered token [Q, N].
-        tokens: remembered [N].
+        cosines: cosine of each query and cached token [Q, N].
+        tokens: cached tokens [N].
         begins: start of each query's window in `tokens` [Q].
-        ends: its end [Q].
-        targets: the token that follows each query [Q].
+        ends: end of each query's window [Q].
+        targets: token after each query [Q].
         flatnesses: θ [F].
         decays: see `SimilarityDecay` [H, window + SUM_LANES].
-        out: the token's share of the weights [Q, F, H]; written. 0 where the window is empty.
-        evidence: sum of the weights [Q, F, H], to which a token with an equal context adds 1; written.
+        out: written, share of the token in the weights [Q, F, H]; 0 if the window is empty.
+        evidence: written, sum of the weights [Q, F, H], to which a token with an equal context adds 1.
     """
     weights, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
     matches = np.empty(SEGMENT_TOKENS + 1, np.int64)
@@ -173,13 +173,13 @@ def cache_shares(
 
 @numba.njit([types.float64(types.float64, types.float64, types.float64)], nogil=True, cache=True)
 def effective_weight(weight: float, evidence: float, prior: float) -> float:
-    """λ n / (n + μ), the weight of the cache with evidence n; 0 without evidence."""
+    """Return λ n / (n + μ), the weight of the cache with evidence n; 0 without evidence."""
     return weight * (evidence / (evidence + prior)) if evidence > 0.0 else 0.0
 
 
 @numba.njit([types.float64(types.float64, types.float64, types.float64)], nogil=True, cache=True)
 def mix_log_prob(log_prob: float, share: float, weight: float) -> float:
-    """log((1 − λ) p + λ p_cache)."""
+    """Return log((1 − λ) p + λ p_cache)."""
     if share <= 0.0:
         return log_prob + math.log1p(-weight)
     return math.log((1.0 - weight) * math.exp(log_prob) + weight * share)
@@ -194,7 +194,7 @@ def mix_targets(
     prior: float,
     out: FloatArray,
 ) -> None:
-    """Log-probabilities [T] mixed with shares and evidence [T] of `cache_shares`, into `out` [T]."""
+    """Mix log-probabilities [T] with shares and evidence [T] of `cache_shares`; write the results to `out` [T]."""
     for t in range(len(shares)):
         out[t] = mix_log_prob(log_probs[t], shares[t], effective_weight(weight, evidence[t], prior))
 
@@ -210,16 +210,16 @@ def mix_row(
     log_probs: FloatArray,
     out: FloatArray,
 ) -> None:
-    """Mix one row's distribution with that of its window, which is not empty.
+    """Mix one row's distribution with the distribution of its window, which is not empty.
 
     Args:
-        cosines: cosine of each remembered token [N].
-        tokens: remembered [N].
+        cosines: cosine of each cached token [N].
+        tokens: cached tokens [N].
         flatness: θ.
-        decays: of a full window's tokens, then zeros [window + SUM_LANES].
+        decays: decay of each token of a full window, then zeros [window + SUM_LANES].
         weight: λ.
         prior: μ.
-        log_probs: of every token of the vocabulary [V].
+        log_probs: log-probability of every token of the vocabulary [V].
         out: [V]; written.
     """
     weights, lanes = np.empty(SEGMENT_TOKENS, np.float32), np.empty(SUM_LANES, np.float32)
@@ -232,15 +232,15 @@ def mix_row(
         total += sum_weights(weights[:size], decay, lanes)
         for n in range(begin, end):
             masses[tokens[n]] += np.float64(weights[n - begin] * decay[n - begin])
-    # as `cache_shares` writes evidence and shares
+    # the same rounding as evidence and shares in `cache_shares`
     weight = effective_weight(weight, float(np.float32(total * math.exp(-float(flatness)))), prior)
     for token in range(len(log_probs)):
         share = float(np.float32(masses[token] / total)) if total > 0.0 else 0.0
         out[token] = mix_log_prob(log_probs[token], share, weight)
 
 
-_TILE_SIDE = 4  # queries and keys of one tile: its 4 x 4 sums fill the registers
-_KEYS_PER_BLOCK = 32  # keys that stay in the nearest cache for all queries
+_TILE_SIDE = 4  # queries and keys per tile: its 4 x 4 sums fill the registers
+_KEYS_PER_BLOCK = 32  # keys that fit into the L1 cache while all queries are processed
 
 
 def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
@@ -249,8 +249,8 @@ def _shuffle(builder: Any, left: Any, right: Any, lanes: list[int]) -> Any:
 
 
 def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
-    """The totals of up to sixteen vectors, in the lanes of one vector, summed by halves."""
-    width = VECTOR_WIDTH  # lanes that one sum still takes
+    """Sum each of up to sixteen vectors by halves; return the totals in the lanes of one vector."""
+    width = VECTOR_WIDTH  # number of lanes that one sum still occupies
     while width > 1:
         halves = [
             [lane for lane in range(2 * VECTOR_WIDTH) if (lane % width < width // 2) == lower]
@@ -265,7 +265,7 @@ def _fold_lanes(builder: Any, sums: list[Any]) -> Any:
 
 
 def _tile_intrinsic(rows: int, columns: int) -> Any:
-    """An intrinsic that writes the products of `rows` queries and `columns` keys into `out`."""
+    """Return an intrinsic that writes the products of `rows` queries and `columns` keys to `out`."""
 
     @intrinsic
     def fill(
@@ -328,18 +328,18 @@ _tile_4x4: Any = _tile_intrinsic(_TILE_SIDE, _TILE_SIDE)
 
 @_kernel(_MATRIX, _MATRIX, types.int64, types.float32[:, ::1])
 def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: FloatArray) -> None:
-    """Inner products of queries [Q, W] and keys [N, W], into `out[:, column : column + N]`.
+    """Write inner products of queries [Q, W] and keys [N, W] to `out[:, column : column + N]`.
 
-    If four does not divide a count, the last tile ends at the end and repeats products.
+    If four does not divide a count, the last tile overlaps the previous tile.
 
     Args:
         queries: W is a multiple of `VECTOR_WIDTH`.
         keys: of the same width.
-        column: of the first key's products in `out`.
+        column: column of the first key's products in `out`.
         out: [Q, at least column + N]; written.
     """
     rows, count = len(queries), len(keys)
-    # blocks of keys outside, queries inside: a block is read from memory once and then from the cache
+    # outer loop over blocks of keys: a block is read from memory once and then from the cache
     for begin in range(0, count, _KEYS_PER_BLOCK):
         end = min(begin + _KEYS_PER_BLOCK, count)
         if count < _TILE_SIDE:
@@ -360,14 +360,14 @@ def inner_products(queries: FloatArray, keys: FloatArray, column: int, out: Floa
 
 
 def padded_width(width: int) -> int:
-    """Numbers in a unit vector of features of a width: the next multiple of `VECTOR_WIDTH`."""
+    """Return the length of unit vectors for features of a width: the next multiple of `VECTOR_WIDTH`."""
     return -(-width // VECTOR_WIDTH) * VECTOR_WIDTH
 
 
 def to_unit_vectors(features: FloatArray) -> FloatArray:
-    """Vectors [N, W] scaled to length 1 and zero-padded to a multiple of `VECTOR_WIDTH`; zeros stay zero.
+    """Scale vectors [N, W] to length 1 and zero-pad them to a multiple of `VECTOR_WIDTH`; zero vectors stay zero.
 
-    Each depends on its own features alone, to the last bit.
+    Each result depends only on its own features, to the last bit.
     """
     count, width = features.shape
     units = np.zeros((count, padded_width(width)), dtype=np.float32)

@@ -32,18 +32,18 @@ from models.vocabulary import BOS
 # bench_families
 _SEGMENT_TOKENS = 1_024  # tokens of a row whose features are in memory at once
 _MAX_FEATURE_VALUES = 1 << 23  # numbers in all feature vectors in memory at once (32 MiB)
-_MAX_QUERIES = 128  # tokens whose windows are read in one pass, at most
+_MAX_QUERIES = 128  # maximum tokens whose windows are read in one pass
 _MAX_COSINES = 1 << 21  # in memory at once, unless four windows have more
 
 
 class CacheShares(NamedTuple):
-    """The cache's shares of T tokens.
+    """Cache shares of T tokens.
 
     Attributes:
         shares: share of each token in the sum of weights, for F values of θ and H half-lives [T, F, H],
-            float32; 0 where the window was empty.
-        evidence: the sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
-        history: after the tokens.
+            float32; 0 if the window is empty.
+        evidence: sum of the weights [T, F, H], float32; see `kernels.cache_shares`.
+        history: history after the tokens.
     """
 
     shares: FloatArray
@@ -54,20 +54,20 @@ class CacheShares(NamedTuple):
 def score_with_history(
     history: History, tokens: TokenIds, features: FloatArray, *, decay: SimilarityDecay
 ) -> CacheShares:
-    """The shares of tokens that follow a history.
+    """Return the shares of tokens that follow a history.
 
-    Memory is bounded by the window and T together.
+    Memory is bounded by window and T.
 
     Args:
-        history: before the first token; its window holds for all.
+        history: history before the first token; its window applies to all tokens.
         tokens: ids [T].
-        features: the unit vectors before them [T, W]; W is 0 for a unigram cache.
-        decay: of the history's window.
+        features: unit vector before each token [T, W]; W is 0 for a unigram cache.
+        decay: decay within the history's window.
     """
-    tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the type for which the kernels are compiled
+    tokens = np.ascontiguousarray(tokens, dtype=np.int64)  # the kernels are compiled for this type
     is_stored = tokens != BOS
     before = len(history)
-    ends = before + np.cumsum(is_stored) - is_stored  # number of remembered tokens before each token [T]
+    ends = before + np.cumsum(is_stored) - is_stored  # number of cached tokens before each token [T]
     begins = np.maximum(ends - history.window, 0)
     new = np.ascontiguousarray(features[is_stored])
     remembered = np.concatenate([history.tokens, tokens[is_stored]], dtype=np.int32)
@@ -99,9 +99,9 @@ def score_with_history(
 
 
 class CacheState(NamedTuple):
-    """The wrapped model's state and the history of each of its B rows.
+    """State of the wrapped model, and the history of each of its B rows.
 
-    Memory of a row is bounded by the window; continuations of a row share it.
+    The memory of a row is bounded by the window and shared by continuations of the row.
     """
 
     inner: Any
@@ -111,27 +111,27 @@ class CacheState(NamedTuple):
         return len(self.histories)
 
     def select(self, rows: TokenIds) -> "CacheState":
-        """A state with rows `rows[0], rows[1], …` of this one; rows may repeat."""
+        """Return a state of rows `rows[0], rows[1], …`; rows may repeat."""
         return CacheState(self.inner.select(rows), tuple(self.histories[row] for row in rows))
 
     def concatenate(self, states: Sequence["CacheState"]) -> "CacheState":
-        """A state with this one's rows, then those of each of `states`."""
+        """Return a state with the rows of this state, followed by the rows of each of `states`."""
         histories = [history for state in (self, *states) for history in state.histories]
         return CacheState(self.inner.concatenate([state.inner for state in states]), tuple(histories))
 
 
 class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
-    """A model mixed with a cache of the tokens that it read last.
+    """Model mixed with a cache of its most recent tokens.
 
-    Computes on the host, whatever the wrapped model's device. While a history is empty, the wrapped model
-    predicts alone. `<s>` is never remembered; `</s>` and `<unk>` are, like any token.
+    Computes on the host, for any device of the wrapped model. While a history is empty, the prediction is the
+    wrapped model's. `<s>` is never cached; `</s>` and `<unk>` are cached like other tokens.
 
     Args:
         inner: the model to wrap.
         config: see `CacheConfig`.
 
     Attributes:
-        num_parameters: numbers learnt by the wrapped model, θ, the half-life, λ and μ.
+        num_parameters: number of learnt values: the wrapped model's, θ, the half-life, λ and μ.
 
     Raises:
         InvalidInputError: the cache is continuous, and the model has no features.
@@ -217,10 +217,10 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
 
     @classmethod
     def load(cls, directory: Path, parts: Sequence[LanguageModel[Any]]) -> "CacheModel":
-        """Rebuild from what `save` wrote and the one part, already loaded.
+        """Rebuild a saved cache model from its directory and its one part, already loaded.
 
         Raises:
-            ManifestError: config.json is no cache's, or does not fit the part.
+            ManifestError: config.json is not a cache's, or does not match the part.
         """
         path = directory / CONFIG_FILE
         config = read_config(path)
@@ -235,13 +235,13 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
         return CacheState(inner, (empty,) * batch)
 
     def _features(self, inner: Any) -> FloatArray:
-        """Unit vectors of every row [B, W]; W is 0 for a unigram cache."""
+        """Return the unit vector of every row [B, W]; W is 0 for a unigram cache."""
         if self._featured is None:
             return np.zeros((len(inner), 0), dtype=np.float32)
         return to_unit_vectors(to_numpy(self._featured.features(inner)))
 
     def _groups(self, shape: tuple[int, ...]) -> Iterator[slice]:
-        """Slices of rows whose features fit into memory together."""
+        """Yield slices of rows whose features fit into the memory limit."""
         rows, width = shape
         size = max(1, _MAX_FEATURE_VALUES // max(min(width, _SEGMENT_TOKENS) * self._width, 1))
         for start in range(0, rows, size):
@@ -250,7 +250,7 @@ class CacheModel(SequenceReader[CacheState], LanguageModel[CacheState]):
     def _read_rows(
         self, state: CacheState, tokens: TokenIds, lengths: TokenIds, want: Want, out: FloatArray
     ) -> CacheState:
-        """The state after tokens of a few rows; writes scores [B, T] if they are wanted."""
+        """Return the state after tokens of a few rows; write scores [B, T] to `out` if requested."""
         inner, histories = state.inner, list(state.histories)
         for start in range(0, tokens.shape[1], _SEGMENT_TOKENS):
             segment = tokens[:, start : start + _SEGMENT_TOKENS]

@@ -1,4 +1,4 @@
 """Versioned checkpoints and their registries: the only contract between training and serving.
 
-Registries in object stores are the one place where `models` reaches a network, through fsspec.
+Registries in object stores, reached through fsspec, are the only network access of `models`.
 """

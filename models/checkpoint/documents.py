@@ -1,13 +1,13 @@
-"""Profiles and calibrations beside the models of a registry: small files, replaced as a whole.
+"""Profiles and calibrations in a registry, next to its models: small files that are replaced atomically.
 
     <root>/<folder>/<name>              visible once its file has this name
-    <root>/<folder>/.tmp-…              one being written; ignored by readers
+    <root>/<folder>/.tmp-…              file being written; ignored by readers
     <root>/.profiles/<name>.json        re-ranking weights
     <root>/.calibrations/name@7.json    precision and recall of error checking for one version
 
-A version is immutable, and a calibration depends on the text that it was measured on: so it stands
-beside the version, and may be replaced. Documents of a remote registry are cached for a few
-seconds, and for as long as the store cannot be reached.
+Versions are immutable, and a calibration depends on the text it was measured on, so calibrations are
+separate files and can be replaced. Documents of a remote registry are cached for a few seconds, and
+for as long as the store cannot be reached.
 """
 
 import threading
@@ -46,20 +46,20 @@ class _CachedRead(NamedTuple):
 
 
 class DocumentStore:
-    """Small files in a folder of a registry, which need hold no model. Names are checked by the caller.
+    """Small files in a folder of a registry, which need not have models. Callers check the names.
 
-    All methods raise RegistryError where the registry cannot be read or written to. What was read of a remote
-    registry is remembered for some seconds, as requests ask for it, and for as long as the store cannot be reached.
+    All methods raise RegistryError if the registry cannot be read or written. Reads from a remote registry are cached
+    for some seconds because they are part of requests, and for as long as the store cannot be reached.
 
     Args:
         registry: its address.
-        folder: by name; no model's can begin with a dot, as these do.
-        store: the registry's store, if it is open already.
-        clock: seconds, monotonic.
+        folder: folder name; it starts with a dot, as model names cannot.
+        store: the registry's store, if it is already open.
+        clock: monotonic clock in seconds.
 
     Raises:
         RegistryError: a remote registry needs a package that is not installed.
-        InvalidInputError: the address cannot be a registry's.
+        InvalidInputError: the address is not valid for a registry.
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class DocumentStore:
         self._lock = threading.Lock()
 
     def display_path(self, name: str) -> str | Path:
-        """Name of a file in messages: its path or URL."""
+        """Return the path or URL of a file, for messages."""
         path = f"{self._store.location}/{self._key(name)}"
         return path if self._is_remote else Path(path)
 
     def names(self) -> list[str]:
-        """The files there are, in no order."""
+        """Return the names of all files, in no particular order."""
         return [entry.key.removeprefix(f"{self._folder}/") for entry in self._store.entries(self._folder)]
 
     def read(self, name: str) -> bytes | None:
-        """The beginning of a file, at most a byte more than MAX_DOCUMENT_BYTES; None if there is none."""
+        """Return a file's first bytes, up to one more than MAX_DOCUMENT_BYTES; None if it does not exist."""
         if not self._is_remote:
             return self._fetch(name, None).result()
         known = self._read.get(name)
-        # while somebody else asks, what was true is good enough
+        # while another thread reads the store, the previous content is good enough
         if not self._is_fresh(known) and self._lock.acquire(blocking=known is None):
             try:
                 known = self._read.get(name)
@@ -100,16 +100,16 @@ class DocumentStore:
                     self._remember(name, known)
             finally:
                 self._lock.release()
-        assert known is not None  # noqa: S101 - else it was waited for
+        assert known is not None  # noqa: S101 - otherwise the lock was awaited
         return known.result()
 
     def write(self, name: str, content: bytes) -> None:
-        """Store a file; one of the same name is replaced, by whoever comes last."""
+        """Store a file, replacing one with the same name."""
         require_writable(self._store).put(self._key(name), content)
         self._forget(name)
 
     def delete(self, name: str) -> bool:
-        """Remove a file; return whether there was one."""
+        """Remove a file; return True if it existed."""
         store = require_writable(self._store)
         there = store.read(self._key(name)) is not None
         store.delete(self._key(name))
@@ -128,12 +128,12 @@ class DocumentStore:
 
     def _remember(self, name: str, read: _CachedRead) -> None:
         self._read.pop(name, None)
-        if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients may ask for whatever name they like
-            self._read.pop(next(iter(self._read), name), None)  # asked for longest ago
+        if len(self._read) >= _MAX_CACHED_DOCUMENTS:  # clients choose the names, so their number has no bound
+            self._read.pop(next(iter(self._read), name), None)  # the oldest read
         self._read[name] = read
 
     def _forget(self, name: str) -> None:
-        with self._lock:  # whoever is asking was told what was there before, and takes note of it
+        with self._lock:  # wait for a read in progress, which would cache the old content
             self._read.pop(name, None)
 
     def _is_fresh(self, read: _CachedRead | None) -> bool:
@@ -144,7 +144,7 @@ class DocumentStore:
 
 
 def _parse_document(kind: type[_Document], content: bytes, what: str) -> _Document:
-    """Parse JSON; an error names the field, or the whole by `what`, and the value."""
+    """Parse JSON; an error names the field, or `what` for the entire document, and the value."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -159,10 +159,10 @@ _SUFFIX = ".json"
 
 
 class ProfileStore:
-    """The profiles of a registry.
+    """Profiles of a registry.
 
     Args:
-        registry: its address; profiles need no model in it.
+        registry: its address; it need not have models.
 
     Raises:
         RegistryError: it is remote and needs a package that is not installed.
@@ -172,7 +172,7 @@ class ProfileStore:
         self._documents = DocumentStore(registry, PROFILES_FOLDER)
 
     def names(self) -> list[str]:
-        """Names of the profiles, sorted.
+        """Return the sorted names of the profiles.
 
         Raises:
             RegistryError: they cannot be listed.
@@ -184,10 +184,10 @@ class ProfileStore:
         )
 
     def read(self, name: str) -> Profile:
-        """A profile.
+        """Read a profile.
 
         Raises:
-            InvalidInputError: there is none of that name; the message lists what there is.
+            InvalidInputError: it does not exist; the message lists the existing profiles.
             FormatError: its file is damaged.
             RegistryError: it cannot be read.
         """
@@ -197,31 +197,31 @@ class ProfileStore:
             raise self._unknown(name)
         path = self._documents.display_path(name + _SUFFIX)
         if len(content) > MAX_DOCUMENT_BYTES:
-            raise FormatError(path, f"has more than {MAX_DOCUMENT_BYTES} bytes: no profile")
+            raise FormatError(path, f"not a profile: the file has more than {MAX_DOCUMENT_BYTES} bytes")
         try:
             profile = _parse_document(Profile, content, "the profile")
             profile.weighting()
         except InvalidInputError as error:
-            raise FormatError(path, f"is no profile: {error}", hint="tune again and save it") from None
+            raise FormatError(path, f"not a profile: {error}", hint="tune and save it again") from None
         if profile.name != name:
-            raise FormatError(path, f"is the profile {profile.name!r}, not {name!r}")
+            raise FormatError(path, f"the file has the profile {profile.name!r}, not {name!r}")
         return profile
 
     def write(self, profile: Profile) -> str | Path:
-        """Store a profile; one of the same name is replaced.
+        """Store a profile, replacing one with the same name.
 
         Returns:
-            Where it lies now.
+            Its path or URL.
 
         Raises:
-            InvalidInputError: its name cannot be a file's, or it is too large.
-            RegistryError: the registry cannot be written to.
+            InvalidInputError: its name cannot be a file name, or it is too large.
+            RegistryError: the registry cannot be written.
         """
         check_name(profile.name, parameter="profile")
         content = profile.model_dump_json(indent=1).encode() + b"\n"
         if len(content) > MAX_DOCUMENT_BYTES:
             raise InvalidInputError(
-                f"the profile has {len(content)} bytes; at most {MAX_DOCUMENT_BYTES} are kept",
+                f"the profile has {len(content)} bytes; the maximum is {MAX_DOCUMENT_BYTES}",
                 parameter="profile",
             )
         self._documents.write(profile.name + _SUFFIX, content)
@@ -231,8 +231,8 @@ class ProfileStore:
         """Remove a profile.
 
         Raises:
-            InvalidInputError: there is none of that name.
-            RegistryError: the registry cannot be written to.
+            InvalidInputError: it does not exist.
+            RegistryError: the registry cannot be written.
         """
         check_name(name, parameter="profile")
         if not self._documents.delete(name + _SUFFIX):
@@ -240,14 +240,14 @@ class ProfileStore:
 
     def _unknown(self, name: str) -> InvalidInputError:
         known = ", ".join(self.names()) or "none"
-        return InvalidInputError(f"there is no profile {name!r}; there are: {known}", parameter="profile")
+        return InvalidInputError(f"there is no profile {name!r}; profiles: {known}", parameter="profile")
 
 
 CALIBRATIONS_FOLDER = ".calibrations"
 
 
 class CalibrationStore:
-    """The calibrations of a registry.
+    """Calibrations of a registry.
 
     Args:
         registry: its address.
@@ -260,7 +260,7 @@ class CalibrationStore:
         self._documents = DocumentStore(registry, CALIBRATIONS_FOLDER)
 
     def read(self, address: str) -> Calibration | None:
-        """The calibration of a version; None if it has none.
+        """Return the calibration of a version; None if it has none.
 
         Args:
             address: `name@number`.
@@ -276,27 +276,27 @@ class CalibrationStore:
         path = self._documents.display_path(name)
         hint = "measure again: gramophone evaluate --task check --save-calibration"
         if len(content) > MAX_DOCUMENT_BYTES:
-            raise FormatError(path, f"has more than {MAX_DOCUMENT_BYTES} bytes: no calibration", hint=hint)
+            raise FormatError(path, f"not a calibration: more than {MAX_DOCUMENT_BYTES} bytes", hint=hint)
         try:
             calibration = _parse_document(Calibration, content, "the calibration")
             calibration.check_order()
         except InvalidInputError as error:
-            raise FormatError(path, f"is no calibration: {error}", hint=hint) from None
+            raise FormatError(path, f"not a calibration: {error}", hint=hint) from None
         if calibration.model != address:
             raise FormatError(
-                path, f"is the calibration of {calibration.model!r}, not of {address!r}", hint=hint
+                path, f"the file has the calibration of {calibration.model!r}, not of {address!r}", hint=hint
             )
         return calibration
 
     def write(self, calibration: Calibration) -> str | Path:
-        """Store a calibration; one of the same version is replaced.
+        """Store a calibration, replacing that of the same version.
 
         Returns:
-            Where it lies now.
+            Its path or URL.
 
         Raises:
-            InvalidInputError: the model's address cannot be a file's name.
-            RegistryError: the registry cannot be written to.
+            InvalidInputError: the model's address cannot be a file name.
+            RegistryError: the registry cannot be written.
         """
         name = _file_name(calibration.model)
         self._documents.write(name, calibration.model_dump_json(indent=1).encode() + b"\n")

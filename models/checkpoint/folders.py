@@ -1,6 +1,6 @@
 """Folders shared by processes: locks, temporary folders, flushing, atomic renames.
 
-Also the folder of the download cache, which is one for the whole process.
+Also the folder of the download cache, which is a process-wide setting.
 """
 
 import contextlib
@@ -18,41 +18,41 @@ _chosen_cache_folder: list[Path] = []
 
 
 def set_cache_folder(folder: Path) -> None:
-    """Choose the folder for the whole process; the root of the command line does, which reads the environment."""
+    """Set the cache folder of the process; the command line does this once, from the environment."""
     _chosen_cache_folder[:] = [folder]
 
 
 def cache_folder(given: Path | None = None) -> Path:
-    """The folder that is given, else the one that was chosen, else `~/.cache/gramophone`.
+    """Return the given folder, else the configured one, else `~/.cache/gramophone`.
 
     Raises:
-        RegistryError: the user has no home folder, as in some containers, or there is no such user.
+        RegistryError: the home folder is unknown, as in some containers, or the user does not exist.
     """
     folder = given or (_chosen_cache_folder or [_DEFAULT_CACHE_FOLDER])[0]
     try:
         return folder.expanduser()
     except RuntimeError:
         raise RegistryError(
-            f"there is no home folder to keep models of remote registries in: {folder}; name a folder by "
-            "GRAMOPHONE_REGISTRY_CACHE"
+            f"the cache of remote registries is in a home folder that does not exist: {folder}; set "
+            "GRAMOPHONE_REGISTRY_CACHE to a folder"
         ) from None
 
 
 TEMPORARY_PREFIX = ".tmp-"
-"""How the names of what is being written begin; readers take no notice of it."""
+"""Prefix of names of unfinished files and folders, which readers ignore."""
 
 
 @contextlib.contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
-    """Say which folder cannot be written to.
+    """Convert errors of the file system to an error that names the folder.
 
     Raises:
-        RegistryError: the file system refused.
+        RegistryError: writing failed.
     """
     try:
         yield
     except shutil.Error as error:
-        # of a tree that was copied: for each file where from, where to and why
+        # for a copied tree: source, target and reason of each file
         raise RegistryError(f"cannot write to {folder}: {error.args[0][0][2]}") from error
     except OSError as error:
         raise RegistryError(f"cannot write to {folder}: {error.strerror or error}") from error
@@ -60,10 +60,10 @@ def report_write_errors(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[int]:
-    """Hold a folder's lock, which the system drops when the process dies; its descriptor is what is yielded.
+    """Hold a folder's lock, which the system releases if the process dies; yield the folder's descriptor.
 
     Raises:
-        BlockingIOError: it is not waited for, and another holds it.
+        BlockingIOError: `wait` is false, and another process holds the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -75,15 +75,15 @@ def locked_folder(folder: Path, *, wait: bool = True) -> Iterator[int]:
 
 @contextlib.contextmanager
 def temporary_folder(parent: Path) -> Iterator[Path]:
-    """A new folder, held by this process, and removed at the end if it has not been renamed.
+    """Create a folder that this process locks; remove it at the end unless it was renamed.
 
-    Those that dead processes left in the same place are removed first.
+    Temporary folders of dead processes in the same parent are removed first.
     """
     folder = parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     with contextlib.ExitStack() as locks:
         locks.callback(shutil.rmtree, folder, ignore_errors=True)
         parent.mkdir(parents=True, exist_ok=True)
-        with locked_folder(parent):  # so that nobody takes the new folder for an abandoned one
+        with locked_folder(parent):  # other processes must not remove the folder before it is locked
             remove_stale_folders(parent)
             folder.mkdir()
             locks.enter_context(locked_folder(folder))
@@ -91,7 +91,7 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a small file by one rename; its folder is made if it is missing."""
+    """Write a small file atomically, creating its folder if necessary."""
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,20 +107,20 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def make_read_only(directory: Path) -> None:
-    """Make the files in a folder writable by root only; the folder can be removed as before."""
+    """Remove write permission from the files of a folder; the folder can still be removed."""
     for path in directory.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode & 0o444)
 
 
 def fsync_tree(directory: Path) -> None:
-    """Have everything in a folder, and the folder, written to the disk."""
+    """Flush a folder with all its content to disk."""
     for path in [*directory.rglob("*"), directory]:
         fsync_path(path)
 
 
 def fsync_path(path: Path) -> None:
-    """Have a file or a folder written to the disk."""
+    """Flush a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -129,10 +129,10 @@ def fsync_path(path: Path) -> None:
 
 
 def remove_stale_folders(parent: Path, pattern: str = f"{TEMPORARY_PREFIX}*") -> int:
-    """Remove folders that nobody holds: temporary ones, whose writer is no more, or those of another pattern.
+    """Remove folders that no process locks, by default temporary folders of dead processes.
 
     Returns:
-        How many.
+        Number of removed folders.
     """
     removed = 0
     for path in parent.glob(pattern):

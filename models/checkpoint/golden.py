@@ -1,7 +1,7 @@
 """Golden test of a checkpoint, `golden.json`: sequences and their scores when it was written.
 
-Its replay at load proves that this machine, device and library versions give the published scores,
-and warms the model up.
+Replaying it at load time proves that this machine, device and library versions reproduce the
+published scores, and warms up the model.
 """
 
 import json
@@ -19,22 +19,22 @@ from models.vocabulary import EOS
 
 GOLDEN_FILE = "golden.json"
 GOLDEN_TOLERANCE = {"cpu": {FLOAT32: 1e-4, INT8: 1e-4}, "cuda": {FLOAT32: 2e-3}}
-"""Largest difference of one token's log-prob, by kind of device and precision, in nats."""
+"""Maximum difference of one token's log-probability, by kind of device and precision, in nats."""
 
 _LOG_PROB_FIELDS = {FLOAT32: "logprobs", INT8: "logprobs_int8"}
-"""Where the scores of each precision stand; those of int8 only where there is a network to round."""
+"""JSON fields of the scores of each precision; int8 only if the model has a network to quantize."""
 
 MAX_GOLDEN_TOKENS = 64
 
 
 def golden_sequences(encoded: Sequence[Sequence[int]], vocab_size: int) -> list[list[int]]:
-    """Choose the sequences to score: the given ones, cut, and one that visits ids across the vocabulary."""
+    """Choose the sequences to score: the given ones, truncated, and one with ids across the vocabulary."""
     across = np.linspace(3, vocab_size - 1, num=min(24, vocab_size - 3)).astype(int).tolist()
     return [[*map(int, ids[: MAX_GOLDEN_TOKENS - 1]), EOS] for ids in encoded[:4]] + [[*across, 0, EOS]]
 
 
 def write_golden(directory: Path, model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> None:
-    """Score the sequences, each after `<s>`, and write them with their scores, those of int8 too."""
+    """Score each sequence after `<s>`, and write the sequences with their scores, including int8 if supported."""
     rounded = to_int8(model)
     golden = {
         "tolerance": GOLDEN_TOLERANCE,
@@ -51,11 +51,11 @@ def replay_golden(
     """Score the sequences again.
 
     Returns:
-        The largest difference of one token's log-probability, in nats.
+        Largest difference of one token's log-probability, in nats.
 
     Raises:
         ManifestError: the file is not a golden test.
-        IntegrityError: an answer differs by more than the tolerance for this kind of device.
+        IntegrityError: a score differs by more than the tolerance for this kind of device.
     """
     path = directory / GOLDEN_FILE
     try:
@@ -63,7 +63,7 @@ def replay_golden(
         tolerance = float(golden["tolerance"][device.split(":", maxsplit=1)[0]][precision])
         sequences = [model.vocabulary.check_ids(s, parameter="sequences") for s in golden["sequences"]]
         if max(map(len, sequences), default=0) > MAX_GOLDEN_TOKENS:
-            raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")  # noqa: TRY301 - told as the others
+            raise ValueError(f"a sequence has more than {MAX_GOLDEN_TOKENS} tokens")  # noqa: TRY301 - same error path
         expected = [np.asarray(row, dtype=np.float64) for row in golden[_LOG_PROB_FIELDS[precision]]]
     except (
         OSError,
@@ -88,11 +88,11 @@ def replay_golden(
 
 
 def has_int8(directory: Path) -> bool:
-    """Return whether the checkpoint was published with scores in int8."""
+    """True if the checkpoint was published with int8 scores."""
     try:
         return _LOG_PROB_FIELDS[INT8] in json.loads((directory / GOLDEN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
-        return False  # replaying it will say what is wrong
+        return False  # the replay reports the error
 
 
 def _finite_scores(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> list[list[float]]:

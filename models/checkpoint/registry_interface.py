@@ -1,6 +1,6 @@
 """Interface of model registries: immutable, numbered versions and movable aliases.
 
-`Catalogue` finds the version that `name`, `name@7` or `name@champion` means by what a store lists.
+`Catalogue` resolves `name`, `name@7` or `name@champion` to a version, from a store's listing.
 """
 
 import json
@@ -41,11 +41,11 @@ from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, 
 
 
 class ModelSnapshot(NamedTuple):
-    """Versions and aliases of a model as they were read once.
+    """Versions and aliases of a model at one point in time.
 
     Attributes:
         aliases: the aliases.
-        stamp: the versions, and what `Registry.change_stamps` tells for as long as nothing is changed.
+        stamp: the versions, and the value that `Registry.change_stamps` returns until something changes.
     """
 
     aliases: dict[str, int]
@@ -56,8 +56,8 @@ class Catalogue:
     """Versions and aliases of the models in a store.
 
     Args:
-        store: what is asked.
-        folder: where versions lie, or are laid.
+        store: store to read.
+        folder: local folder of the versions.
     """
 
     def __init__(self, store: ObjectStore, folder: Path) -> None:
@@ -66,11 +66,11 @@ class Catalogue:
 
     @property
     def location(self) -> str:
-        """Name in messages: the folder or the URL."""
+        """Folder or URL, for messages."""
         return self._reads.location
 
     def entries(self, folder: str = "") -> dict[str, ModelEntries]:
-        """Models by name, those without versions included; all, or that in a folder.
+        """Return models by name, including models without versions: all, or those in a folder.
 
         Raises:
             RegistryError: the registry cannot be read.
@@ -78,15 +78,15 @@ class Catalogue:
         return list_models(self._reads.entries(folder))
 
     def models(self) -> list[str]:
-        """Names of the models with at least one version, sorted.
+        """Return the sorted names of models with at least one version.
 
         Raises:
-            RegistryError: the registry cannot be read, or is there no longer.
+            RegistryError: the registry cannot be read, or no longer exists.
         """
         return sorted(name for name, model in self.entries().items() if model.versions)
 
     def versions(self, name: str) -> list[int]:
-        """A model's version numbers, ascending; empty if there is no such model.
+        """Return a model's version numbers, ascending; empty if the model does not exist.
 
         Raises:
             RegistryError: the registry cannot be read.
@@ -94,7 +94,7 @@ class Catalogue:
         return self.entries(name).get(name, ModelEntries()).versions if is_name(name) else []
 
     def aliases(self, name: str) -> dict[str, int]:
-        """A model's aliases.
+        """Return a model's aliases.
 
         Raises:
             ManifestError: aliases.json is damaged.
@@ -103,7 +103,7 @@ class Catalogue:
         return self._parse_aliases(name, self._reads.read(f"{name}/{ALIASES_FILE}"))
 
     def default(self) -> str | None:
-        """The name of the model remembered for requests that name none, there or not; None if none is remembered.
+        """Return the stored name of the default model, which may not exist; None if no name is stored.
 
         Raises:
             RegistryError: the registry cannot be read.
@@ -113,7 +113,7 @@ class Catalogue:
         return name if is_name(name) else None
 
     def published(self) -> list[Version]:
-        """Every version of every model.
+        """Return every version of every model.
 
         Raises:
             RegistryError: the registry cannot be read.
@@ -122,28 +122,28 @@ class Catalogue:
         return [self.version(name, number) for name, model in models for number in model.versions]
 
     def version(self, name: str, number: int) -> Version:
-        """The version of this number, there or not."""
+        """Return the version with this number, which may not exist."""
         return Version(name, number, self._folder / name / "versions" / str(number))
 
     def resolve(self, address: str, seen: ModelSnapshot | None = None) -> Version:
-        """The version that `name`, `name@7` or `name@champion` means.
+        """Resolve `name`, `name@7` or `name@champion` to a version.
 
         A bare name means the alias `champion`, else the newest version.
 
         Args:
-            address: what is looked for.
-            seen: what is known of the model; None means that the registry is asked.
+            address: the address.
+            seen: snapshot of the model; None reads the registry.
 
         Raises:
-            InvalidInputError: nothing stands after the `@`.
-            ModelNotFoundError: there is no such model, version or alias; the message lists what there is.
+            InvalidInputError: the part after the `@` is empty.
+            ModelNotFoundError: the model, version or alias does not exist; the message lists the existing ones.
             ManifestError: aliases.json is needed and damaged.
             RegistryError: the registry cannot be read.
         """
         name, at, which = address.partition("@")
         if at and not which and is_name(name):
             raise InvalidInputError(
-                f"the model is {address!r}; after @ stands a version's number or an alias, as in {name}@7 or "
+                f"the model is {address!r}; a version number or an alias must follow the @, as in {name}@7 or "
                 f"{name}@{CHAMPION}",
                 parameter="model",
             )
@@ -151,7 +151,7 @@ class Catalogue:
         if not versions:
             known = ", ".join(self.models()) or "none"
             raise ModelNotFoundError(
-                f"there is no model {name[:MAX_NAME_LENGTH]!r} in {self.location}; there are: {known}"
+                f"there is no model {name[:MAX_NAME_LENGTH]!r} in {self.location}; models: {known}"
             )
         if which.isdecimal():
             if not is_version_number(which):
@@ -165,15 +165,15 @@ class Catalogue:
                 raise unknown_alias_error(name, which, aliases)
             number = aliases.get(which or CHAMPION, versions[-1])
         if number not in versions and seen is None:
-            # it may have been published, and the alias moved to it, since the versions were listed
+            # the version may have been published, and the alias moved to it, after the listing
             versions = self.versions(name)
         if number not in versions:
             listed = ", ".join(map(str, versions[-10:]))
-            raise ModelNotFoundError(f"model {name!r} has no version {number}; it has: {listed}")
+            raise ModelNotFoundError(f"model {name!r} has no version {number}; versions: {listed}")
         return self.version(name, number)
 
     def _parse_aliases(self, name: str, found: TaggedContent | None) -> dict[str, int]:
-        """Aliases of a model in what was found in their file."""
+        """Parse the content of a model's alias file."""
         if found is None:
             return {}
         try:
@@ -191,7 +191,7 @@ class Catalogue:
         return aliases
 
     def _path_of(self, *parts: str) -> str:
-        """Name of a file in messages."""
+        """Path or URL of a file, for messages."""
         return "/".join((self.location, *parts))
 
 
@@ -202,12 +202,12 @@ _ALIAS_RETRY_PAUSE_S = 0.02
 
 
 class Registry(Catalogue, ABC):
-    """Models with immutable, numbered versions and movable aliases, wherever they are kept.
+    """Models with immutable, numbered versions and movable aliases, in any store.
 
     Args:
-        store: what lies in it is changed in this store.
-        folder: where versions lie, or are laid.
-        reads: store that answers questions, from a cache say; None means the same.
+        store: store to write to.
+        folder: local folder of the versions.
+        reads: store to read from, for example a cache; None: `store`.
     """
 
     def __init__(self, store: ObjectStore, folder: Path, reads: ObjectStore | None = None) -> None:
@@ -217,20 +217,20 @@ class Registry(Catalogue, ABC):
 
     @property
     def work_folder(self) -> Path:
-        """A local folder for what is not published yet, such as trainings that are to be resumed."""
+        """Local folder for unpublished files, such as training runs that can be resumed."""
         return self._folder
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the last answer was the registry's own, and not what is known from before."""
+        """True if the last read came from the registry itself, not from a cache."""
         return True
 
     def resolve_cached(self, address: str) -> Version:
-        """Resolve like `resolve`, from local knowledge: without a request to a remote registry.
+        """Resolve like `resolve`, from cached data: without a request to a remote registry.
 
         Raises:
-            ModelNotFoundError: no such model, version or alias is known.
-            ManifestError, RegistryError: what is known cannot be read.
+            ModelNotFoundError: the model, version or alias is not in the cached data.
+            ManifestError, RegistryError: the cached data cannot be read.
         """
         return self.resolve(address)
 
@@ -243,27 +243,27 @@ class Registry(Catalogue, ABC):
         """
         if not is_name(name):
             return ModelSnapshot({}, ModelStamp((), ""))
-        # in this order: what an alias leads to was published before
+        # aliases before versions: the target of an alias is always published first
         found = self._reads.read(f"{name}/{ALIASES_FILE}")
         stamp = ModelStamp(tuple(self.versions(name)), "" if found is None else found.tag)
         return ModelSnapshot(self._parse_aliases(name, found), stamp)
 
     def location_of(self, version: Version) -> str:
-        """Name of a version's location in messages."""
+        """Path or URL of a version, for messages."""
         return f"{self.location}/{version.name}/versions/{version.number}"
 
     @abstractmethod
     def fetch(self, version: Version) -> Path:
-        """The folder with all files of a version, which is laid there first where it is not.
+        """Return the folder with all files of a version, downloading missing ones.
 
         Raises:
-            CheckpointError: its files are not those that were published.
-            RegistryError: they cannot be read, or there is no room for them.
+            CheckpointError: its files differ from the published ones.
+            RegistryError: they cannot be read, or the disk is full.
         """
 
     @abstractmethod
     def manifest(self, version: Version) -> Manifest:
-        """A version's manifest, without its files.
+        """Read a version's manifest, without its files.
 
         Raises:
             CheckpointError: it is missing or damaged.
@@ -272,7 +272,7 @@ class Registry(Catalogue, ABC):
 
     @abstractmethod
     def read_file(self, version: Version, name: str) -> bytes:
-        """One small file of a version, such as `metrics.json`, without the others.
+        """Read one small file of a version, such as `metrics.json`, without the others.
 
         Raises:
             CheckpointError: it is missing or damaged.
@@ -280,16 +280,16 @@ class Registry(Catalogue, ABC):
         """
 
     def publish(self, name: str, write: Callable[[Path], None]) -> Version:
-        """Make a new version.
+        """Publish a new version.
 
         Args:
             name: the model; letters, digits, `.`, `_` and `-`.
-            write: fills the folder it is given with a whole checkpoint, manifest last.
+            write: writes a complete checkpoint into the folder it is given, the manifest last.
 
         Raises:
-            InvalidInputError: the name cannot be a folder's.
-            CheckpointError: what was written does not verify; nothing is published.
-            RegistryError: the registry cannot be written to; nothing is published.
+            InvalidInputError: the name cannot be a folder name.
+            CheckpointError: the checkpoint does not verify; nothing is published.
+            RegistryError: the registry cannot be written; nothing is published.
         """
         check_name(name)
         require_writable(self._store)
@@ -302,16 +302,16 @@ class Registry(Catalogue, ABC):
 
     @abstractmethod
     def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
-        """Make a new version of a folder that was verified; the folder may be renamed."""
+        """Publish a verified folder as a new version; the folder may be renamed."""
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Point an alias at a version, atomically.
 
         Raises:
-            ModelNotFoundError: there is no such version.
+            ModelNotFoundError: the version does not exist.
             InvalidInputError: the alias is not a name, or is a number.
-            ManifestError: aliases.json is damaged (it is set anew if `alias` is the champion).
-            RegistryError: the registry cannot be written to.
+            ManifestError: aliases.json is damaged (it is replaced if `alias` is the champion).
+            RegistryError: the registry cannot be written.
         """
         if alias.isdecimal():
             raise InvalidInputError(f"the alias {alias!r} would read as a version number", parameter="alias")
@@ -328,20 +328,20 @@ class Registry(Catalogue, ABC):
             remaining = {existing: target for existing, target in aliases.items() if existing != alias}
             return {**remaining, alias: before[alias]} if alias in before else remaining
 
-        # somebody deleted it meanwhile, who looks at the aliases after that
+        # deleted by another process, which checks the aliases only after the deletion
         self._update_aliases(name, back)
         raise ModelNotFoundError(f"model {name!r} has no version {number}: it was deleted just now")
 
     def delete_alias(self, name: str, alias: str) -> int:
-        """Take an alias away, atomically.
+        """Remove an alias, atomically.
 
         Returns:
-            The version that it pointed to.
+            Number of the version that it pointed to.
 
         Raises:
-            ModelNotFoundError: there is no such model or alias.
+            ModelNotFoundError: the model or alias does not exist.
             ManifestError: aliases.json is damaged.
-            RegistryError: the registry cannot be written to.
+            RegistryError: the registry cannot be written.
         """
         require_writable(self._store)
         self.resolve(name)
@@ -354,20 +354,20 @@ class Registry(Catalogue, ABC):
         return self._update_aliases(name, without)[alias]
 
     def set_default(self, name: str) -> None:
-        """Remember which model answers requests that name none, atomically.
+        """Store the name of the model for requests that name none, atomically.
 
         Raises:
-            ModelNotFoundError: there is no such model.
-            RegistryError: the registry cannot be written to.
+            ModelNotFoundError: the model does not exist.
+            RegistryError: the registry cannot be written.
         """
         self.resolve(name)
         require_writable(self._store).put(DEFAULT_FILE, f"{name}\n".encode())
 
     def pin_default(self, coming: str) -> None:
-        """Remember what the default has been so far, if a model of another name is about to be published.
+        """Store the current default if it is not stored yet and a model with a new name is about to be published.
 
         Raises:
-            RegistryError: the registry cannot be read or written to.
+            RegistryError: the registry cannot be read or written.
         """
         names = self.models()
         if names and coming not in names and self.default() not in names:
@@ -375,23 +375,23 @@ class Registry(Catalogue, ABC):
 
     @abstractmethod
     def sweep(self, *, older_than_s: float) -> int:
-        """Remove what interrupted publishers and deleted versions left behind.
+        """Remove files left by interrupted publishers and deleted versions.
 
         Args:
-            older_than_s: what is younger may belong to somebody who is still publishing; it stays.
+            older_than_s: minimum age; younger files may belong to a publisher that is still running.
 
         Returns:
-            How many files or folders were removed.
+            Number of removed files or folders.
 
         Raises:
-            RegistryError: the registry cannot be read or written to.
+            RegistryError: the registry cannot be read or written.
         """
 
     def change_stamps(self, names: Iterable[str] | None = None) -> dict[str, ModelStamp]:
-        """Cheap fingerprint of a model's versions and aliases, to detect changes.
+        """Return cheap fingerprints of models' versions and aliases, to detect changes.
 
         Args:
-            names: of models, there or not; None means every model of the registry.
+            names: names of models, existing or not; None: all models of the registry.
 
         Raises:
             RegistryError: the registry cannot be read.
@@ -407,13 +407,13 @@ class Registry(Catalogue, ABC):
         """Remove a version; its number is never used again.
 
         Raises:
-            ModelNotFoundError: there is no such version.
+            ModelNotFoundError: the version does not exist.
             InvalidInputError: an alias points to it.
-            RegistryError: the registry cannot be written to.
+            RegistryError: the registry cannot be written.
         """
 
     def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:
-        """Models as the store has them now: all, or at least those of some names."""
+        """Read models from the store: all, or at least those with the given names."""
         models: dict[str, ModelEntries] = {}
         for name in [""] if names is None else names:
             models |= self._stored.entries(name)
@@ -421,20 +421,20 @@ class Registry(Catalogue, ABC):
 
     def _stamp(self, name: str, model: ModelEntries) -> ModelStamp:
         tag = model.alias_tag
-        if tag is None:  # the listing does not tell it
+        if tag is None:  # not in the listing
             try:
                 found = self._store.read(f"{name}/{ALIASES_FILE}")
                 tag = "" if found is None else found.tag
-            except RegistryError:  # of this model alone; whoever looks again is told why
+            except RegistryError:  # affects only this model; a later read reports the error
                 tag = f"unreadable at {time.monotonic_ns()}"
         return ModelStamp(tuple(model.versions), tag)
 
     def _update_aliases(
         self, name: str, change: Callable[[dict[str, int]], dict[str, int]], *, replace_damaged: bool = False
     ) -> dict[str, int]:
-        """Change a model's aliases, on top of whatever others changed; return what was there before.
+        """Change a model's aliases atomically; return the aliases before the change.
 
-        `change` is called again if somebody else was faster. Damaged aliases are replaced if that is wanted.
+        If another process was faster, `change` is called again with its result. `replace_damaged` replaces a damaged file.
         """
         store, key = require_writable(self._store), f"{name}/{ALIASES_FILE}"
         for attempt in range(_MAX_ALIAS_ATTEMPTS):
@@ -450,18 +450,18 @@ class Registry(Catalogue, ABC):
                 return aliases
             time.sleep(_ALIAS_RETRY_PAUSE_S * random.random() * min(attempt + 1, 10))
         raise RegistryError(
-            f"{self._path_of(key)} was changed by others {_MAX_ALIAS_ATTEMPTS} times in a row: try again"
+            f"{self._path_of(key)} was changed by other processes {_MAX_ALIAS_ATTEMPTS} times in a row; try again"
         )
 
     def redact_location(self, message: str) -> str:
-        """A message without where the registry lies."""
+        """Remove the registry's location from a message."""
         for path in (self.location, str(self.work_folder)):
-            # as a whole: a folder may be called `.` or like a word of the message
+            # as a complete path: a folder can be called `.`, or like a word of the message
             pattern = rf"(?<![\w.-]){re.escape(path)}(/|(?![\w-]))"
             message = re.sub(pattern, lambda found: "" if found[1] else "registry", message)
         return redact_accounts(message)
 
 
 def redact_accounts(message: str) -> str:
-    """A message without what stores quote in theirs: their own URL, and the account that was refused."""
+    """Remove a store's own URL and the account that it refused from its error message."""
     return _QUOTED_URL.sub("…", _ACCOUNT.sub("…", message))

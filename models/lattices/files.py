@@ -18,7 +18,7 @@ from models.reranking.formats.writer import is_valid_file_name, make_folder
 
 LatticeFormat = Literal["slf", "kaldi"]
 MAX_LATTICE_LINE_BYTES = 1 << 24
-"""An arc of Kaldi's has the number of a transition for each frame."""
+"""Maximum line length; an arc in Kaldi's format has a transition-id for each frame."""
 
 
 def read_lattices(
@@ -29,17 +29,17 @@ def read_lattices(
     symbols: SymbolTable | None,
     no_words: Collection[str],
 ) -> Iterator[Lattice | BadLine]:
-    """The lattices of a file as they come, and what could not be read between them.
+    """Yield the lattices of a file, and a `BadLine` for each part that cannot be read.
 
     Args:
-        source: a file, or a stream.
-        form: slf has one lattice a file, which is called after it if it does not say otherwise.
-        name: what it is called in messages.
+        source: a file or stream.
+        form: slf has one lattice per file, named after the file unless the file has a name in it.
+        name: name of the source in messages.
         symbols: words by number, for kaldi.
-        no_words: labels that stand for no word.
+        no_words: labels that are not words.
 
     Raises:
-        FormatError: the file is missing, damaged, or has lines longer than any lattice's.
+        FormatError: the file is missing or damaged, or has too long a line.
     """
     lines = _read_lines(source, name)
     if form == "slf":
@@ -53,10 +53,10 @@ def read_lattices(
 
 
 def read_symbol_file(path: Path) -> SymbolTable:
-    """Kaldi's words.txt.
+    """Read Kaldi's words.txt.
 
     Raises:
-        FormatError: the file is missing, damaged, or no symbol table.
+        FormatError: the file is missing, damaged, or not a symbol table.
     """
     return read_symbols(_read_lines(path, str(path)), str(path))
 
@@ -64,17 +64,17 @@ def read_symbol_file(path: Path) -> SymbolTable:
 def write_lattices(
     lattices: Iterable[Lattice], target: Path | BinaryIO, form: LatticeFormat, *, symbols: SymbolTable | None
 ) -> None:
-    """Write lattices as they come.
+    """Write lattices one by one.
 
     Args:
-        lattices: for slf with a folder, of names that differ.
-        target: a stream; a folder for slf, a file for kaldi, packed as its name's ending says.
-        form: slf has one lattice a file; in a stream, they are told apart by their first lines.
-        symbols: numbers by word, for kaldi; None: words are written as they are.
+        lattices: with distinct names, if they go to an slf folder.
+        target: a stream; a folder for slf, or a file for kaldi, compressed according to its suffix.
+        form: slf has one lattice per file; in a stream, the first lines of lattices separate them.
+        symbols: numbers by word, for kaldi; None: words are written unchanged.
 
     Raises:
-        FormatError: the file system refuses.
-        InvalidInputError: a word has no number, or a lattice no name that a file may have.
+        FormatError: the file system reports an error.
+        InvalidInputError: a word has no number, or a lattice's name cannot be a file name.
     """
     texts = ((lattice, _format_lattice(lattice, form, symbols)) for lattice in lattices)
     if isinstance(target, Path) and form == "slf":
@@ -95,14 +95,14 @@ def _format_lattice(lattice: Lattice, form: LatticeFormat, symbols: SymbolTable 
 
 
 def _write_files(texts: Iterable[tuple[Lattice, bytes]], folder: Path) -> None:
-    """A file for each lattice, called after it."""
+    """Write each lattice to a file with its name."""
     make_folder(folder)
     written: set[str] = set()
     for lattice, text in texts:
         name = f"{lattice.name}.slf"
         if lattice.name is None or not is_valid_file_name(name) or name in written:
             raise InvalidInputError(
-                f"the lattice {lattice.name!r} cannot have a file of its own called after it"
+                f"lattice {lattice.name!r}: its name must be a file name that no other lattice has"
             )
         written.add(name)
         with atomic_writer(folder / name) as write:

@@ -1,10 +1,10 @@
-"""Several lattices as one graph by levels, the tokens of their words, and the weights of paths.
+"""Several lattices as one graph with levels, the tokens of their words, and the weights of paths.
 
-In a lattice a word is scored before its successor is known. So a word must have the same tokens in
-every sentence, and the tokens of a sentence must be those of its words, concatenated: as for word
-tokenizers, and for SentencePiece models whose pieces do not extend beyond a space.
+In a lattice, a word is scored before its successor is known. A word must therefore have the same
+tokens in every sentence, and the tokens of a sentence must be the concatenated tokens of its words, as
+for word tokenizers and for SentencePiece models whose pieces do not extend beyond a space.
 
-A node's level is the number of arcs on the longest path to it: nodes of a level are not connected.
+The level of a node is the number of arcs on the longest path to it; nodes of a level are not connected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +25,14 @@ from models.vocabulary import EOS, UNK
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LabelTokens:
-    """The tokens of W labels: no word, some words, and last the end of the sentence.
+    """Tokens of W labels: the empty word, the words, and last the end of the sentence.
 
     Attributes:
         tokens: ids [W, T].
-        lengths: how many of them a label has [W]; that without a word has none.
-        num_words: words of each label, 0 or 1 [W].
-        num_unknown: tokens of each that are `<unk>` [W].
-        canonical: the first label with the same tokens as each [W]: to the model, it is the same word.
+        lengths: number of tokens of each label, 0 for the empty word [W].
+        num_words: number of words of each label, 0 or 1 [W].
+        num_unknown: number of `<unk>` tokens of each label [W].
+        canonical: first label with the same tokens [W]; the model cannot distinguish them.
     """
 
     tokens: TokenIds
@@ -43,31 +43,31 @@ class LabelTokens:
 
     @property
     def end(self) -> int:
-        """The label of the end of the sentence."""
+        """Label of the end of the sentence."""
         return len(self.lengths) - 1
 
 
 class LabelTokenizer:
-    """Conversion of words to a model's tokens.
+    """Converter from words to a model's tokens.
 
     Args:
-        tokenizer: the model's.
+        tokenizer: the model's tokenizer.
 
     Raises:
-        UnsupportedParameterError: it has tokens that reach from one word to the next.
+        UnsupportedParameterError: it has tokens that span two words.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         across = next((token for token in tokenizer.token_bytes if token.find(b" ", 1) > 0), None)
         if across is not None:
-            raise self._dependent(f"its token {across.decode(errors='replace')!r} reaches beyond a space")
+            raise self._dependent(f"its token {across.decode(errors='replace')!r} extends beyond a space")
 
     def label_tokens(self, words: Sequence[str]) -> LabelTokens:
-        """The tokens of words, of which the first is empty and stands for none.
+        """Tokenise words, of which the first is empty.
 
         Raises:
-            UnsupportedParameterError: a word's tokens depend on what stands beside it.
+            UnsupportedParameterError: a word's tokens depend on its neighbours.
         """
         spelled = [tuple(ids) for ids in self._tokenizer.encode_all(words)]
         self._check_independent(words[1:], spelled[1:])
@@ -83,19 +83,19 @@ class LabelTokenizer:
         )
 
     def _check_independent(self, words: Sequence[str], spelled: Sequence[tuple[int, ...]]) -> None:
-        """Refuse words whose tokens are others in a sentence than alone."""
+        """Refuse words whose tokens differ in a sentence and alone."""
         if self._tokenizer.encode(" ".join(words)) == list(chain.from_iterable(spelled)):
             return
         for word, ids in zip(words, spelled, strict=True):
             twice = self._tokenizer.encode(f"{word} {word}")
             if twice != [*ids, *ids]:
-                raise self._dependent(f"the word {word!r} has {len(ids)} tokens, and said twice {len(twice)}")
-        raise self._dependent("words have other tokens beside each other than alone")
+                raise self._dependent(f"the word {word!r} has {len(ids)} tokens, but repeated {len(twice)}")
+        raise self._dependent("words have different tokens in a sequence than alone")
 
     def _dependent(self, problem: str) -> UnsupportedParameterError:
         return UnsupportedParameterError(
-            f"lattices are walked word by word, but tokens of this {self._tokenizer.kind} tokenizer depend on what "
-            f"stands beside a word: {problem}; take a model with a word or SentencePiece tokenizer, or re-rank n-best "
+            f"lattices are scored word by word, but tokens of this {self._tokenizer.kind} tokenizer depend on "
+            f"neighbouring words: {problem}; use a model with a word or SentencePiece tokenizer, or re-rank n-best "
             "lists",
             parameter="model",
         )
@@ -103,20 +103,20 @@ class LabelTokenizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathWeights:
-    """Signed weights of a path's features; their sum is to be large.
+    """Signed weights of a path's features; the search maximises their weighted sum.
 
-    The new model replaces the first pass's where `old_lm` is 0. Interpolating them, w · new + (1 − w) · old at a
-    language model's scale of s, is `lm` = s · w and `old_lm` = s · (1 − w).
+    The new model replaces the first pass's model if `old_lm` is 0. Interpolation, w · new + (1 − w) · old with a
+    language model scale s, is `lm` = s · w and `old_lm` = s · (1 − w).
 
     Attributes:
-        am: of the acoustic score.
-        old_lm: of the score by the first pass's language model.
-        lm: of the natural-log probability by the new model, end of sentence included.
-        words: of the number of words; positive is a bonus, negative a penalty.
-        unk: of the number of tokens that are `<unk>` to the new model; negative is a penalty.
+        am: weight of the acoustic score.
+        old_lm: weight of the score by the first pass's language model.
+        lm: weight of the log-probability by the new model, including the end of the sentence.
+        words: weight of the number of words; positive is a bonus, negative a penalty.
+        unk: weight of the number of tokens that are `<unk>` for the new model; negative is a penalty.
 
     Raises:
-        InvalidInputError: a weight is outside its limits.
+        InvalidInputError: a weight is out of range.
     """
 
     am: float = 1.0
@@ -135,16 +135,16 @@ class PathWeights:
 
     @classmethod
     def of(cls, given: Mapping[str, float], scales: Scales) -> Self:
-        """Return the given weights, or those of the lattice's file by default.
+        """Create weights; by default they are the scales of the lattice's file.
 
         Raises:
-            InvalidInputError: there is no such feature, or a weight is outside its limits.
+            InvalidInputError: a feature is unknown, or a weight is out of range.
         """
         names = {field.name for field in fields(cls)}
         unknown = next((name for name in given if name not in names), None)
         if unknown is not None:
             raise InvalidInputError(
-                f"weights.{unknown}: a path has no such feature; it has {', '.join(sorted(names))}",
+                f"weights.{unknown} is not a feature of a path; the features are {', '.join(sorted(names))}",
                 parameter=f"weights.{unknown}",
             )
         return cls(**{"am": scales.am, "lm": scales.lm, "words": scales.words, **given})
@@ -152,27 +152,27 @@ class PathWeights:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LatticeGraph:
-    """L lattices with N nodes and A arcs in all.
+    """L lattices with N nodes and A arcs in total.
 
-    Behind the end of each stands one more node, to which the arc of the end of the sentence leads. A node's level
-    is the number of arcs on the longest way to it: nodes of a level are not connected.
+    An additional node follows each lattice's end; the arc to it is the end of the sentence. The level of a node is
+    the number of arcs on the longest path to it; nodes of a level are not connected.
 
     Attributes:
-        lattice_of: the lattice of each node [N].
-        levels: of each node [N].
-        sources: node that each arc leaves [A].
-        targets: node that it leads to [A].
-        labels: its label in a spelling [A].
-        own_arcs: its index in its lattice; that lattice's number of arcs for the end of the sentence [A].
-        starts: the first node of each lattice [L].
-        ends: the node behind the end of each [L].
-        fixed: weighted sum of what is known of each arc without the model [A].
+        lattice_of: lattice of each node [N].
+        levels: level of each node [N].
+        sources: source node of each arc [A].
+        targets: target node of each arc [A].
+        labels: label of each arc in `LabelTokens` [A].
+        own_arcs: index of each arc in its lattice; the lattice's number of arcs for the end of the sentence [A].
+        starts: first node of each lattice [L].
+        ends: node after the end of each lattice [L].
+        fixed: weighted sum of each arc's features without the model [A].
         lm_weights: weight of the model's log-probabilities in each lattice [L].
-        remainders: what is still to come on the best path from each node to the end, by the lattice's own scores,
-            the old model's instead of the new one's [N].
+        remainders: estimated score of the best path from each node to the end, with the old model's scores in place
+            of the new model's [N].
         by_source: arcs by the level of their source.
         by_target: arcs by the level of their target.
-        last_use: the level of the farthest node that an arc leads to from each node; −1 from the ends [N].
+        last_use: highest level that an arc from each node leads to; −1 for ends [N].
     """
 
     lattice_of: Indices
@@ -192,17 +192,17 @@ class LatticeGraph:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """Number of nodes N."""
         return len(self.lattice_of)
 
     @property
     def num_levels(self) -> int:
-        """Number of node levels of all lattices together."""
+        """Number of levels of the graph."""
         return self.by_target.num_levels
 
 
 def number_words(lattices: Sequence[Lattice]) -> dict[str, int]:
-    """The words of lattices, numbered; the first is empty and stands for none."""
+    """Number the words of lattices; the first is empty."""
     labels = {"": 0}
     for lattice in lattices:
         for word in lattice.words:
@@ -213,13 +213,13 @@ def number_words(lattices: Sequence[Lattice]) -> dict[str, int]:
 def build_graph(
     lattices: Sequence[Lattice], weights: Sequence[PathWeights], words: dict[str, int], spelling: LabelTokens
 ) -> LatticeGraph:
-    """Put lattices side by side.
+    """Join lattices into one graph.
 
     Args:
         lattices: at least one.
-        weights: of the features of each.
-        words: numbers of all their words.
-        spelling: of these words, in this order.
+        weights: feature weights of each lattice.
+        words: numbers of all words.
+        spelling: tokens of the words, in this order.
     """
     num_nodes = np.array([lattice.num_nodes + 1 for lattice in lattices])
     starts = np.cumsum(num_nodes) - num_nodes
@@ -263,7 +263,7 @@ def build_graph(
 def _arc_columns(
     lattice: Lattice, weights: PathWeights, start: int, words: dict[str, int], spelling: LabelTokens
 ) -> tuple[Indices, Indices, Indices, Indices, Scores, Scores]:
-    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and of its sentence end."""
+    """Sources, targets, labels, own indices, fixed and expected scores of a lattice's arcs and its sentence end."""
     numbers = np.array([words[word] for word in lattice.words])
     labels = np.append(numbers[lattice.labels], spelling.end)
     fixed = np.append(weights.am * lattice.am + weights.old_lm * lattice.old_lm, 0.0)
@@ -281,7 +281,7 @@ def _arc_columns(
 def _backward_scores(
     sources: Indices, targets: Indices, scores: Scores, by_source: ArcLevels, num_nodes: int
 ) -> Scores:
-    """The best sum of arcs' scores from each node to the end [N]."""
+    """Compute the best sum of arc scores from each node to the end [N]."""
     best = np.full(num_nodes, -np.inf)
     best[np.setdiff1d(np.arange(num_nodes), sources)] = 0.0
     for level in reversed(range(by_source.num_levels)):

@@ -1,10 +1,10 @@
-"""Kaldi's lattices as text: `utterance`, then one arc or final state a line, then an empty line.
+"""Kaldi's lattices as text: `utterance`, then one arc or final state per line, then an empty line.
 
 Both types are read. CompactLattice: `source target word graph,acoustic,ids`, final states `state
 graph,acoustic,ids`. Lattice: `source target transition-id word graph,acoustic`, final states `state
-graph,acoustic`. Omitted costs are 0. Costs are negative natural logarithms; acoustic ones are
-unscaled. Graph costs become `old_lm`: besides the language model's they hold those of transitions
-and pronunciations.
+graph,acoustic`. Omitted costs are 0. Costs are negative natural logarithms; acoustic costs are
+unscaled. Graph costs become `old_lm`; besides the language model they include transitions and
+pronunciations.
 
 Source: Kaldi's lat/kaldi-lattice.cc and "Lattices in Kaldi".
 """
@@ -34,12 +34,12 @@ from models.lattices.lattice import (
 from models.reranking.formats.format import BadLine
 
 _FRAME_S = 0.01
-"""How far Kaldi's frames are apart by default; each has a transition-id."""
+"""Default frame interval in Kaldi; each frame has a transition-id."""
 
 _EPSILON = "<eps>"
-_NEEDS_SYMBOLS = "words are numbers here: give Kaldi's words.txt"
+_NEEDS_SYMBOLS = "the words are numbers; give Kaldi's words.txt"
 _FINAL = -1
-"""The target of final states."""
+"""Target of final states."""
 
 
 def read_kaldi(
@@ -49,22 +49,20 @@ def read_kaldi(
     symbols: SymbolTable | None = None,
     no_words: Collection[str] = NON_WORD_LABELS,
 ) -> Iterator[Lattice | BadLine]:
-    """Read lattices one after the other.
-
-    In the place of one that is none comes a complaint about the line; those after it are read all the same.
+    """Yield the lattices of a file; an invalid one becomes a `BadLine`, and reading continues.
 
     Args:
-        lines: of the file.
-        source: its name, for messages.
-        symbols: words by number; None: the file has the words themselves.
-        no_words: labels that stand for no word.
+        lines: lines of the file.
+        source: file name, for messages.
+        symbols: words by number; None: the file contains words.
+        no_words: labels that are not words.
     """
     for first, block in _blocks(lines):
         number = first
         try:
             name = _utterance(decode_line(block[0]))
             arcs: list[Arc] = []
-            for number, line in enumerate(block[1:], start=first + 1):  # noqa: B007 - named by the complaint
+            for number, line in enumerate(block[1:], start=first + 1):  # noqa: B007 - used in the BadLine
                 arcs.append(_arc(decode_line(line).split(), symbols, no_words))
             number = first
             lattice = _lattice(name, arcs)
@@ -75,15 +73,15 @@ def read_kaldi(
 
 
 def write_kaldi(lattice: Lattice, target: TextIO, *, symbols: SymbolTable | None = None) -> None:
-    """Write a CompactLattice, with all digits that it takes to read it back.
+    """Write a CompactLattice, with enough digits to read the same numbers back.
 
     Args:
         lattice: arcs without a word into its end become final states.
-        target: where to.
-        symbols: numbers by word; None: words are written as they are.
+        target: output stream.
+        symbols: numbers by word; None: words are written unchanged.
 
     Raises:
-        InvalidInputError: a word has no number, or the lattice's name has white space in it.
+        InvalidInputError: a word has no number, or the lattice's name contains white space.
     """
     name = _utterance(lattice.name or "utterance")
     labels = [_word_label(word or _EPSILON, symbols) for word in lattice.words]
@@ -103,7 +101,7 @@ def write_kaldi(lattice: Lattice, target: TextIO, *, symbols: SymbolTable | None
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """Runs of lines that are not blank, each with the number of its first."""
+    """Yield runs of lines that are not blank, each with its first line number."""
     block: list[bytes] = []
     number = 0
     for number, line in enumerate(lines, start=1):
@@ -119,22 +117,22 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
 def _utterance(line: str) -> str:
     name = line.strip()
     if len(name.split()) > 1:
-        raise InvalidInputError(f"the utterance id {name[:40]!r} has white space in it")
+        raise InvalidInputError(f"the utterance id {name[:40]!r} contains white space")
     return name
 
 
 def _arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collection[str]) -> Arc:
-    """A line's arc or final state; of a Lattice if it has an input label besides the word."""
+    """Parse a line into an arc or final state; an input label besides the word marks a Lattice."""
     costs = fields[-1] if len(fields) in {2, 4, 5} and "," in fields[-1] else ""
     states = fields[: len(fields) - 1] if costs else fields
     if len(states) not in {1, 3, 4}:
-        raise InvalidInputError(f"is neither an arc nor a final state: it has {len(fields)} fields")
+        raise InvalidInputError(f"the line has {len(fields)} fields; it is not an arc or a final state")
     graph, acoustic, alignment = _costs(costs)
     source = _state(states[0])
     if len(states) == 1:
         return Arc(source, _FINAL, "", 0.0 - acoustic, 0.0 - graph, alignment=alignment)  # not −0
     if not (math.isfinite(graph) and math.isfinite(acoustic)):
-        raise InvalidInputError(f"the cost {costs[:40]} of an arc must be finite")
+        raise InvalidInputError(f"the cost of an arc is {costs[:40]}; it must be finite")
     if len(states) == 4:
         alignment = "" if states[2] == "0" else states[2]
     word = _word(states[-1], symbols, no_words)
@@ -142,7 +140,7 @@ def _arc(fields: Sequence[str], symbols: SymbolTable | None, no_words: Collectio
 
 
 def _costs(text: str) -> tuple[float, float, str]:
-    """Graph cost, acoustic cost and transition-ids."""
+    """Parse graph cost, acoustic cost and transition-ids."""
     if not text:
         return 0.0, 0.0, ""
     parts = text.split(",")
@@ -157,7 +155,7 @@ def _costs(text: str) -> tuple[float, float, str]:
 
 def _state(text: str) -> int:
     if not is_whole_number(text):
-        raise InvalidInputError(f"the state {text[:40]!r} is no number")
+        raise InvalidInputError(f"the state {text[:40]!r} is not a number")
     return int(text)
 
 
@@ -167,7 +165,7 @@ def _word(label: str, symbols: SymbolTable | None, no_words: Collection[str]) ->
             raise InvalidInputError(_NEEDS_SYMBOLS)
         return "" if label == "0" else word_of_label(label, no_words)
     if not is_whole_number(label) or int(label) not in symbols.words:
-        raise InvalidInputError(f"the word {label[:40]!r} is no number that words.txt has")
+        raise InvalidInputError(f"the word {label[:40]!r} is not a number in words.txt")
     return word_of_label(symbols.words[int(label)], no_words)
 
 
@@ -180,7 +178,7 @@ def _word_label(word: str, symbols: SymbolTable | None) -> str:
 
 
 def _lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
-    """The lattice of an utterance: its final states lead to one more node."""
+    """Build the lattice of an utterance; its final states lead to an additional end node."""
     if not arcs:
         raise InvalidInputError("the lattice has no arcs")
     if all(arc.target != _FINAL for arc in arcs):
@@ -189,7 +187,7 @@ def _lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
     number_of = {state: number for number, state in enumerate(sorted(states))}
     start = number_of[arcs[0].source]
     end = number_of[_FINAL] = len(states)
-    # a state whose cost is infinite is not final
+    # a state with an infinite cost is not final
     arcs = [
         arc._replace(source=number_of[arc.source], target=number_of[arc.target])
         for arc in arcs
@@ -200,7 +198,7 @@ def _lattice(name: str, arcs: Sequence[Arc]) -> Lattice:
 
 
 def _times(lattice: Lattice) -> Scores:
-    """Compute node times: every path to a node has the same number of transitions in these lattices."""
+    """Compute node times; in these lattices all paths to a node have the same number of transitions."""
     counts = np.array([text.count("_") + 1 if text else 0 for text in lattice.alignments])
     depth = node_depths(lattice.sources, lattice.targets, lattice.num_nodes)
     levels = group_by_level(depth[lattice.sources], int(depth.max()))

@@ -1,7 +1,7 @@
 """Word lattice in flat arrays, its construction from arcs in any order, and word labels.
 
-Nodes are in topological order, arcs ordered by source; every node lies on a path from the start to
-the end.
+Nodes are in topological order, and arcs are ordered by source; every node is on a path from the start
+to the end.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,23 +17,23 @@ Indices = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
 
 NO_WORD = 0
-"""The label of arcs without a word; silence, say, or what only holds the graph together."""
+"""Label of arcs without a word, such as silence or arcs that only connect the graph."""
 
 NO_VARIANT = -1
 MAX_NODES = 1 << 20
 MAX_ARCS = 1 << 22
 MAX_SCORE = 1e100
-"""Beyond it, in either direction, weighted sums along paths might not be finite."""
+"""Maximum magnitude of a score; beyond it, weighted sums along paths might not be finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Score scales of a lattice's file.
+    """Score scales in a lattice's file.
 
     Attributes:
         am: factor of acoustic scores.
-        lm: factor of the language model's scores.
-        words: what is added for each word, a natural logarithm.
+        lm: factor of language model scores.
+        words: natural logarithm that is added per word.
     """
 
     am: float = 1.0
@@ -45,21 +45,21 @@ class Scales:
 class Lattice:
     """N nodes in topological order and A arcs between them, ordered by source.
 
-    Node 0 is the start and node N − 1 the end; every node lies on a path between them, as `build_lattice` makes it.
-    Scores are natural logarithms, larger is better.
+    Node 0 is the start and node N − 1 the end; every node is on a path between them (see `build_lattice`). Scores
+    are natural logarithms; larger is better.
 
     Attributes:
-        name: the utterance's id.
-        words: distinct; the first is empty and stands for none.
-        sources: node that each arc leaves [A].
-        targets: node that it leads to [A].
-        labels: index of its word in `words` [A].
-        am: its acoustic score [A].
-        old_lm: its score by the first pass's language model [A].
-        times: of each node, seconds from the beginning [N]; NaN where that is not known.
-        scales: how its file weighs these scores.
-        variants: which of its pronunciations each arc's word has [A]; −1 where that is not known.
-        alignments: each arc's transition-ids as Kaldi writes them; empty where the format has none.
+        name: utterance id.
+        words: distinct words; the first is empty, for arcs without a word.
+        sources: source node of each arc [A].
+        targets: target node of each arc [A].
+        labels: index in `words` of each arc's word [A].
+        am: acoustic score of each arc [A].
+        old_lm: score of each arc by the first pass's language model [A].
+        times: time of each node, in seconds from the start [N]; NaN if unknown.
+        scales: scales of these scores in the file.
+        variants: pronunciation number of each arc's word [A]; −1 if unknown.
+        alignments: transition-ids of each arc as Kaldi writes them; empty if the format has none.
     """
 
     name: str | None
@@ -76,20 +76,20 @@ class Lattice:
 
     @property
     def num_nodes(self) -> int:
-        """N, at least 2."""
+        """Number of nodes N, at least 2."""
         return len(self.times)
 
     @property
     def num_arcs(self) -> int:
-        """A, at least 1."""
+        """Number of arcs A, at least 1."""
         return len(self.sources)
 
 
 def check_size(num_nodes: int, num_arcs: int) -> None:
-    """Refuse lattices without arcs, and those beyond the limits.
+    """Refuse lattices without arcs or beyond the limits.
 
     Raises:
-        InvalidInputError: the message says which limit.
+        InvalidInputError: the message names the limit.
     """
     if num_arcs == 0:
         raise InvalidInputError("the lattice has no arcs", parameter="lattice")
@@ -101,16 +101,16 @@ def check_size(num_nodes: int, num_arcs: int) -> None:
 
 
 class Arc(NamedTuple):
-    """An arc between numbered nodes, as a file has it.
+    """Arc between numbered nodes, as in a file.
 
     Attributes:
-        source: node that it leaves.
-        target: node that it leads to.
+        source: source node.
+        target: target node.
         word: its word; empty if it has none.
         am: acoustic score, a natural logarithm.
         old_lm: score by the first pass's language model, a natural logarithm.
-        variant: which pronunciation; −1 where that is not known.
-        alignment: transition-ids; empty where the format has none.
+        variant: pronunciation number; −1 if unknown.
+        alignment: transition-ids; empty if the format has none.
     """
 
     source: int
@@ -123,7 +123,7 @@ class Arc(NamedTuple):
 
 
 class ArcColumns(NamedTuple):
-    """A arcs between numbered nodes by attribute; see `Arc`."""
+    """A arcs between numbered nodes, as columns; see `Arc`."""
 
     sources: Indices
     targets: Indices
@@ -135,7 +135,7 @@ class ArcColumns(NamedTuple):
 
     @classmethod
     def of(cls, arcs: Sequence[Arc]) -> "ArcColumns":
-        """The columns of one or more arcs."""
+        """Convert one or more arcs to columns."""
         sources, targets, words, am, old_lm, variants, alignments = zip(*arcs, strict=True)
         ends = np.array(sources), np.array(targets)
         return cls(
@@ -149,36 +149,36 @@ class ArcColumns(NamedTuple):
 
 
 class ArcLevels(NamedTuple):
-    """Arcs by the level of one of their nodes.
+    """Arcs grouped by the level of one of their nodes.
 
     Attributes:
         order: indices of the arcs, ordered by level [A].
-        starts: where each level begins in it, and A at the end.
+        starts: start of each level in `order`, and A at the end.
     """
 
     order: Indices
     starts: Indices
 
     def of(self, level: int) -> Indices:
-        """The arcs of a level."""
+        """Return the arcs of a level."""
         return self.order[self.starts[level] : self.starts[level + 1]]
 
     @property
     def num_levels(self) -> int:
-        """Levels with or without arcs."""
+        """Number of levels, including empty ones."""
         return len(self.starts) - 1
 
 
 def group_by_level(levels: Indices, num_levels: int) -> ArcLevels:
-    """Arcs grouped by level [A], within one in the order they have."""
+    """Group arcs by level [A], in their order within a level."""
     order = np.argsort(levels, kind="stable")
     return ArcLevels(order, np.searchsorted(levels[order], np.arange(num_levels + 1)))
 
 
 def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
-    """Arcs on the longest way to each node from one that none leads to [N]; −1 on cycles and behind them.
+    """Count the arcs on the longest path to each node from a node without incoming arcs [N].
 
-    So nodes of one depth are not connected, and all arcs lead to greater depths.
+    Nodes of equal depth are not connected, and all arcs lead to greater depths. Nodes on cycles or after them get −1.
     """
     order = np.argsort(sources, kind="stable")
     starts = np.searchsorted(sources[order], np.arange(num_nodes + 1))
@@ -194,7 +194,7 @@ def node_depths(sources: Indices, targets: Indices, num_nodes: int) -> Indices:
 
 
 def index_ranges(begins: Indices, ends: Indices) -> Indices:
-    """The numbers begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
+    """Concatenate the ranges begins[0], …, ends[0] − 1, begins[1], …, ends[1] − 1, …."""
     counts = ends - begins
     before = np.cumsum(counts) - counts
     numbers: Indices = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
@@ -210,18 +210,18 @@ def build_lattice(
     times: Scores,
     scales: Scales = Scales(),
 ) -> Lattice:
-    """The lattice of all paths from one node to another; arcs and nodes on none of them are dropped.
+    """Build the lattice of all paths between two nodes; arcs and nodes on no such path are dropped.
 
     Args:
         arcs: in any order.
-        name: the utterance's id.
-        start: where paths begin.
-        end: where they end.
-        times: of all nodes, seconds [N]; nodes are numbered from 0 to N − 1.
-        scales: how the file weighs scores.
+        name: utterance id.
+        start: first node of all paths.
+        end: last node of all paths.
+        times: time of each node in seconds [N]; nodes are numbered from 0 to N − 1.
+        scales: scales of the scores in the file.
 
     Raises:
-        InvalidInputError: there is a cycle, no path, a score that is none, or more than the limits allow.
+        InvalidInputError: a cycle, no path, a score out of range, or too many nodes or arcs.
     """
     check_size(len(times), len(arcs.sources if isinstance(arcs, ArcColumns) else arcs))
     columns = arcs if isinstance(arcs, ArcColumns) else ArcColumns.of(arcs)
@@ -229,7 +229,7 @@ def build_lattice(
     depth = node_depths(sources, targets, len(times))
     if (depth < 0).any():
         raise InvalidInputError(
-            f"node {_find_cycle_node(sources, targets, depth)} is on a cycle; a lattice has none",
+            f"node {_find_cycle_node(sources, targets, depth)} is on a cycle; a lattice must be acyclic",
             parameter="lattice",
         )
     used = _nodes_on_paths(sources, targets, depth, start=start, end=end)
@@ -287,7 +287,7 @@ def _nodes_on_paths(
 
 
 def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
-    """A node on a cycle: of nodes without a depth, each has an arc from such a one."""
+    """Find a node on a cycle; every node without a depth has an arc from another such node."""
     before = dict(
         zip(targets[depth[sources] < 0].tolist(), sources[depth[sources] < 0].tolist(), strict=True)
     )
@@ -300,7 +300,7 @@ def _find_cycle_node(sources: Indices, targets: Indices, depth: Indices) -> int:
 
 
 NON_WORD_LABELS = frozenset({"!NULL", "!ENTER", "!EXIT", "!SENT_START", "!SENT_END", "<s>", "</s>", "<eps>"})
-"""Labels without a word: what HTK and Kaldi write on arcs that only hold the graph together, and sentence ends."""
+"""Labels without a word: sentence ends, and labels of HTK and Kaldi on arcs that only connect the graph."""
 
 _BACKOFF_SYMBOL = "#0"
 _MOST_DIGITS = 18
@@ -310,8 +310,8 @@ class SymbolTable(NamedTuple):
     """Kaldi's words.txt: words and their numbers.
 
     Attributes:
-        words: by number.
-        ids: by word.
+        words: words by number.
+        ids: numbers by word.
     """
 
     words: Mapping[int, str]
@@ -319,14 +319,14 @@ class SymbolTable(NamedTuple):
 
 
 def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
-    """Read a symbol table: a word and its number on each line.
+    """Read a symbol table: a word and its number per line.
 
     Args:
-        lines: of the file.
-        source: its name, for messages.
+        lines: lines of the file.
+        source: file name, for messages.
 
     Raises:
-        FormatError: a line is something else, or a word or number is there twice.
+        FormatError: a line is invalid, or a word or number occurs twice.
     """
     words: dict[int, str] = {}
     ids: dict[str, int] = {}
@@ -339,16 +339,16 @@ def read_symbols(lines: Iterable[bytes], source: str) -> SymbolTable:
         if not fields:
             continue
         if len(fields) != 2 or not is_whole_number(fields[1]):
-            raise FormatError(location, "is no word and number", hint="give Kaldi's words.txt")
+            raise FormatError(location, "not a word and a number", hint="give Kaldi's words.txt")
         word, number = fields[0], int(fields[1])
         if word in ids or number in words:
-            raise FormatError(location, f"{word if word in ids else number} is there a second time")
+            raise FormatError(location, f"{word if word in ids else number} occurs twice")
         words[number], ids[word] = word, number
     return SymbolTable(words, ids)
 
 
 def decode_line(line: bytes) -> str:
-    """A line of a text file.
+    """Decode a line of a text file.
 
     Raises:
         InvalidInputError: it is not UTF-8.
@@ -356,20 +356,20 @@ def decode_line(line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError:
-        raise InvalidInputError("is not UTF-8: convert it first, for example with iconv") from None
+        raise InvalidInputError("the line is not UTF-8; convert the file, for example with iconv") from None
 
 
 def is_whole_number(text: str) -> bool:
-    """Return whether a text is the number of a word or a state within 64 bits."""
+    """True if a text is the number of a word or state, within 64 bits."""
     return len(text) <= _MOST_DIGITS and text.isdecimal()
 
 
 def word_of_label(label: str, no_words: Collection[str]) -> str:
-    """The word of a label; empty if it stands for none.
+    """Return the word of a label, or an empty string if the label is not a word.
 
     Args:
-        label: as the file has it.
-        no_words: labels that stand for no word.
+        label: label in the file.
+        no_words: labels that are not words.
 
     Raises:
         InvalidInputError: it cannot be a word.
@@ -377,7 +377,7 @@ def word_of_label(label: str, no_words: Collection[str]) -> str:
     if label in no_words:
         return ""
     if len(label.split()) != 1 or label.strip() != label:
-        raise InvalidInputError(f"the word {label!r} is empty or has white space in it")
+        raise InvalidInputError(f"the word {label!r} is empty or contains white space")
     if label == _BACKOFF_SYMBOL:
         raise InvalidInputError(
             f"{label} is a back-off symbol of the decoding graph; remove it from the lattices first"

@@ -1,8 +1,8 @@
 """Rescoring of lattices with a language model: token graphs, n-best paths, oracle path.
 
-N-best lists hold distinct word strings, exactly. Strings are built from their ends; a suffix keeps
-all tokens from which it can begin and the best score from each, so each string is found once, and
-strings come in the order of their totals.
+N-best lists are exact and their word strings are distinct. Strings are built from their ends: a suffix
+stores all tokens at which it can start, with the best score from each. Each string is therefore found
+once, and strings come in descending order of their totals.
 
 Source: Mohri and Riley (2002), "An efficient algorithm for the n-best-strings problem".
 """
@@ -50,16 +50,16 @@ from models.reranking.candidates import Candidate, CandidateList
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RescoredLattice:
-    """The graph of T tokens in which the paths of a lattice have their new scores.
+    """Graph of T tokens with the new scores of a lattice's paths.
 
-    Token 0 is at the start. The last one is behind the end; the ways to it have the lattice's number of arcs in the
-    index of an arc, and the log-probability of the end of the sentence.
+    Token 0 is at the start, and the last token is after the end. Edges to the last token have the lattice's number
+    of arcs as their arc index, and the log-probability of the end of the sentence.
 
     Attributes:
-        lattice: what was rescored.
-        weights: of its features.
-        tokens: of the graph; nodes, arcs and tokens are numbered as in this lattice alone.
-        unknown: tokens that are `<unk>` to the model in each of the lattice's words, and 0 for the sentence's end.
+        lattice: the lattice that was rescored.
+        weights: feature weights.
+        tokens: the token graph; nodes, arcs and tokens are numbered within this lattice.
+        unknown: number of `<unk>` tokens of each of the lattice's words; 0 for the end of the sentence.
     """
 
     lattice: Lattice
@@ -69,15 +69,15 @@ class RescoredLattice:
 
     @property
     def num_tokens(self) -> int:
-        """T."""
+        """Number of tokens T."""
         return len(self.tokens.nodes)
 
     def labels(self) -> Indices:
-        """The label of each way in the lattice's words [E]; the end of the sentence has none."""
+        """Index of each edge's word in the lattice's words [E]; 0 for the end of the sentence."""
         return np.append(self.lattice.labels, 0)[self.tokens.edges.arcs]
 
     def features(self) -> dict[str, Scores]:
-        """Each way's features by name [E], those that `Weights` weighs."""
+        """Features of each edge by name [E], as weighted by `PathWeights`."""
         arcs, labels = self.tokens.edges.arcs, self.labels()
         return {
             "am": np.append(self.lattice.am, 0.0)[arcs],
@@ -88,10 +88,10 @@ class RescoredLattice:
         }
 
     def as_lattice(self) -> Lattice:
-        """The tokens as a lattice, whose scores and scales weigh its paths as they were weighed here.
+        """Convert to a lattice whose scores and scales give each path the same total.
 
-        The language model's score of an arc is what the new and the old one give together, penalties of unknown
-        words included.
+        The language model score of an arc is the weighted mean of the new and the old score, including the penalty
+        for unknown words.
         """
         tokens, lattice, weights = self.tokens, self.lattice, self.weights
         arcs, labels, features = tokens.edges.arcs, self.labels(), self.features()
@@ -126,18 +126,18 @@ def rescore(
     weights: Sequence[PathWeights],
     search: LatticeSearchSettings,
 ) -> list[RescoredLattice]:
-    """Rescore lattices with a model, all of them together.
+    """Rescore several lattices together.
 
     Args:
-        lattices: any number; what one of them gets does not depend on the others.
-        model: of any family; it reads from left to right.
-        speller: of the model's tokenizer.
-        weights: of the features of each lattice.
-        search: how thoroughly; without a beam and with no more tokens to a node than allowed, nothing is lost where
-            the model's states tell which ways have the same future.
+        lattices: any number; the results do not depend on each other.
+        model: any left-to-right model.
+        speller: converter for the model's tokenizer.
+        weights: feature weights of each lattice.
+        search: settings; the search is exact without a beam, if no node has more than the maximum number of tokens
+            and the model's states determine which futures are equal.
 
     Raises:
-        UnsupportedParameterError: the tokens of words depend on what stands beside them.
+        UnsupportedParameterError: the tokens of words depend on neighbouring words.
     """
     if not lattices:
         return []
@@ -154,7 +154,7 @@ def rescore(
 
 
 def split_graph(graph: TokenGraph, joined: LatticeGraph) -> list[TokenGraph]:
-    """The tokens of each lattice, numbered as if it had been walked alone."""
+    """Split the token graph by lattice, with tokens numbered within each lattice."""
     owners = joined.lattice_of[graph.nodes]
     order = np.argsort(owners, kind="stable")
     numbers = np.empty(len(order), dtype=np.int64)
@@ -173,12 +173,12 @@ def split_graph(graph: TokenGraph, joined: LatticeGraph) -> list[TokenGraph]:
 
 
 class LatticePath(NamedTuple):
-    """A word string and the best path that spells it.
+    """Word string with the best path that spells it.
 
     Attributes:
-        text: words, with spaces between.
+        text: words, separated by spaces.
         total: weighted sum of the path's features.
-        edges: indices of its ways in the graph, from the start on.
+        edges: indices of its edges in the graph, from the start.
     """
 
     text: str
@@ -187,12 +187,12 @@ class LatticePath(NamedTuple):
 
 
 def nbest_paths(rescored: RescoredLattice, count: int) -> list[LatticePath]:
-    """The best paths of distinct word strings, the best first; fewer if there are no more."""
+    """Return the best paths of up to `count` distinct word strings, in descending order of their totals."""
     return list(itertools.islice(_paths_by_score(rescored), count))
 
 
 def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
-    """The best paths as an n-best list, with the features that `Weights` weighs."""
+    """Return the best paths as an n-best list, with the features that `PathWeights` weights."""
     features = rescored.features()
     candidates = tuple(
         Candidate(path.text, {name: float(values[path.edges].sum()) for name, values in features.items()})
@@ -202,14 +202,14 @@ def nbest_candidates(rescored: RescoredLattice, count: int) -> CandidateList:
 
 
 class _Suffix(NamedTuple):
-    """A string's last words, and the best path that spells them from each token where they may begin.
+    """Last words of a string, and the best path that spells them from each token at which they can start.
 
     Attributes:
-        word: label of the first of them.
-        rest: the ending after it; None for the end of the sentence.
-        tokens: where it may begin, ascending [K].
-        totals: of the best path from there on [K].
-        steps: the first step of that path [K].
+        word: label of the first word.
+        rest: suffix after the first word; None for the end of the sentence.
+        tokens: tokens at which the suffix can start, ascending [K].
+        totals: total of the best path from each token [K].
+        steps: first step of that path [K].
     """
 
     word: int
@@ -219,7 +219,7 @@ class _Suffix(NamedTuple):
     steps: Indices
 
     def words(self) -> list[int]:
-        """Labels of all its words, in order."""
+        """Return the labels of its words, in order."""
         labels: list[int] = []
         ending: _Suffix | None = self
         while ending is not None and ending.rest is not None:
@@ -229,24 +229,24 @@ class _Suffix(NamedTuple):
 
 
 class _SuffixGraph:
-    """A rescored lattice with the steps of paths that were found in it, each a way and the step after it."""
+    """Rescored lattice with the steps of the paths found so far; a step is an edge and its next step."""
 
     def __init__(self, rescored: RescoredLattice) -> None:
         self.tokens, self.labels = rescored.tokens, rescored.labels()
         self._last = rescored.num_tokens - 1
         self._step_edges, self._step_nexts = GrowableArray(np.int64), GrowableArray(np.int64)
         silent = np.flatnonzero(self.labels == NO_WORD)
-        # whether a way without a word leads there
+        # True for tokens that an edge without a word leads to
         self._is_silent = np.zeros(rescored.num_tokens, dtype=np.bool_)
         self._is_silent[np.searchsorted(self.tokens.offsets, silent, side="right") - 1] = True
 
     def sentence_end(self) -> _Suffix:
-        """The ending without words."""
+        """Return the suffix without words."""
         tokens, none = np.array([self._last]), np.array([-1])
         return self._with_silence(_Suffix(NO_WORD, None, tokens, np.zeros(1), none))
 
     def extensions(self, ending: _Suffix) -> Iterator[tuple[float, Callable[[], _Suffix]]]:
-        """For each word that may come before an ending, the best total so, and what makes the longer ending."""
+        """Yield, for each word that can precede a suffix, the best total and a function that creates the suffix."""
         ways, indices = self._edges_to(ending.tokens)
         order = np.argsort(self.labels[ways], kind="stable")
         order = order[np.searchsorted(self.labels[ways[order]], NO_WORD, side="right") :]
@@ -261,7 +261,7 @@ class _SuffixGraph:
             yield bound, partial(self._extend, ending, ways[begin:end], totals[begin:end], nexts[begin:end])
 
     def path(self, step: int) -> Indices:
-        """The ways of a path from a step on."""
+        """Return the edges of a path from a step to the end."""
         ways = []
         while step >= 0:
             ways.append(int(self._step_edges[step]))
@@ -269,12 +269,12 @@ class _SuffixGraph:
         return np.array(ways, dtype=np.int64)
 
     def _extend(self, ending: _Suffix, ways: Indices, totals: Scores, nexts: Indices) -> _Suffix:
-        """An ending with the word of some ways before it."""
+        """Extend a suffix by the word of some edges before it."""
         found = self._best_by_token(ways, totals, nexts)
         return self._with_silence(found._replace(word=int(self.labels[ways[0]]), rest=ending))
 
     def _with_silence(self, ending: _Suffix) -> _Suffix:
-        """The same words, begun after ways without a word too."""
+        """Extend a suffix by preceding edges without a word."""
         fresh = np.flatnonzero(self._is_silent[ending.tokens])
         while fresh.size:
             ways, indices = self._edges_to(ending.tokens[fresh])
@@ -288,12 +288,12 @@ class _SuffixGraph:
         return ending
 
     def _edges_to(self, tokens: Indices) -> tuple[Indices, Indices]:
-        """All ways to some tokens, and to which of them each leads."""
+        """Return all edges to the given tokens, and the index of each edge's token in `tokens`."""
         begins, ends = self.tokens.offsets[tokens], self.tokens.offsets[tokens + 1]
         return index_ranges(begins, ends), np.repeat(np.arange(len(tokens)), ends - begins)
 
     def _best_by_token(self, ways: Indices, totals: Scores, nexts: Indices) -> _Suffix:
-        """The best of some ways from each token, as steps."""
+        """Select the best edge from each parent token, as steps."""
         parents = self.tokens.edges.parents[ways]
         order = np.lexsort((-totals, parents))
         tokens, firsts = np.unique(parents[order], return_index=True)
@@ -305,11 +305,11 @@ class _SuffixGraph:
 
 
 def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, npt.NDArray[np.bool_]]:
-    """An ending with what was found besides, and which of its beginnings are new or better."""
+    """Merge two suffixes with equal words; return the result and a mask of the tokens that are new or improved."""
     tokens = np.concatenate([ending.tokens, found.tokens])
     totals = np.concatenate([ending.totals, found.totals])
     steps = np.concatenate([ending.steps, found.steps])
-    order = np.lexsort((-totals, tokens))  # stable: of equal ones, those that were there
+    order = np.lexsort((-totals, tokens))  # stable: of equal totals, the earlier one wins
     _, firsts = np.unique(tokens[order], return_index=True)
     best = order[firsts]
     return ending._replace(tokens=tokens[best], totals=totals[best], steps=steps[best]), best >= len(
@@ -318,13 +318,13 @@ def _merge_suffixes(ending: _Suffix, found: _Suffix) -> tuple[_Suffix, npt.NDArr
 
 
 def _paths_by_score(rescored: RescoredLattice) -> Iterator[LatticePath]:
-    """All paths of distinct strings, by falling total."""
+    """Yield the best path of each distinct string, in descending order of totals."""
     graph, words = _SuffixGraph(rescored), rescored.lattice.words
     serial = itertools.count()
     heap: list[tuple[float, int, LatticePath | Callable[[], _Suffix]]] = []
 
     def reach(ending: _Suffix) -> None:
-        """Put an ending's whole string and its longer ones, if they are any, where they wait for their turn."""
+        """Push the complete string of a suffix, if it is one, and the longer suffixes onto the heap."""
         if ending.tokens[0] == 0:
             text = " ".join(words[label] for label in ending.words())
             path = LatticePath(text, float(ending.totals[0]), graph.path(int(ending.steps[0])))
@@ -345,13 +345,13 @@ ErrorCounts = npt.NDArray[np.int32]
 
 
 def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
-    """Substitutions, insertions and deletions on the path with the fewest; words are compared as they are written.
+    """Count substitutions, insertions and deletions on the path with the fewest errors; words are compared as written.
 
-    By dynamic programming over nodes and positions in the reference.
+    Uses dynamic programming over nodes and reference positions.
     """
     indices = {word: label for label, word in enumerate(lattice.words) if word}
     right = np.array([indices.get(word, -1) for word in reference], dtype=np.int64)
-    # fewest errors on a path to each node, against the beginnings of the reference [N, R + 1]
+    # minimum errors on a path to each node, against each prefix of the reference [N, R + 1]
     lengths = np.arange(len(reference) + 1, dtype=np.int32)
     costs = np.zeros((lattice.num_nodes, len(lengths)), dtype=np.int32)
     costs[0] = lengths
@@ -364,13 +364,13 @@ def oracle_errors(lattice: Lattice, reference: Sequence[str]) -> int:
         best = np.minimum.reduceat(
             _extend_along_arcs(costs[lattice.sources[arcs]], lattice.labels[arcs], right), firsts
         )
-        # words of the reference that the path leaves out
+        # deletions: words of the reference that the path skips
         costs[targets] = np.minimum.accumulate(best - lengths, axis=1) + lengths
     return int(costs[-1, -1])
 
 
 def _extend_along_arcs(costs: ErrorCounts, labels: Indices, reference: Indices) -> ErrorCounts:
-    """Errors after arcs [A, R + 1], given those before them; deletions after the arc's word left out."""
+    """Extend error counts along arcs [A, R + 1], without deletions after the arc's word."""
     spoken = labels != NO_WORD
     after: ErrorCounts = costs + spoken[:, None]
     matched = costs[:, :-1] + (labels[:, None] != reference)

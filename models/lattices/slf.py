@@ -1,14 +1,14 @@
-r"""HTK's standard lattice format (SLF): one lattice a file.
+r"""HTK's standard lattice format (SLF): one lattice per file.
 
-Words and acoustic scores stand on links, or on the node that a link ends in (begins in, if
-`dir=b`). Scores are logarithms to `base` (default e; 0: probabilities) and become natural ones;
-`acscale`, `lmscale` and `wdpenalty` are kept beside them. A pronunciation score `r=`, scaled by
-`prscale`, is added to the acoustic one; an n-gram score `n=` is used where there is no `l=`. Other
-fields are ignored. Sub-lattices are refused.
+Words and acoustic scores are on links, or on a link's end node (start node, if `dir=b`). Scores are
+logarithms to `base` (default e; 0: probabilities) and become natural ones; `acscale`, `lmscale` and
+`wdpenalty` are stored with them. A pronunciation score `r=`, scaled by `prscale`, is added to the
+acoustic score; an n-gram score `n=` is used if `l=` is missing. Other fields are ignored.
+Sub-lattices are refused.
 
 Values may be quoted, and a backslash escapes a character; an octal escape such as `\303\251` gives
-bytes. Other programs write words unescaped: so an apostrophe opens a quotation only if another one
-closes it before white space.
+bytes. Because other programs write words unescaped, an apostrophe opens a quotation only if another
+apostrophe closes it before white space.
 
 Sources: the HTK Book 3.4, section 4.6 (strings) and chapter 20 (lattices); SRILM's lattice-tool.
 """
@@ -42,10 +42,10 @@ _ESCAPED = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 
 
 def parse_fields(line: str) -> dict[str, str]:
-    """The fields of a line by name.
+    """Parse the fields of a line, by name.
 
     Raises:
-        InvalidInputError: something on the line is no field.
+        InvalidInputError: a part of the line is not a field.
     """
     if "\\" in line or "='" in line or '="' in line:
         return _quoted_fields(line)
@@ -59,8 +59,8 @@ def parse_fields(line: str) -> dict[str, str]:
 
 
 def escape_value(word: str) -> str:
-    """A word as a value that `parse_fields` reads back."""
-    # a line break in octal: it would end the line
+    """Escape a word as a value that `parse_fields` reads back."""
+    # line breaks are octal because they would end the line
     word = _TO_ESCAPE.sub(r"\\\g<0>", word).replace("\n", "012")
     return "\\" + word if word[:1] in {"'", '"'} else word
 
@@ -86,7 +86,7 @@ def _unescape(value: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise InvalidInputError(f"{value!r} is not UTF-8 once its escapes are read") from None
+        raise InvalidInputError(f"{value!r} is not UTF-8 after its escapes are decoded") from None
 
 
 def _character(escape: bytes) -> bytes:
@@ -95,7 +95,7 @@ def _character(escape: bytes) -> bytes:
 
 
 def _field_error(text: str) -> InvalidInputError:
-    return InvalidInputError(f"{text[:40]!r} is no field of the form name=value")
+    return InvalidInputError(f"{text[:40]!r} is not a field of the form name=value")
 
 
 _FIELD_ALIASES = {
@@ -104,16 +104,16 @@ _FIELD_ALIASES = {
 }  # fmt: skip
 _NULL = "!NULL"
 _MAX_VARIANT = 1 << 31
-"""A word has a few pronunciations, whatever the number of one."""
+"""Maximum pronunciation number; a word has only a few pronunciations."""
 
 SlfFields = Mapping[str, str]
 
 
 class _SlfFile:
-    """The lines of a file by kind, each with its number; nodes by their number.
+    """Lines of a file by kind, with line numbers, and nodes by their number.
 
     Attributes:
-        line: number of the line that is looked at, which a complaint names.
+        line: current line number, for error messages.
     """
 
     def __init__(self) -> None:
@@ -126,12 +126,12 @@ class _SlfFile:
 def read_slf(
     lines: Iterable[bytes], source: str, *, no_words: Collection[str] = NON_WORD_LABELS
 ) -> Lattice | BadLine:
-    """Read a lattice, or complain of a line; of the first, if the whole is no lattice.
+    """Read a lattice, or return a `BadLine`, with line 1 if the error concerns the entire file.
 
     Args:
-        lines: of the file.
-        source: its name, for messages.
-        no_words: labels that stand for no word.
+        lines: lines of the file.
+        source: file name, for messages.
+        no_words: labels that are not words.
     """
     file = _SlfFile()
     try:
@@ -147,7 +147,7 @@ def read_slf(
 
 
 def write_slf(lattice: Lattice, target: TextIO) -> None:
-    """Write a lattice: words on links, natural logarithms, with all digits that it takes to read them back."""
+    """Write a lattice: words on links, natural logarithms, enough digits to read the same numbers back."""
     scales = lattice.scales
     target.write("VERSION=1.1\n")
     if lattice.name is not None:
@@ -166,7 +166,7 @@ def write_slf(lattice: Lattice, target: TextIO) -> None:
 
 
 def _add_line(file: _SlfFile, fields: SlfFields) -> None:
-    """Keep a line with others of its kind."""
+    """Store a line by its kind."""
     if "SUBLAT" in fields or ("I" in fields and "L" in fields):
         raise _sub_lattice()
     if "J" in fields:
@@ -174,11 +174,11 @@ def _add_line(file: _SlfFile, fields: SlfFields) -> None:
     elif "I" in fields:
         node = _integer(fields, "I")
         if node in file.nodes:
-            raise InvalidInputError(f"node {node} is there a second time")
+            raise InvalidInputError(f"node {node} occurs twice")
         _number(fields, "t", 0.0)
         file.nodes[node] = file.line, fields
     elif file.links:
-        raise InvalidInputError(f"{next(iter(fields))}= stands after the links; give one lattice a file")
+        raise InvalidInputError(f"{next(iter(fields))}= follows the links; a file holds one lattice")
     else:
         if "S" in fields:
             raise _sub_lattice()
@@ -193,7 +193,7 @@ def _lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     header = file.header
     num_nodes, num_links = _integer(header, "N"), _integer(header, "L")
     if num_links != len(file.links):
-        raise InvalidInputError(f"L= says that there are {num_links} links, but {len(file.links)} are there")
+        raise InvalidInputError(f"L= is {num_links}, but the file has {len(file.links)} links")
     check_size(num_nodes, num_links)
     log_base, acoustic = _log_base(header), _number(header, "acscale", 1.0)
     pronunciation = _number(header, "prscale", 1.0) / acoustic if acoustic else 0.0
@@ -205,7 +205,7 @@ def _lattice(file: _SlfFile, no_words: Collection[str]) -> Lattice:
     for node, (number, fields) in file.nodes.items():
         file.line = number
         if not 0 <= node < num_nodes:
-            raise InvalidInputError(f"node {node} is outside 0 to {num_nodes - 1}, which N= allows")
+            raise InvalidInputError(f"node {node} is out of range; N= allows 0 to {num_nodes - 1}")
         times[node] = _number(fields, "t", math.nan)
     file.line = 1
     start = _terminal(header, "start", {arc.target for arc in arcs}, num_nodes)
@@ -224,14 +224,14 @@ def _arc(
     pronunciation: float,
     no_words: Collection[str],
 ) -> Arc:
-    """The arc of a link; a pronunciation's score has this weight, where the acoustic one has 1."""
+    """Create the arc of a link; `pronunciation` is the weight of its pronunciation score in the acoustic score."""
     ends = _node(link, "S", num_nodes), _node(link, "E", num_nodes)
     _, node = file.nodes.get(ends[_reads_forward(file.header)], (0, {}))
     label = link.get("W", _NULL)
     if label == _NULL:
         label = node.get("W", label)
     if "W" not in link and "W" not in node:
-        raise InvalidInputError("there is no word, neither W= here nor at the node")
+        raise InvalidInputError("no word: neither the link nor its node has W=")
     scores = {name: _log_score(link, name, log_base) for name in ("a", "r", "l", "n")}
     for name in ("a", "r"):
         if scores[name] is None:
@@ -239,27 +239,27 @@ def _arc(
     old_lm = scores["n"] if scores["l"] is None else scores["l"]
     variant = _number(link, "v", _number(node, "v", NO_VARIANT))
     if abs(variant) > _MAX_VARIANT:
-        raise InvalidInputError(f"v={variant:g} is no pronunciation; their numbers go up to {_MAX_VARIANT}")
+        raise InvalidInputError(f"v={variant:g} is not a pronunciation number; the maximum is {_MAX_VARIANT}")
     am = (scores["a"] or 0.0) + pronunciation * (scores["r"] or 0.0)
     return Arc(*ends, word_of_label(label, no_words), am, old_lm or 0.0, int(variant))
 
 
 def _reads_forward(header: SlfFields) -> bool:
-    """Return whether a node's word belongs to its incoming links, not to its outgoing links."""
+    """True if a node's word belongs to its incoming links, False if to its outgoing links."""
     return not header.get("dir", "f").startswith("b")
 
 
 def _check_unused_word(file: _SlfFile, terminal: int, no_words: Collection[str]) -> None:
-    """Refuse a word that would be lost: one at the node that no link ends (or begins) in."""
+    """Refuse a word on the terminal node, which belongs to no link and would be lost."""
     line, node = file.nodes.get(terminal, (1, {}))
     label = node.get("W", _NULL)
     if label not in {_NULL, *no_words} and not any("W" in link for _, link in file.links):
         file.line = line
-        raise InvalidInputError(f"the word {label!r} is on no path: no link takes it from node {terminal}")
+        raise InvalidInputError(f"the word {label!r} is on no path: no link uses it from node {terminal}")
 
 
 def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes: int) -> int:
-    """The start or end node: as the header says, else the one that no link ends or begins in."""
+    """Return the start or end node: from the header, else the only node that no link ends or starts in."""
     if name in header:
         return _node(header, name, num_nodes)
     free = [node for node in range(num_nodes) if node not in touched]
@@ -267,20 +267,20 @@ def _terminal(header: SlfFields, name: str, touched: Collection[int], num_nodes:
         return free[0]
     examples = ", ".join(map(str, free[:3]))
     raise InvalidInputError(
-        f"there must be one {name} node, but there are {len(free)} ({examples}…); say which by {name}="
+        f"a lattice needs one {name} node, but {len(free)} nodes qualify ({examples}…); set {name}="
     )
 
 
 def _log_base(header: SlfFields) -> float:
-    """The natural logarithm of the base of scores; 0 where they are probabilities."""
+    """Return the natural logarithm of the base of scores, or 0 if scores are probabilities."""
     base = _number(header, "base", math.e)
     if base and base <= 1:
-        raise InvalidInputError(f"base={base} is not 0 and not above 1")
+        raise InvalidInputError(f"base={base} must be 0 or greater than 1")
     return math.log(base) if base else 0.0
 
 
 def _log_score(fields: SlfFields, name: str, log_base: float) -> float | None:
-    """A score as a natural logarithm; None if it is not given."""
+    """Return a score as a natural logarithm; None if it is missing."""
     if name not in fields:
         return None
     value = _number(fields, name, 0.0)
@@ -288,7 +288,7 @@ def _log_score(fields: SlfFields, name: str, log_base: float) -> float | None:
         return value * log_base
     if value <= 0:
         raise InvalidInputError(
-            f"{name}={fields[name]} must be above 0: base=0 says that it is a probability"
+            f"{name}={fields[name]} must be positive; with base=0, scores are probabilities"
         )
     return math.log(value)
 
@@ -299,13 +299,13 @@ def _integer(fields: SlfFields, name: str) -> int:
     except KeyError:
         raise InvalidInputError(f"{name}= is missing") from None
     except ValueError:
-        raise InvalidInputError(f"{name}={fields[name][:40]} is no whole number") from None
+        raise InvalidInputError(f"{name}={fields[name][:40]} is not an integer") from None
 
 
 def _node(fields: SlfFields, name: str, num_nodes: int) -> int:
     node = _integer(fields, name)
     if not 0 <= node < num_nodes:
-        raise InvalidInputError(f"{name}={node} is outside 0 to {num_nodes - 1}, which N= allows")
+        raise InvalidInputError(f"{name}={node} is out of range; N= allows 0 to {num_nodes - 1}")
     return node
 
 
@@ -315,7 +315,7 @@ def _number(fields: SlfFields, name: str, default: float) -> float:
     try:
         value = float(fields[name])
     except ValueError:
-        raise InvalidInputError(f"{name}={fields[name][:40]} is no number") from None
+        raise InvalidInputError(f"{name}={fields[name][:40]} is not a number") from None
     if not math.isfinite(value):
         raise InvalidInputError(f"{name}={value} is not finite")
     return value

@@ -1,8 +1,8 @@
 """Token passing through lattices for any language model.
 
-A token is a partial path with the model state after it. Nodes of one level are not connected, so
-the model scores all tokens of a level at once, over all lattices. Tokens at a node with the same
-future are recombined; all edges by which they came are kept.
+A token is a partial path with the model state after it. Nodes of one level are not connected, so the
+model scores all tokens of a level in one call, for all lattices. Tokens of a node with the same future
+are recombined; all their incoming edges are kept.
 
 Sources: Young, Russell and Thornton (1989), "Token passing: a simple conceptual model for connected
 speech recognition systems"; Liu et al. (2014), "Efficient lattice rescoring using recurrent neural
@@ -33,11 +33,11 @@ T = TypeVar("T", bound=np.generic)
 
 
 class GrowableArray(Generic[T]):
-    """Rows of numbers, to which others are added.
+    """Array of rows that can be appended to.
 
     Args:
-        dtype: of the numbers.
-        width: numbers in a row; None for a single one.
+        dtype: type of the numbers.
+        width: numbers per row; None for scalars.
     """
 
     def __init__(self, dtype: type[T], width: int | None = None) -> None:
@@ -68,17 +68,17 @@ class GrowableArray(Generic[T]):
 def word_log_probs(
     model: LanguageModel[Any], state: Any, rows: Indices, labels: Indices, spelling: LabelTokens
 ) -> Scores:
-    """Natural-log probabilities [P] of words, each after a row of a state; 0 for labels without tokens.
+    """Natural-log probabilities [P] of words after rows of a state; 0 for labels without tokens.
 
-    Equal pairs are scored once. A model that computes whole distributions anyway does so once a row, however
-    many words follow it.
+    Equal pairs are scored once. A model that always computes complete distributions does so once per row, for any
+    number of words after it.
 
     Args:
-        model: any.
+        model: any model.
         state: B rows.
-        rows: of the state [P].
-        labels: of the words [P].
-        spelling: their tokens.
+        rows: rows of the state [P].
+        labels: labels of the words [P].
+        spelling: tokens of the labels.
     """
     num_labels = len(spelling.lengths)
     pairs, indices = np.unique(rows * num_labels + labels, return_inverse=True)
@@ -102,15 +102,15 @@ def word_log_probs(
 
 
 NO_STATE = -1
-"""The row of tokens that go no further."""
+"""Row of tokens that are not extended."""
 
 
 class ActiveStates:
-    """The model's states after tokens that are still to go on; tokens that came the same way share one.
+    """Model states after the tokens that can still be extended; tokens with the same history share a state.
 
     Args:
-        model: any.
-        spelling: of words as its tokens.
+        model: any model.
+        spelling: tokens of the labels.
     """
 
     def __init__(self, model: LanguageModel[Any], spelling: LabelTokens) -> None:
@@ -120,7 +120,7 @@ class ActiveStates:
         self._rows = GrowableArray(np.int64)
 
     def after(self, tokens: Indices, labels: Indices) -> tuple[Any, Indices]:
-        """The states after tokens and one label more: a state of distinct rows, and the row of each [P]."""
+        """Advance tokens by one label each; return a state of distinct rows, and the row of each pair [P]."""
         num_labels = len(self._spelling.lengths)
         pairs, indices = np.unique(self._rows[tokens] * num_labels + labels, return_inverse=True)
         rows, labels = np.divmod(pairs, num_labels)
@@ -131,13 +131,13 @@ class ActiveStates:
         return prefill_sequences(self._model, before, tokens, lengths), indices
 
     def add(self, state: Any, rows: Indices) -> None:
-        """Take states of new tokens in; −1 is the row of tokens that go no further."""
+        """Add the states of new tokens; the row is −1 for tokens that are not extended."""
         begin = len(self._pool) if len(self._rows) else 0
         self._pool = self._pool.concatenate([state]) if begin else state
         self._rows.append(np.where(rows < 0, rows, begin + rows))
 
     def retain(self, tokens: Indices) -> None:
-        """Forget the states of all other tokens."""
+        """Drop the states of all tokens except these."""
         used, self._rows[tokens] = np.unique(self._rows[tokens], return_inverse=True)
         self._pool = self._pool.select(used)
 
@@ -146,12 +146,12 @@ _LARGEST_KEY = 1 << 62
 
 
 class RecombinedEdges(NamedTuple):
-    """Candidates that became tokens: those of a node with the same future are one token.
+    """Edges grouped into tokens; edges to a node with the same future share a token.
 
     Attributes:
-        candidates: those that are kept, ordered by token [E].
-        offsets: where each token's candidates begin, and E at the end [T + 1].
-        best: the best candidate of each token [T].
+        candidates: indices of the edges that are kept, ordered by token [E].
+        offsets: start of each token's edges, and E at the end [T + 1].
+        best: index of the best edge of each token [T].
     """
 
     candidates: Indices
@@ -160,9 +160,9 @@ class RecombinedEdges(NamedTuple):
 
 
 def state_keys(state: Any) -> Indices | None:
-    """Numbers [B, K] that are equal where rows of a state have the same future; None if its kind cannot tell.
+    """Return keys [B, K] that are equal for rows with the same future; None if the state does not determine them.
 
-    States of n-gram models can, and so can mixtures of such models.
+    Only states of n-gram models and of mixtures of n-gram models have keys.
     """
     if isinstance(state, NGramState):
         return state.ids[:, None].astype(np.int64)
@@ -176,22 +176,22 @@ def state_keys(state: Any) -> Indices | None:
 def recombine(
     nodes: Indices, futures: Indices, totals: Scores, *, max_tokens_per_node: int
 ) -> RecombinedEdges:
-    """Make tokens of candidates.
+    """Recombine candidates into tokens.
 
     Args:
-        nodes: that each candidate has come to [P].
-        futures: equal in all columns where two candidates of a node have the same future [P, K].
-        totals: of each [P]; larger is better.
-        max_tokens_per_node: only so many tokens of a node are kept, the best; equal ones in the order of candidates.
+        nodes: node of each candidate [P].
+        futures: keys; equal rows mean the same future for candidates of one node [P, K].
+        totals: total of each candidate [P]; larger is better.
+        max_tokens_per_node: maximum tokens per node; the best are kept, equal ones in the order of candidates.
 
     Returns:
-        Tokens ordered by node, those of a node by falling total.
+        Tokens ordered by node and, within a node, by descending total.
     """
     keys = _pack_columns(np.column_stack([nodes, futures]))
     order = np.lexsort((-totals, *keys.T))
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
-    firsts, groups = np.flatnonzero(is_first), np.cumsum(is_first) - 1  # of the candidates in this order
+    firsts, groups = np.flatnonzero(is_first), np.cumsum(is_first) - 1  # positions in `order`
     best = order[firsts]
     ranked = np.lexsort((best, -totals[best], nodes[best]))
     node_of = nodes[best[ranked]]
@@ -207,7 +207,7 @@ def recombine(
 
 
 def _pack_columns(columns: Indices) -> Indices:
-    """Columns of numbers from −1 on [P, K] as fewer that are equal where all of them are [P, J]."""
+    """Pack columns of integers ≥ −1 [P, K] into fewer columns that are equal for equal rows [P, J]."""
     packed: list[Indices] = []
     size = _LARGEST_KEY
     for column in columns.T:
@@ -222,11 +222,11 @@ def _pack_columns(columns: Indices) -> Indices:
 
 
 class TokenEdges(NamedTuple):
-    """P ways that lead from a token along an arc.
+    """P edges, each from a token along an arc.
 
     Attributes:
-        parents: the token before [P].
-        arcs: that is gone [P].
+        parents: token at the start of each edge [P].
+        arcs: arc of each edge [P].
         log_probs: natural-log probability of the arc's word after that token [P].
         scores: weighted sum of the arc's features [P].
     """
@@ -242,13 +242,13 @@ class TokenEdges(NamedTuple):
 
 
 class TokenGraph(NamedTuple):
-    """T tokens and the E ways by which they came: a graph that holds the walked paths of lattices.
+    """T tokens and the E edges to them: a graph of the searched paths of lattices.
 
     Attributes:
-        nodes: where the tokens are [T]; those before a token come before it.
-        forward: total of the best way to each [T].
-        offsets: where each token's ways begin, and E at the end [T + 1].
-        edges: by token.
+        nodes: node of each token, in topological order [T].
+        forward: total of the best path to each token [T].
+        offsets: start of each token's edges, and E at the end [T + 1].
+        edges: edges, ordered by token.
     """
 
     nodes: Indices
@@ -258,17 +258,17 @@ class TokenGraph(NamedTuple):
 
 
 class TokenTable:
-    """The tokens so far; those of a node are added together and lie one after the other.
+    """Tokens created so far; the tokens of a node are added together and are consecutive.
 
     Args:
-        num_nodes: of all lattices.
-        num_words: how many of a token's last words are remembered.
+        num_nodes: number of nodes of all lattices.
+        num_words: number of last words stored per token.
 
     Attributes:
-        first: the first token of each node [N].
-        count: how many tokens a node has [N].
-        nodes: where each token is.
-        forward: total of the best way to each token.
+        first: first token of each node [N].
+        count: number of tokens of each node [N].
+        nodes: node of each token.
+        forward: total of the best path to each token.
     """
 
     def __init__(self, num_nodes: int, *, num_words: int) -> None:
@@ -283,7 +283,7 @@ class TokenTable:
         return len(self.nodes)
 
     def words_after(self, parents: Indices, labels: Indices) -> Indices:
-        """The last words of tokens and one label more [P, num_words]; a label without a word adds nothing."""
+        """Return the last words after tokens and one more label [P, num_words]; an empty word adds nothing."""
         before = self._words[parents]
         if not before.shape[1]:
             return before
@@ -292,7 +292,7 @@ class TokenTable:
         return before
 
     def add(self, nodes: Indices, totals: Scores, words: Indices, num_edges: Indices) -> None:
-        """Add tokens: their nodes [T], totals [T], last words [T, num_words], and ways to be added with them [T]."""
+        """Add tokens with their nodes [T], totals [T], last words [T, num_words] and numbers of edges [T]."""
         indices = len(self) + np.arange(len(nodes))
         self.first[nodes[::-1]] = indices[::-1]
         np.add.at(self.count, nodes, 1)
@@ -302,12 +302,12 @@ class TokenTable:
         self._num_edges.append(num_edges)
 
     def add_edges(self, edges: TokenEdges) -> None:
-        """Add the ways to the newest tokens, by token."""
+        """Add the edges to the newest tokens, ordered by token."""
         for column, values in zip(self._edges, edges, strict=True):
             column.append(values)
 
     def graph(self) -> TokenGraph:
-        """All tokens and their ways."""
+        """Return the graph of all tokens."""
         offsets = np.concatenate([[0], np.cumsum(self._num_edges[:])])
         ways = TokenEdges(*(column[:] for column in self._edges))
         return TokenGraph(self.nodes[:], self.forward[:], offsets, ways)
@@ -318,16 +318,16 @@ class LatticeSearchSettings:
     """Pruning and recombination settings of a lattice search.
 
     Attributes:
-        max_tokens_per_node: only so many go on from a node, the best.
-        beam: tokens are dropped whose way, completed as well as the lattice's own scores allow, is worse by more
-            than this than the best of their level or of those that have gone further; None drops none. In the unit
-            of weighted totals.
-        recombination_order: where the model's states cannot tell which ways have the same future, those have it
-            whose last so many words are equal: they are merged at a node, and share a state at a level; None compares
-            all words. The states of n-gram models can tell, so merging them loses nothing.
+        max_tokens_per_node: maximum tokens per node; the best are kept.
+        beam: a token is dropped if its total, completed with the best remaining scores of the lattice itself, is
+            lower by more than this than the best total of its level or of later levels; None drops no token. The
+            unit is that of weighted totals.
+        recombination_order: for models whose states do not determine the future: paths with the same last
+            `recombination_order` words are recombined at a node and share a state at a level; None compares all words.
+            For n-gram models the states decide, and recombination is exact.
 
     Raises:
-        InvalidInputError: a value is outside its limits.
+        InvalidInputError: a value is out of range.
     """
 
     max_tokens_per_node: int = 64
@@ -348,16 +348,16 @@ class LatticeSearchSettings:
 def pass_tokens(
     model: LanguageModel[Any], joined: LatticeGraph, spelling: LabelTokens, search: LatticeSearchSettings
 ) -> TokenGraph:
-    """Walk all lattices from their starts to their ends.
+    """Search all lattices from their starts to their ends.
 
     Args:
-        model: any.
-        joined: the lattices.
-        spelling: of their words, as the model's tokens.
-        search: how thoroughly.
+        model: any model.
+        joined: the graph of the lattices.
+        spelling: tokens of their words.
+        search: pruning and recombination settings.
 
     Returns:
-        Nodes and arcs as `joined` numbers them.
+        The token graph, with nodes and arcs numbered as in `joined`.
     """
     walk = _TokenPassing(model, joined, spelling, search)
     for level in range(1, joined.num_levels):
@@ -366,7 +366,7 @@ def pass_tokens(
 
 
 class _TokenPassing:
-    """A walk through lattices, level by level, with a token on each start to begin with."""
+    """Search through lattices, level by level, from one token on each start."""
 
     def __init__(
         self,
@@ -380,8 +380,8 @@ class _TokenPassing:
         self._states_are_keys = state_keys(self._states.initial) is not None
         num_words = 0 if self._states_are_keys else search.recombination_order or joined.num_levels
         self.tokens = TokenTable(joined.num_nodes, num_words=num_words)
-        self._live = np.zeros(0, dtype=np.int64)  # tokens that have arcs still to go
-        # of each arc, its first index in these two
+        self._live = np.zeros(0, dtype=np.int64)  # tokens with outgoing arcs still to score
+        # start of each arc in the two arrays below
         self._begins = np.zeros(len(joined.sources), dtype=np.int64)
         self._log_probs, self._scores = GrowableArray(np.float64), GrowableArray(np.float64)
         self._best = np.full((joined.num_levels, len(joined.starts)), -np.inf)
@@ -400,7 +400,7 @@ class _TokenPassing:
         if self._states_are_keys:
             state, rows = self._states.after(ways.parents, labels)
             futures = cast("Indices", state_keys(state))[rows]
-        futures = np.where(ended[:, None], 0, futures)  # behind the end all are alike
+        futures = np.where(ended[:, None], 0, futures)  # after the end, all futures are equal
         merged = recombine(nodes, futures, totals, max_tokens_per_node=self._search.max_tokens_per_node)
         best = merged.best
         self.tokens.add(nodes[best], totals[best], words[best], np.diff(merged.offsets))
@@ -417,7 +417,7 @@ class _TokenPassing:
         self._score_outgoing(level, state, rows)
 
     def _shared_states(self, ways: TokenEdges, totals: Scores, words: Indices) -> tuple[Any, Indices]:
-        """The states after ways, one for all of a lattice whose last words are equal: that of the best of them."""
+        """Compute the states after edges; edges of a lattice with equal last words share the state of the best one."""
         lattices = self._joined.lattice_of[self._joined.sources[ways.arcs]]
         merged = recombine(lattices, words, totals, max_tokens_per_node=len(totals))
         labels = self._spelling.canonical[self._joined.labels[ways.arcs[merged.best]]]
@@ -427,7 +427,7 @@ class _TokenPassing:
         return state, indices
 
     def _incoming_edges(self, level: int) -> tuple[TokenEdges, Scores]:
-        """The ways to the nodes of a level and their totals, without those outside the beam."""
+        """Return the edges to the nodes of a level and their totals, without those outside the beam."""
         joined, tokens = self._joined, self.tokens
         arcs = joined.by_target.of(level)
         counts = tokens.count[joined.sources[arcs]]
@@ -443,12 +443,12 @@ class _TokenPassing:
         return ways.select(inside), totals[inside]
 
     def _score_outgoing(self, level: int, state: Any, rows: Indices) -> None:
-        """Score the words that follow the tokens of a level, which are the newest.
+        """Score the words after the newest tokens, which are those of a level.
 
         Args:
-            level: of their nodes.
-            state: of the model, after them.
-            rows: of that state, for each.
+            level: level of their nodes.
+            state: model states after them.
+            rows: row of the state of each token.
         """
         joined, tokens = self._joined, self.tokens
         begin = len(tokens) - len(rows)

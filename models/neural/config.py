@@ -19,7 +19,7 @@ def cutoffs_problem(cutoffs: Sequence[int], *, vocab_size: int | None = None) ->
     """
     bounds = (MIN_HEAD_TOKENS - 1, *cutoffs)
     if len(bounds) == 1 or any(low >= high for low, high in itertools.pairwise(bounds)):
-        return f"must be a list that rises from {MIN_HEAD_TOKENS} or more, such as [2000, 10000], given {list(cutoffs)}"
+        return f"must be an ascending list from {MIN_HEAD_TOKENS} or more, such as [2000, 10000], given {list(cutoffs)}"
     if vocab_size is not None and cutoffs[-1] >= vocab_size:
         return f"must stay below the vocabulary's {vocab_size} tokens, given {list(cutoffs)}"
     return None
@@ -143,7 +143,7 @@ class NetworkConfig(BaseModel):
             if key in self.model_fields_set and given not in values:
                 return f"{key} acts with neural.{controlling}={' or '.join(values)} only, given {given}"
         if "self_normalised" in self.model_fields_set:
-            return f"self_normalised is set by train.self_normalise and train.loss, given {self.self_normalised}"
+            return f"self_normalised is decided by train.self_normalise and train.loss, given {self.self_normalised}"
         if self.residual and self.hidden_size not in self.layer_inputs:
             return (
                 f"residual acts on layers as wide as their input, given neural.hidden_size={self.hidden_size} "

@@ -74,7 +74,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def choice_log_probs(self, features: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], given by index in `rows` [C], ascending.
+        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by index in `rows` [C], ascending.
 
         The cost is one distribution per vector, independent of the number of ids.
         """

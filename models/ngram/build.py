@@ -178,7 +178,7 @@ def _lloyd(values: npt.NDArray[np.float32], num_levels: int) -> npt.NDArray[np.f
     counts, centres = counts[filled].astype(np.float64), centres[filled]
     mass = np.concatenate([[0], np.cumsum(counts)])
     moment = np.concatenate([[0], np.cumsum(counts * centres)])
-    spread = np.cumsum(np.cbrt(counts))  # the optimal density of many levels is the cube root of the values' density
+    spread = np.cumsum(np.cbrt(counts))  # optimal density of many levels: cube root of the values'
     levels = centres[np.searchsorted(spread, (np.arange(num_levels) + 0.5) / num_levels * spread[-1])]
     for _ in range(_MAX_ITERATIONS):
         cuts = np.searchsorted(centres, (levels[:-1] + levels[1:]) / 2)

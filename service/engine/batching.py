@@ -1,15 +1,14 @@
 """Batches of model calls of one kind, run in slices, over lazily selected rows of joint states.
 
 A `CallBatch` runs its calls a slice at a time; calls may be added and removed between slices. After
-a failure each call of the slice runs alone in the next slices, so that only the call at fault
-fails.
+a failure each call of the slice runs alone in the next slices, so only the faulty call fails.
 
-A `StateView` selects rows of a joint state without copying them. Requests whose steps are batched
-hold views of one state, and nothing is copied as long as the same rows stay together.
-`split_budget` divides a slice: half of it goes to the calls with the least work left, the rest to
-the oldest. `check_no_nan` rejects NaN log-probabilities; minus infinity is allowed.
+A `StateView` selects rows of a joint state without copying them. Batched requests have views of one
+state, which is not copied as long as the same rows stay together. `split_budget` divides the token
+budget of a slice: half goes to the calls with the least remaining work, the rest to the oldest
+calls. `check_no_nan` rejects NaN log-probabilities; minus infinity is allowed.
 
-Everything here belongs to one thread.
+All objects are for one thread.
 """
 
 import math
@@ -32,7 +31,7 @@ class SliceResult(NamedTuple):
     """Work and answers of one slice.
 
     Attributes:
-        rows: rows computed side by side.
+        rows: rows computed together.
         tokens: tokens read, or distributions computed.
         answers: each finished call and its answer.
     """
@@ -43,7 +42,7 @@ class SliceResult(NamedTuple):
 
 
 class CallBatch(ABC, Generic[C, P]):
-    """Calls of one kind that run together, a slice at a time; for one thread only."""
+    """Batch of calls of one kind that runs a slice at a time; for one thread only."""
 
     def __init__(self) -> None:
         self._running: dict[C, P] = {}  # oldest first
@@ -55,7 +54,7 @@ class CallBatch(ABC, Generic[C, P]):
 
     @property
     def oldest(self) -> C:
-        """The call that waits longest; the batch must not be empty."""
+        """The longest-waiting call; the batch must not be empty."""
         return next(iter(self._running))
 
     def add(self, call: C) -> None:
@@ -63,7 +62,7 @@ class CallBatch(ABC, Generic[C, P]):
         self._running[call] = self._start(call)
 
     def remove(self, call: C) -> None:
-        """Drop a call whose answer is no longer wanted."""
+        """Drop a call whose answer is no longer needed."""
         del self._running[call]
         if call in self._suspects:
             self._suspects.remove(call)
@@ -72,7 +71,7 @@ class CallBatch(ABC, Generic[C, P]):
         """Compute about `count` tokens or distributions, at least one; the batch must not be empty.
 
         Raises:
-            Exception: the model's. Every call is unchanged; call `isolate_failure` before the next slice.
+            Exception: the model failed. All calls are unchanged; call `isolate_failure` before the next slice.
         """
         selected = self._suspects[:1] or list(self._running)
         result = self._run({call: self._running[call] for call in selected}, count)
@@ -82,10 +81,10 @@ class CallBatch(ABC, Generic[C, P]):
         return result
 
     def isolate_failure(self) -> C | None:
-        """Handle a failed slice: run each of its calls alone next, so that only the call at fault fails.
+        """Handle a failed slice: run each of its calls alone next, so only the faulty call fails.
 
         Returns:
-            The call at fault, now removed, if it ran alone; else None.
+            The faulty call, now removed, if the slice ran it alone; else None.
         """
         if not self._suspects:
             self._suspects = list(self._running)
@@ -101,22 +100,22 @@ class CallBatch(ABC, Generic[C, P]):
 
     @abstractmethod
     def _run(self, under_way: Mapping[C, P], count: int) -> SliceResult:
-        """Advance some of these calls by about `count` tokens; an exception must leave all unchanged."""
+        """Advance some of these calls by about `count` tokens; an exception must leave all calls unchanged."""
 
 
 def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> list[int]:
-    """Divide a slice: half of the budget to the calls with the least work left, the rest to the oldest.
+    """Divide a slice: half of the budget to the calls with the least remaining work, the rest to the oldest.
 
     Args:
-        wanted: tokens that each call can use, the oldest first.
-        left: all remaining tokens of each call.
+        wanted: tokens that each call can use, oldest call first.
+        left: remaining tokens of each call.
         budget: tokens of the slice.
 
     Returns:
-        Tokens of each call, at most as many as it wanted.
+        Tokens of each call, at most `wanted`.
     """
     shares = [0] * len(wanted)
-    shortest = sorted(range(len(wanted)), key=left.__getitem__)  # stable: the oldest of equal calls first
+    shortest = sorted(range(len(wanted)), key=left.__getitem__)  # stable: equal calls stay in order of age
     used = 0
     for order, limit in ((shortest, budget // 2), (range(len(wanted)), budget)):
         for call in order:
@@ -129,10 +128,10 @@ def split_budget(wanted: Sequence[int], left: Sequence[int], budget: int) -> lis
 
 
 class StateView:
-    """Lazy selection of R rows of a joint state, itself usable as a state.
+    """Lazy selection of R rows of a joint state; a view is usable as a state.
 
-    Requests that take steps together hold rows of one state. As long as they stay together nothing
-    is copied: `gather_states` returns the base if all its rows are selected in order.
+    Batched requests select rows of one state. No rows are copied while the batch stays the same:
+    `gather_states` returns the base if all its rows are selected in order.
 
     Args:
         base: a state.
@@ -187,7 +186,7 @@ def gather_states(states: Sequence[Any]) -> Any:
 
 
 def view(state: Any) -> StateView:
-    """Return a view of all rows of a state; a view is returned as it is."""
+    """Return a view of all rows of a state; a view is returned unchanged."""
     return state if isinstance(state, StateView) else StateView(state, np.arange(len(state)))
 
 
@@ -207,9 +206,9 @@ def check_no_nan(log_probs: FloatArray) -> FloatArray:
     """Return log-probabilities unchanged, rejecting NaN; −inf is allowed.
 
     Raises:
-        FloatingPointError: a value is NaN; the engine then fails only the request at fault.
+        FloatingPointError: a value is NaN; the engine then fails only the faulty request.
     """
-    # the maximum is NaN if any value is, and is several times as fast as isnan on all values
+    # the maximum is NaN if any value is NaN, and several times as fast as isnan on all values
     if log_probs.size and math.isnan(log_probs.max()):
-        raise FloatingPointError("the model gave NaN for a log-probability")
+        raise FloatingPointError("the model returned NaN as a log-probability")
     return log_probs

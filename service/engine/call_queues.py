@@ -1,7 +1,7 @@
 """Queues of pending model calls, batched by kind and served in turn, one time slice each.
 
-`CostModel` keeps an exponentially smoothed cost per token for each kind of call, from which the
-size of a slice is chosen.
+`CostModel` estimates the cost per token of each kind of call by exponential smoothing; the estimate
+sets the size of a slice.
 """
 
 from collections import OrderedDict
@@ -22,7 +22,7 @@ class CostModel:
         self._seconds_per_token: dict[Hashable, float] = {}
 
     def tokens(self, kind: Hashable, seconds: float) -> int:
-        """Estimate the number of tokens that can be computed in a time."""
+        """Estimate the number of tokens that can be computed in a given time."""
         return int(seconds / self._seconds_per_token.get(kind, INITIAL_TOKEN_COST_S))
 
     def update(self, kind: Hashable, tokens: int, seconds: float) -> None:
@@ -31,7 +31,7 @@ class CostModel:
             return
         measured = seconds / tokens
         previous = self._seconds_per_token.get(kind, measured)
-        if len(self._seconds_per_token) > MAX_CALL_KINDS:  # mostly kinds of models unloaded since
+        if len(self._seconds_per_token) > MAX_CALL_KINDS:  # mostly kinds of unloaded models
             self._seconds_per_token.clear()
         self._seconds_per_token[kind] = COST_SMOOTHING * previous + (1 - COST_SMOOTHING) * measured
 
@@ -41,7 +41,7 @@ class SliceSize(NamedTuple):
 
     Attributes:
         seconds: target duration.
-        min_tokens: lower bound, however slow the model is; a network reads few tokens hardly faster than many.
+        min_tokens: minimum number of tokens; a network reads few tokens hardly faster than many.
     """
 
     seconds: float
@@ -52,9 +52,9 @@ class CallQueue:
     """Batches of pending calls, one for each kind, served in turn.
 
     Args:
-        clock: seconds, monotonic.
+        clock: monotonic clock in seconds.
         cost_model: cost per token of every kind, shared with the other queues.
-        record: receives the kind of call and the rows of each slice.
+        record: function that receives the kind of call and the number of rows of each slice.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class CallQueue:
         self._jobs: dict[ModelCall, Job] = {}
 
     def __len__(self) -> int:
-        """Return the number of jobs that wait for an answer."""
+        """Return the number of jobs with a pending call."""
         return len(self._calls)
 
     @property
     def jobs(self) -> Collection[Job]:
-        """The jobs that wait for an answer, unordered; a live view."""
+        """The jobs with a pending call, unordered; a live view."""
         return self._calls.keys()
 
     @property
@@ -100,7 +100,7 @@ class CallQueue:
         """Run one slice of the next batch; return the jobs whose calls are finished, with the answers.
 
         Raises:
-            Exception: the model's; call `isolate_failure` then.
+            Exception: the model failed; call `isolate_failure` next.
         """
         if not self._batches:
             return []
@@ -119,7 +119,7 @@ class CallQueue:
         return answers
 
     def isolate_failure(self) -> Job | None:
-        """Return the job whose call made the last slice fail, or None if further slices must find it."""
+        """Return the job whose call made the last slice fail, or None if further slices must identify it."""
         call = next(reversed(self._batches.values())).isolate_failure()  # run_slice has moved it to the end
         if call is None:
             return None
@@ -128,7 +128,7 @@ class CallQueue:
         return job
 
     def _forget(self, job: Job) -> None:
-        """Forget the call of a job, which its batch no longer holds, and the batch if it was its last."""
+        """Remove the call of a job, which has left its batch, and the batch if it is empty."""
         call = self._calls.pop(job)
         del self._jobs[call]
         key = _batch_key(job, call)

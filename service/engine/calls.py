@@ -1,7 +1,7 @@
-"""Batches of each kind of model call, and how calls are scheduled.
+"""Batches of each kind of model call, and scheduling rules of calls.
 
-A use case yields a call of `models.calls` and is resumed with the answer, which is the same whether
-the call ran alone or in a batch with calls of other requests.
+A use case yields a call of `models.calls` and is resumed with the answer. The answer does not
+depend on the other calls in the batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from service.engine.prefill import ReadBatch
 
 
 class ImmediateBatch(CallBatch[ModelCall, ModelCall]):
-    """Batch of calls of one slice; a slice answers as many as its token count and `MAX_ENTRIES` allow."""
+    """Batch of calls that need one slice; a slice answers as many as its budget and `MAX_ENTRIES` allow."""
 
     def _start(self, call: ModelCall) -> ModelCall:
         return call
@@ -87,7 +87,7 @@ _ANSWERS: Mapping[type[ModelCall], Callable[[Sequence[Any]], list[Any]]] = {
     Rank: _answer_rankings,
     ScoreRagged: _answer_ragged,
 }
-"""Functions that answer calls of one kind that are answered in one slice; each answer equals that of the call alone."""
+"""Functions that answer calls of one kind in one slice; batching does not change an answer."""
 
 
 def _split_array(values: Any, counts: Sequence[int]) -> list[Any]:
@@ -141,22 +141,22 @@ BATCHES: dict[type[ModelCall], Callable[[], CallBatch[Any, Any]]] = {
     ScoreChoices: ChoiceBatch,
     Read: ReadBatch,
 }
-"""Batch of each kind of call; `service.engine.decode`, which needs compiled code, adds its own when it is imported."""
+"""Batch of each kind of call; `service.engine.decode`, which needs compiled code, adds an entry when imported."""
 
 
 def merges(call: ModelCall) -> bool:
-    """Return whether batching saves time; not for n-gram tables, where it only adds copies, nor without padding."""
+    """Return whether merging calls saves time; false for n-gram tables, where it only copies, and for ragged calls."""
     return not (is_lookup(call.model) or isinstance(call, ScoreRagged))
 
 
 def is_urgent(call: ModelCall) -> bool:
-    """Return whether a call is short for its model and served before long ones."""
+    """Return whether a call is short for its model and takes precedence over long calls."""
     if not isinstance(call, Read):
-        return not isinstance(call, ScoreChoices)  # these come with many rows
+        return not isinstance(call, ScoreChoices)  # these calls have many rows
     if not merges(call):
         return call.size <= SHORT_LOOKUP_TOKENS
     rows, longest = len(call.lengths), int(call.lengths.max(initial=0))
-    # two short rows take a network no longer than one
+    # a network reads two short rows as fast as one
     return call.size <= SHORT_READ_TOKENS or (rows == 2 and longest <= SHORT_READ_TOKENS)
 
 

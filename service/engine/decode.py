@@ -37,7 +37,7 @@ class DecodeState:
     """Decode state of R rows (immutable).
 
     Attributes:
-        state: of the model, R rows.
+        state: model state, R rows.
         batch: sampling options and generated tokens of the rows.
     """
 
@@ -63,10 +63,10 @@ class Generated(NamedTuple):
     """Generated tokens of R rows.
 
     Attributes:
-        tokens: of each row [R]; `</s>`, if generated, is the last.
+        tokens: tokens of each row [R]; `</s>`, if generated, is the last.
         log_probs: the model's own log-probability of each token [R].
         tops: the most probable tokens at each position of each row [R], if requested; else empty.
-        unfinished: states of the rows that have not ended, in order; None if there are none or none are wanted.
+        unfinished: states of the unfinished rows, in order; None if all rows have ended or no states are wanted.
     """
 
     tokens: list[list[int]]
@@ -83,12 +83,12 @@ class DecodeSlot:
 
     Args:
         decoding: a `DecodeState`, or a `StateView` of one.
-        count: tokens wanted of each row.
+        count: number of tokens to generate for each row.
         top: number of most probable tokens to return at each position.
-        last: whether the states after the tokens are not wanted.
+        last: True if the states after the tokens are not needed.
 
     Attributes:
-        rows: states of its unfinished rows; out of date while the slot is in a batch.
+        rows: states of the unfinished rows; stale while the slot is in a batch.
         indices: indices of the unfinished rows in the call.
         left: remaining steps.
         result: output of the rows that have ended or taken all steps.
@@ -106,7 +106,7 @@ class DecodeSlot:
 
     @property
     def done(self) -> bool:
-        """Whether all rows have ended or taken all steps."""
+        """True if all rows have ended or taken all steps."""
         return not (self.left and self.indices)
 
     def add_tops(self, log_probs: FloatArray) -> None:
@@ -123,7 +123,7 @@ class DecodeSlot:
         Args:
             batch: sequences of all rows, including the new tokens.
             first: index of the slot's first row in the batch.
-            alive: for each of the slot's rows, whether it has not ended.
+            alive: True for each of the slot's rows that has not ended.
             unfinished: states of the rows that have not ended.
         """
         for row, (index, continues) in enumerate(zip(self.indices, alive, strict=True), first):
@@ -157,7 +157,7 @@ class DecodeBatch:
 
     @classmethod
     def of(cls, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
-        """Form a batch of slots that are in none; their rows are sorted so that all rows of one state need no copy."""
+        """Form a batch of unbatched slots; their rows are sorted to avoid a copy if they are all rows of one state."""
         state = slots[0].rows.base
         order = sorted(slots, key=lambda slot: (slot.rows.base is not state, slot.rows.rows[0]))
         return cls(order, gather_states([slot.rows for slot in order]))
@@ -166,7 +166,7 @@ class DecodeBatch:
         return len(self._owners)
 
     def with_slots(self, slots: Sequence[DecodeSlot]) -> "DecodeBatch":
-        """Return the batch extended by slots that are in none."""
+        """Return the batch extended by unbatched slots."""
         if not slots:
             return self
         self._store_left()
@@ -180,11 +180,11 @@ class DecodeBatch:
             slot.rows = StateView(self._decoding, np.arange(span.start, span.stop))
 
     def step(self, model: LanguageModel[Any]) -> "DecodeBatch | None":
-        """Generate one token of each row and remove rows that end; an exception leaves all unchanged.
+        """Generate one token of each row and remove rows that end; an exception leaves the batch unchanged.
 
         Returns:
-            This batch if no row has ended; else one of all unfinished slots, or None if there are none or they must
-            be batched anew.
+            This batch if no row has ended; else a batch of all unfinished slots, or None if no slot is unfinished or
+            a new batch must be formed.
         """
         before = self._decoding
         step = choose_next_tokens(model, before.state, before.batch, in_full=self._wants_tops)
@@ -244,14 +244,14 @@ def _advance(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decode(ModelCall[Generated]):
-    """Generate up to `count` tokens of each row, or until `</s>`.
+    """Call that generates up to `count` tokens of each row, or until `</s>`.
 
     The state is a `DecodeState`, or a `StateView` of one (`Generated.unfinished`); continue each row only once.
 
     Attributes:
-        count: tokens of each row; at least 1.
+        count: number of tokens of each row, at least 1.
         top: number of most probable tokens to return at each position.
-        last: whether the states after the tokens are not wanted.
+        last: True if the states after the tokens are not needed.
     """
 
     count: int

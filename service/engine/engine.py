@@ -18,17 +18,17 @@ _POLL_S = 0.01
 _Delivery: TypeAlias = tuple[Callable[[WorkOutput], None], WorkOutput]
 _DEFAULT_OPTIONS = RequestOptions()
 _TIMER_RESOLUTION_S = 0.005
-"""Upper bound of how early a timer of the event loop, with its millisecond resolution, may fire."""
+"""Maximum time by which an event loop timer, with its millisecond resolution, fires early."""
 
 
 class Engine:
     """Owner of the model thread, which does all model work.
 
     Args:
-        scheduler: its turns are run by that thread.
+        scheduler: scheduler whose turns the thread runs.
         clock: the scheduler's clock.
         request_timeout_s: time limit of a request.
-        hang_timeout_s: duration after which a turn, which should take milliseconds, counts as hung; 0 is never.
+        hang_timeout_s: duration after which a turn, normally milliseconds, counts as hung; 0 disables the check.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Engine:
         self._work_arrived: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pending: list[_Delivery] = []  # of the model thread
+        self._pending: list[_Delivery] = []  # used by the model thread only
         self._thread = threading.Thread(target=self._run_thread, name="model", daemon=True)
 
     @property
     def is_hung(self) -> bool:
-        """Whether the current turn exceeds its time limit or the model thread has died; the process must restart."""
+        """True if the current turn exceeds its time limit or the model thread has died; the process must restart."""
         began_s = self._turn_began_s
         return 0 < self._hang_timeout_s < (0.0 if began_s is None else self._clock() - began_s)
 
@@ -65,7 +65,7 @@ class Engine:
         """Refuse new work, finish the running requests, then stop the thread.
 
         Args:
-            drain_timeout_s: after this time the requests still running end with DrainingError.
+            drain_timeout_s: time after which running requests end with DrainingError.
         """
         self.scheduler.drain()
         deadline_s = self._clock() + drain_timeout_s
@@ -76,11 +76,11 @@ class Engine:
         await asyncio.to_thread(self._thread.join)
 
     def run_inline(self, work: Work[Any, R]) -> R:
-        """Run work on the caller's thread, if it takes less time than a change of threads would.
+        """Run work on the caller's thread, for work that is shorter than a thread switch.
 
         Raises:
             OverloadedError, DrainingError: the work is not admitted.
-            LanguageModelError: the work's own.
+            LanguageModelError: raised by the work.
         """
         self.scheduler.admission.check_capacity()
         return run_to_completion(work)
@@ -103,17 +103,17 @@ class Engine:
     async def stream(
         self, work: Work[Any, Any], options: RequestOptions = _DEFAULT_OPTIONS
     ) -> AsyncGenerator[Any, None]:
-        """Run work on the model thread; yield its events as they come, then its result unless that is None.
+        """Run work on the model thread; yield its events as they arrive, then its result unless it is None.
 
         The work is suspended while too many events are pending; closing the iterator cancels it.
 
         Raises:
-            LanguageModelError: the work's own, or it is not admitted.
+            LanguageModelError: raised by the work, or the work is not admitted.
         """
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[WorkOutput] = asyncio.Queue()  # bounded by the scheduler
         job = self._submit(work, items.put_nowait, options, streams=True)
-        # a parked job takes no steps, so the scheduler must be woken to end it once its deadline has passed
+        # a parked job runs no steps, so the scheduler must be woken to end it after its deadline
         timer = loop.call_later(job.deadline_s - self._clock() + _TIMER_RESOLUTION_S, self._wake)
         try:
             while True:
@@ -164,22 +164,22 @@ class Engine:
         while not self._stopping:
             self._turn_began_s = self._clock()
             interactive = self.scheduler.serve_interactive()
-            self._flush()  # now: interactive answers must not wait for the bulk slice
+            self._flush()  # interactive answers must not wait for the bulk slice
             bulk = self.scheduler.serve_bulk()
             self._flush()
             if not (interactive or bulk):
                 self._turn_began_s = None
                 self._work_arrived.get()
         self._turn_began_s = None
-        self.scheduler.abort(DrainingError("the service shut down before the request was done"))
+        self.scheduler.abort(DrainingError("the service shut down before the request finished"))
         self._flush()
 
     def _flush(self) -> None:
-        """Send all deliveries to the event loop; twice a turn at most, as waking it costs more than a step."""
+        """Send all deliveries to the event loop; at most twice per turn, since waking it costs more than a step."""
         if self._pending and self._loop is not None:
             deliveries = self._pending.copy()
             self._pending.clear()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no request waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no request is waiting
                 self._loop.call_soon_threadsafe(_deliver_all, deliveries)
 
 

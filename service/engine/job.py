@@ -1,7 +1,7 @@
 """Jobs of the scheduler.
 
-A use case is a generator function. It yields a `ModelCall` and is resumed with its result, or an
-event for its receiver, or None to let other jobs run. It returns its result.
+A use case is a generator function. It yields a `ModelCall`, to be resumed with the call's result,
+an event for the client, or None to let other jobs run, and returns its result.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -20,7 +20,7 @@ Work: TypeAlias = Generator[ModelCall | E | None, Any, R]
 
 
 def iter_outputs(work: Work[Any, Any]) -> Iterator[WorkOutput]:
-    """Run a use case without an engine, one call at a time; yield its events as they come, then its result."""
+    """Run a use case without an engine, one call at a time; yield its events as they arrive, then its result."""
     return calls.iter_outputs(work, run_single)
 
 
@@ -34,9 +34,9 @@ class RequestOptions:
     """Scheduling options of a request.
 
     Attributes:
-        request_id: for the log.
+        request_id: id of the request in the log.
         timeout_s: time limit, at most the engine's; None for the engine's.
-        bulk: whether interactive requests take precedence over it.
+        bulk: True if interactive requests take precedence over this one.
         tokens: expected number of tokens to read and generate.
     """
 
@@ -52,17 +52,17 @@ class Job:
 
     Attributes:
         work: generator of the use case, started and resumed on the model thread only.
-        deliver: called on the model thread with each event, then once with the result, or the exception that ended
-            the work; not called any more once the job is cancelled.
-        deadline_s: end of its time limit, by the scheduler's clock.
+        deliver: function called on the model thread with each event, then once with the result or the exception
+            that ended the work; not called after cancellation.
+        deadline_s: end of the time limit on the scheduler's clock.
         options: options of the request.
-        streams: whether events are delivered, and not dropped.
-        submitted_s: time of submission, by the scheduler's clock.
-        started: whether it has run its first step.
-        cancelled: whether the client no longer waits for it.
-        parked: whether it is suspended until its events are taken.
-        pending_events: events delivered and not yet taken.
-        answer: result of its last model call, sent to the work when it resumes.
+        streams: True to deliver events, False to drop them.
+        submitted_s: time of submission on the scheduler's clock.
+        started: True after the first step.
+        cancelled: True if the client no longer waits.
+        parked: True while the job is suspended until its events are taken.
+        pending_events: number of events delivered but not yet taken.
+        answer: result of the last model call, sent to the work when it resumes.
     """
 
     work: Work[Any, Any]

@@ -1,7 +1,7 @@
 """Models in memory: loaded and hosted models, their addresses, and models being unloaded.
 
-An `AddressTable` is immutable and replaced as a whole: a request sees either the old version or the
-new one. An unloaded model is freed by the last request that uses it.
+An `AddressTable` is immutable and replaced atomically: a request sees either the old version or the
+new one. The memory of an unloaded model is freed when the last request that uses it ends.
 """
 
 import itertools
@@ -36,7 +36,7 @@ class ModelUse:
     """Use of a model by requests; written on the event loop only.
 
     Attributes:
-        in_flight: number of unfinished requests that use it.
+        in_flight: number of unfinished requests that use the model.
         last_s: start of the latest request, in seconds since 1970; None before the first.
     """
 
@@ -59,15 +59,15 @@ _TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to answer. Requests keep theirs, even if its address leads to another version meanwhile.
+    """Loaded model; a request uses one until it ends, even if the address moves to another version.
 
     Attributes:
         address: `name@number`.
         checkpoint: the loaded checkpoint.
-        prefix_cache: states after recently read texts; None if none are kept.
+        prefix_cache: states after recently read texts; None if the cache is disabled.
         next_token_cache: next-token distributions after recently typed texts.
-        use: its use by requests.
-        tag: name of this loaded version, distinct from those loaded before; the first is random.
+        use: use of the model by requests.
+        tag: id of this load, different from the ids of earlier loads; the first id is random.
     """
 
     address: str
@@ -101,25 +101,25 @@ class LoadedModel:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        """Trie of the tokens by their spelling; slow to build, so that loading builds it."""
+        """Trie of the tokens by their spelling; built during loading because it is slow."""
         return TokenTrie(self.tokenizer)
 
     @property
     def reads_backward(self) -> bool:
-        """Whether the model reads a text from its end to its start."""
+        """True if the model reads texts from end to start."""
         return self.checkpoint.manifest.direction == "backward"
 
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A hosted model version and its loading state (immutable).
+    """Hosted model version and its loading state (immutable).
 
     Attributes:
         address: `name@number`; the served address if the registry could not resolve it.
         version: the registry's version; None if the registry could not resolve it.
         aliases: aliases of the version.
         loaded: the model, once it is loaded.
-        failure: reason of a failed load; if `loaded` is set, why its successor could not be loaded.
+        failure: error of a failed load; if `loaded` is set, the error of its successor.
         size: memory of the loaded model.
         load_s: loading time in seconds, including warm-up.
         warm_up_s: warm-up time in seconds.
@@ -152,9 +152,9 @@ class AddressTable:
     """Hosted models by address at one moment (immutable).
 
     Attributes:
-        models: by `name@number`.
-        by_address: by every address that leads to them: `name`, `name@7`, `name@champion`.
-        default: the model of requests that name none.
+        models: models by `name@number`.
+        by_address: models by every address that resolves to them: `name`, `name@7`, `name@champion`.
+        default: model of requests that name no model.
     """
 
     models: Mapping[str, HostedModel]
@@ -173,11 +173,11 @@ def build_address_table(
     """Build the address table, with the aliases of each hosted model filled in.
 
     Args:
-        models: by `name@number`.
-        served: `name@number` of the model to answer, for each served address.
-        aliases: version numbers by model name and alias in the registry; those of versions not hosted are ignored.
+        models: models by `name@number`.
+        served: `name@number` of the serving model, by served address.
+        aliases: version numbers by model name and alias in the registry; versions that are not hosted are ignored.
         default: address of the default model; a key of `served`.
-        before: the table to replace.
+        before: table to replace.
     """
     targets = {address: address for address in models}
     targets |= _alias_targets(models, aliases, before)
@@ -215,7 +215,7 @@ def _alias_targets(
                 and old.loaded is not None
                 and old.address in models
             ):
-                target = old.address  # the old version answers until the new one is loaded
+                target = old.address  # the old version serves until the new one is loaded
             targets[address] = target
     return targets
 
@@ -227,13 +227,13 @@ def _alias(address: str) -> str:
 
 
 class UnloadingModel(NamedTuple):
-    """A model without an address, freed by the last request that uses it.
+    """Model without an address, whose memory is freed when the last request that uses it ends.
 
     Attributes:
         address: `name@number`.
         model: weak reference, dead once the memory is free.
-        use: its use by requests.
-        size: memory that it takes until then.
+        use: use of the model by requests.
+        size: memory of the model until then.
     """
 
     address: str

@@ -42,7 +42,7 @@ class Precisions(NamedTuple):
     """Precision by model or version, with a default.
 
     Attributes:
-        common: precision of all models not named.
+        common: precision of all other models.
         named: precision by model name or `name@number`.
     """
 
@@ -50,7 +50,7 @@ class Precisions(NamedTuple):
     named: Mapping[str, Precision]
 
     def of(self, version: Version) -> Precision:
-        """Return the precision of a version: that of its address, else of its model name, else the default."""
+        """Return the precision set for the address of a version, else for its model name, else the default."""
         return self.named.get(version.address, self.named.get(version.name, self.common))
 
     def check_names(self, registry: Registry) -> None:
@@ -68,10 +68,10 @@ class Precisions(NamedTuple):
                     f"precision names {address!r}: {error}", parameter="precision"
                 ) from None
             except CheckpointError:
-                continue  # the model exists; loading it will report what is wrong
+                continue  # the model exists; loading it reports the error
             if address not in {version.name, version.address}:
                 raise InvalidInputError(
-                    f"precision names {address!r}; name the model, {version.name}, or a version of it by its number, "
+                    f"precision names {address!r}; name the model, {version.name}, or a version with its number, "
                     f"such as {version.address}",
                     parameter="precision",
                 )
@@ -81,7 +81,7 @@ def read_precisions(text: str) -> Precisions:
     """Parse `int8`, `lstm=int8,gru@3=float32` or `int8,gru=float32`; the default is `auto` unless given.
 
     Raises:
-        InvalidInputError: a part is no precision, or two parts are for the same models.
+        InvalidInputError: a part is not a precision, or two parts apply to the same models.
     """
     common: Precision | None = None
     named: dict[str, Precision] = {}
@@ -90,7 +90,7 @@ def read_precisions(text: str) -> Precisions:
         precision = check_precision(value)
         if name in named or (not equals and common is not None) or (equals and not name):
             raise InvalidInputError(
-                f"precision is {text!r}: {part.strip()!r} says again what was said, or names no model",
+                f"precision is {text!r}: {part.strip()!r} is a duplicate or names no model",
                 parameter="precision",
             )
         if equals:
@@ -101,7 +101,7 @@ def read_precisions(text: str) -> Precisions:
 
 
 BATCHES = (1, 2, 17, 64)
-"""Batch sizes: single; smallest batch; an odd number above a vector's width; large."""
+"""Batch sizes: single; smallest batch; odd and above the width of a vector; large."""
 
 _WIDTH = 5
 _TOP = 10
@@ -158,14 +158,14 @@ class Loader:
         registry: source of the versions.
         read: function that reads a checkpoint.
         device: `cpu`, `cuda`, `cuda:1` or `auto`.
-        precision: in the syntax of `read_precisions`.
-        budget: maximum bytes of all models together; None is no bound.
-        num_threads: of torch, if a model has imported it; None leaves torch's default.
-        prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 is no caches.
-        clock: seconds, monotonic.
+        precision: precision setting in the syntax of `read_precisions`.
+        budget: maximum bytes of all models together; None for no limit.
+        num_threads: number of torch threads, set if torch is imported; None for torch's default.
+        prefix_cache_bytes: maximum bytes of the caches of each model, not part of the budget; 0 disables them.
+        clock: monotonic clock in seconds.
 
     Raises:
-        InvalidInputError: the precision is invalid, or names a model that the registry does not hold.
+        InvalidInputError: the precision is invalid, or names a model that is not in the registry.
     """
 
     registry: Registry
@@ -186,13 +186,13 @@ class Loader:
         """Load a version and warm it up.
 
         Args:
-            version: to load.
-            in_use: bytes that other models take.
-            unloadable: bytes of models that could be unloaded, for the message.
+            version: version to load.
+            in_use: bytes of other models.
+            unloadable: bytes of models that can be unloaded, for the message.
 
         Raises:
-            MemoryBudgetError: it does not fit into the budget.
-            One of LOAD_ERRORS: it cannot be loaded, fails its golden test, or fails in the warm-up.
+            MemoryBudgetError: the version does not fit into the budget.
+            One of LOAD_ERRORS: loading, the golden test or the warm-up failed.
         """
         started_s = self.clock()
 
@@ -200,14 +200,14 @@ class Loader:
             check_budget(version.address, size.host, budget=self.budget, in_use=in_use, others=unloadable)
 
         manifest = self.registry.manifest(version)
-        check(estimate_bytes(manifest))  # before its files are fetched
+        check(estimate_bytes(manifest))  # before the files are fetched
         directory = self.registry.fetch(version)
         checkpoint = self.read(directory, device=self.device, precision=self._precisions.of(version))
         size = loaded_bytes(checkpoint.model, manifest)
         check(size)
         torch = sys.modules.get("torch")  # an n-gram server does not import it
         if torch is not None and self.num_threads is not None:
-            # before the warm-up: a thread that has computed keeps its setting
+            # before the warm-up: a thread keeps the setting of its first computation
             torch.set_num_threads(self.num_threads)
         next_token_bytes = self.prefix_cache_bytes // NEXT_TOKEN_CACHE_DIVISOR
         prefix_bytes = self.prefix_cache_bytes - next_token_bytes

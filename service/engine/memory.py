@@ -1,8 +1,8 @@
 """Memory accounting: budget, size of a model, and container or machine memory.
 
-Sizes are estimated from a checkpoint's files before loading. Afterwards a model counts its own
-arrays; the tokenizer's size stays an estimate. Memory in use is read from the control group (cgroup
-v2 or v1), else from /proc/meminfo, without page cache that can be dropped.
+Sizes are estimated from a checkpoint's files before loading. After loading, a model reports the
+size of its arrays; the tokenizer's size stays an estimate. Memory in use is read from the control
+group (cgroup v2 or v1), else from /proc/meminfo, without droppable page cache.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _TOKENIZER = "tokenizer"
 _TOKENIZER_GROWTH = 12
 """Memory of a tokenizer relative to its file: every word is an object, in several tables."""
 _GC_THRESHOLD = 10_000
-"""Allocations minus deallocations after which the collector looks for reference cycles."""
+"""Allocations minus deallocations that trigger a garbage collection."""
 
 
 def estimate_bytes(manifest: Manifest) -> ModelBytes:
@@ -50,36 +50,36 @@ def check_budget(
     """Reject a model that does not fit into the budget.
 
     Args:
-        address: the model.
-        needed: bytes that it takes.
-        budget: maximum bytes of all models together; None is no bound.
-        in_use: bytes that are in use.
-        others: bytes of models that could be unloaded, by address, for the message.
+        address: address of the model.
+        needed: bytes that the model needs.
+        budget: maximum bytes of all models together; None for no limit.
+        in_use: bytes in use.
+        others: bytes of models that can be unloaded, by address, for the message.
 
     Raises:
-        MemoryBudgetError: it does not fit; nothing is unloaded.
+        MemoryBudgetError: the model does not fit; no other model is unloaded.
     """
     if budget is None or in_use + needed <= budget:
         return
     largest = sorted(others, key=lambda model: -others[model])
     could = ", ".join(f"{model} ({format_bytes(others[model])})" for model in largest)
     raise MemoryBudgetError(
-        f"{address} needs about {format_bytes(needed)}, but of the budget of {format_bytes(budget)} "
+        f"{address} needs about {format_bytes(needed)}; the budget is {format_bytes(budget)}, of which "
         f"{format_bytes(in_use)} are in use; "
-        + (f"what could be unloaded: {could}" if could else "nothing could be unloaded")
+        + (f"models that can be unloaded: {could}" if could else "no model can be unloaded")
     )
 
 
 def format_bytes(size: int) -> str:
-    """Format a number of bytes for people, such as `1.5 GiB`."""
+    """Format a number of bytes with a unit, such as `1.5 GiB`."""
     return ByteSize(size).human_readable(separator=" ")
 
 
 def freeze_garbage_collector() -> None:
-    """Exclude all present objects from garbage collection, and collect less often.
+    """Exclude all existing objects from garbage collection, and collect less often.
 
-    With torch there are so many objects that a full collection delays every request by 0.3 s. Reference counts
-    still free them, as they free nearly all objects of requests: cycles are rare.
+    With torch imported, a full collection delays every request by 0.3 s. Reference counting still frees these
+    objects, and nearly all objects of requests, because cycles are rare.
     """
     gc.collect()
     gc.freeze()
@@ -87,7 +87,7 @@ def freeze_garbage_collector() -> None:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system, which the allocator would keep for later allocations."""
+    """Return freed memory from the allocator to the system."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)
@@ -98,7 +98,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 class SystemMemory(NamedTuple):
-    """Memory in use in bytes, without page cache that can be dropped, and its limit."""
+    """Memory in use, without droppable page cache, and its limit, in bytes."""
 
     used: int
     limit: int
@@ -113,7 +113,7 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMem
     """Return the memory use of the container, or of the machine; requires `reports_memory`.
 
     Args:
-        cgroup: mount point of the control group that a container sees as its own, of version 2 or 1.
+        cgroup: mount point of the container's control group, version 2 or 1.
         meminfo: memory statistics of the machine, used if no group sets a lower limit.
     """
     machine = {
@@ -130,7 +130,7 @@ def system_memory(cgroup: Path = _CGROUP, meminfo: Path = _MEMINFO) -> SystemMem
 
 
 def _group_memory(group: Path, limit_file: str, usage_file: str, droppable: str) -> SystemMemory | None:
-    """Return the memory of a control group; None without a limit: `max`, and in version 1 a huge number."""
+    """Return the memory of a control group; None without a limit (`max`; version 1 reports a huge limit)."""
     limit, used, stat = _read(group / limit_file), _read(group / usage_file), _read(group / "memory.stat")
     if limit is None or limit == "max" or used is None or stat is None:
         return None

@@ -16,7 +16,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# model requests take a quarter of a millisecond and more: the default buckets would put most into the first
+# model requests take 0.25 ms and more; most would fall into the first of the default buckets
 _SECONDS = (
     0.00025,
     0.0005,
@@ -44,7 +44,7 @@ _JOB_OUTCOMES = ("cancelled", "deadline", "done", "failed")
 
 
 class MetricsSource(Collector):
-    """Source of metrics for a scrape: those that a function yields then."""
+    """Collector of the metrics that a function yields at each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
         self._read = read
@@ -55,10 +55,10 @@ class MetricsSource(Collector):
 
 
 class Metrics:
-    """Metrics of one application, in a collector registry of their own.
+    """Metrics of one application, in a separate collector registry.
 
     Args:
-        worker: index of this worker process, a label of every sample; None for a single process without a label.
+        worker: index of this worker process, a label of every sample; None for a single process, without the label.
     """
 
     def __init__(self, worker: int | None = None) -> None:
@@ -73,34 +73,35 @@ class Metrics:
             "http_requests", "HTTP requests answered", ("handler", "method", "status")
         )
         self.latency = histogram(
-            "e2e_request_latency_seconds", "from a request's head to its reply's last byte", ("handler",)
+            "e2e_request_latency_seconds",
+            "Seconds from the arrival of a request's headers to the last byte of its reply",
+            ("handler",),
         )
         self.queue_time = histogram(
-            "request_queue_time_seconds", "from submission to the model thread's first step"
+            "request_queue_time_seconds", "Seconds from the submission of a request to its first step"
         )
         self.first_token = histogram(
-            "time_to_first_token_seconds", "from submission to the first generated token", ("model_name",)
+            "time_to_first_token_seconds", "Seconds from submission to first generated token", ("model_name",)
         )
         self.inter_token = histogram(
-            "inter_token_latency_seconds", "between generated tokens", ("model_name",)
+            "inter_token_latency_seconds", "Seconds between generated tokens", ("model_name",)
         )
-        self.prompt_tokens = counter("prompt_tokens", "tokens read as context", ("model_name",))
-        self.scored_tokens = counter("scored_tokens", "tokens scored", ("model_name",))
-        self.generation_tokens = counter("generation_tokens", "tokens generated", ("model_name",))
+        self.prompt_tokens = counter("prompt_tokens", "Tokens read as prompts or contexts", ("model_name",))
+        self.scored_tokens = counter("scored_tokens", "Tokens scored", ("model_name",))
+        self.generation_tokens = counter("generation_tokens", "Tokens generated", ("model_name",))
         self.generated = counter(
-            "request_success", "generations that ended well", ("model_name", "finished_reason")
+            "request_success", "Generated choices of successful requests", ("model_name", "finished_reason")
         )
-
-        self.model_loads = counter("model_loads", "attempts to load a model", ("outcome",))
+        self.model_loads = counter("model_loads", "Attempts to load a model", ("outcome",))
         self.load_seconds = histogram(
-            "model_load_seconds", "loading of a model until it can answer, failed attempts included"
+            "model_load_seconds", "Duration of model loads in seconds, failed loads included"
         )
-        self.auth_failures = counter("auth_failures", "requests without a key that allows them", ("reason",))
-        self.rejected_requests = counter("rejections", "requests that were not admitted", ("reason",))
-        self.ended_jobs = counter("jobs_ended", "model work that ended", ("how",))
+        self.auth_failures = counter("auth_failures", "Requests rejected by access control", ("reason",))
+        self.rejected_requests = counter("rejections", "Requests that were not admitted", ("reason",))
+        self.ended_jobs = counter("jobs_ended", "Scheduler jobs that have ended", ("how",))
         self.batch_rows = histogram(
             "batch_rows",
-            "rows of calls of one kind that were answered together",
+            "Rows of model calls of one kind in one slice",
             ("kind",),
             buckets=[1 << n for n in range(13)],
         )
@@ -126,7 +127,7 @@ class Metrics:
         self.ended_jobs.labels(how).inc()
 
     def answered(self, kind: str, rows: int) -> None:
-        """Record the number of rows of one kind of call that were computed in one slice."""
+        """Record the number of rows of one kind of call computed in one slice."""
         self.batch_rows.labels(kind).observe(rows)
 
     def generation(
@@ -144,7 +145,7 @@ class Metrics:
         self.load_seconds.observe(seconds)
 
     def add_model_gauge(self, name: str, description: str, read: Callable[[], Mapping[str, float]]) -> None:
-        """Add a gauge with one sample per model, read at each scrape; models no longer hosted have none."""
+        """Add a gauge with one sample per hosted model, read at each scrape."""
 
         def collect() -> Iterator[Metric]:
             family = GaugeMetricFamily(f"gramophone_{name}", description, labels=["model_name"])
@@ -161,7 +162,7 @@ class Metrics:
 
     def describe(self, **facts: str) -> None:
         """Set the labels of `gramophone_build_info`, which describe the running service."""
-        Info("build", "what is running", namespace="gramophone", registry=self._registry).info(facts)
+        Info("build", "Version of the service", namespace="gramophone", registry=self._registry).info(facts)
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
@@ -181,8 +182,7 @@ class Metrics:
 
     @cached_property
     def relayed_requests(self) -> Counter:
-        """Counter of requests passed on to another worker, created on first use; a single process has none."""
+        """Counter of requests forwarded to another worker, created on first use; a single process has none."""
         return self._counter(
-            "relayed_requests",
-            "requests that were passed on to the worker that remembers what they are about",
+            "relayed_requests", "Requests forwarded to the worker that stores their state, session or user"
         )

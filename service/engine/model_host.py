@@ -1,8 +1,8 @@
 """Model host: loads models, resolves addresses, and replaces versions while the service runs.
 
 Only the loader thread changes the set of hosted models (`ModelReloader`). All other threads read
-one immutable address table, which is replaced as a whole. `readiness` is the one answer for the
-readiness probe and the metrics.
+one immutable address table, which is replaced atomically. The readiness probe and the metrics use
+the same function, `readiness`.
 """
 
 import asyncio
@@ -43,20 +43,20 @@ class ModelHost:
     """Host of the served models: loads them, resolves addresses, and follows addresses to new versions.
 
     Args:
-        loader: loads versions of its registry.
-        addresses: addresses to serve; none means every model of the registry.
-        default: address of the model for requests that name none; None means the registry's default if it is
-            served, else the choice of `models.checkpoint.manifest.choose_default`.
-        report_load: receives the outcome of each load, `loaded`, `failed`, or `refused` for lack of memory, and its
-            seconds.
+        loader: loader of the versions.
+        addresses: addresses to serve; empty for every model of the registry.
+        default: address of the default model; None for the registry's default if it is served, else the choice of
+            `models.checkpoint.manifest.choose_default`.
+        report_load: function that receives the outcome of each load, `loaded`, `failed`, or `refused` for lack of
+            memory, and its duration in seconds.
 
     Attributes:
         registry: source of the models.
-        address_table: the current addresses; replaced as a whole.
+        address_table: the current addresses; replaced atomically.
         default_model: choice of the default.
 
     Raises:
-        RegistryError: the registry holds no model.
+        RegistryError: the registry contains no model.
         ModelNotFoundError: an address is not in the registry, or the default is not served.
     """
 
@@ -80,7 +80,7 @@ class ModelHost:
         self._unloading: tuple[UnloadingModel, ...] = ()
         self._stopping = False
         self.default_model = DefaultModel(self._watcher, default)
-        # until `_reconcile` publishes the first
+        # until `_reconcile` publishes the first table
         self.address_table = AddressTable({}, {}, HostedModel("", None))
         self._reconcile()
         self.default_model.choose(self.find)
@@ -95,7 +95,7 @@ class ModelHost:
 
     @property
     def default(self) -> HostedModel:
-        """The model of requests that name none."""
+        """The model of requests that name no model."""
         return self.address_table.default
 
     @property
@@ -105,12 +105,12 @@ class ModelHost:
 
     @property
     def budget(self) -> int | None:
-        """Maximum bytes of all models together; None is no bound."""
+        """Maximum bytes of all models together; None for no limit."""
         return self._loader.budget
 
     @property
     def bytes_in_use(self) -> int:
-        """Bytes of host memory that models take, models being unloaded included."""
+        """Bytes of host memory of all models, models being unloaded included."""
         hosted = sum(model.size.host for model in self.models.values() if model.size is not None)
         return hosted + sum(model.size.host for model in self.unloading)
 
@@ -121,12 +121,12 @@ class ModelHost:
 
     @property
     def needs_reaping(self) -> bool:
-        """Whether `reap` has memory of unloaded models to return to the system, now or later."""
+        """True if `reap` has yet to return memory of unloaded models to the system."""
         return bool(self._unloading)
 
     @property
     def registry_look_age_s(self) -> float:
-        """Seconds since the registry could last be read; grows while it is unreachable."""
+        """Seconds since the last successful read of the registry."""
         return self._clock() - self._last_read_s
 
     def prefix_cache_figures(self, figure: str) -> dict[str, float]:
@@ -179,7 +179,7 @@ class ModelHost:
         raise ModelNotFoundError(f"{published.address} is published but not loaded; this service has: {here}")
 
     def followed_addresses(self, model: HostedModel) -> list[str]:
-        """Return the served addresses that lead to a model."""
+        """Return the served addresses that resolve to a model."""
         return self._watcher.addresses_of(model.address)
 
     def redact_root(self, error: BaseException) -> str:
@@ -196,15 +196,15 @@ class ModelHost:
         """Load every model, the default first; failed loads are logged, and the models stay hosted as failed."""
         first = self.default.address
         for address in sorted(self._models, key=lambda address: address != first):
-            model = self._models.get(address)  # None if an earlier load has made it superfluous
+            model = self._models.get(address)  # None if an earlier load has replaced it
             if model is not None and model.state is LoadState.LOADING:
                 self._load(model)
 
     def load(self, address: str) -> HostedModel:
-        """Serve an address from now on, loading its model unless it is loaded already.
+        """Start serving an address, and load its model unless it is already loaded.
 
         Returns:
-            The address's model in the registry, loaded or failed. A failed load is retried automatically only
+            The model of the address in the registry, loaded or failed. A failed load is retried automatically only
             if the address was served before.
 
         Raises:
@@ -222,17 +222,17 @@ class ModelHost:
         return self.models[target]
 
     def unload(self, address: str) -> HostedModel:
-        """Stop serving a model under all its addresses; requests that use it keep it until they end.
+        """Stop serving a model under all its addresses; running requests use it until they end.
 
         Raises:
-            ModelNotFoundError: it is not hosted.
-            InvalidInputError: it is the default, or an address is about to move to it.
+            ModelNotFoundError: the model is not hosted.
+            InvalidInputError: the model is the default, or an address is about to move to it.
         """
         model = self.find(address)
         if model.address == self.default.address:
             raise InvalidInputError(
-                f"{model.address} is the default, which answers requests that name no model: point its alias to "
-                "another version, or name another by `gramophone models default` or GRAMOPHONE_DEFAULT_MODEL",
+                f"{model.address} is the default model: point its alias to another version, or set another default "
+                "with `gramophone models default` or GRAMOPHONE_DEFAULT_MODEL",
                 parameter="model",
             )
         ending = self.followed_addresses(model)
@@ -240,7 +240,7 @@ class ModelHost:
             watched = self._watcher.watched.values()
             moving = next((item.address for item in watched if item.target == model.address), address)
             raise InvalidInputError(
-                f"{model.address} is what {moving} is to mean: point the alias elsewhere, or unload {moving}",
+                f"{moving} is about to move to {model.address}: point the alias elsewhere, or unload {moving}",
                 parameter="model",
             )
         for ended in ending:
@@ -251,7 +251,7 @@ class ModelHost:
     def refresh(self) -> None:
         """Poll the registry, and load the current versions of the served addresses.
 
-        The old version answers until the new one is loaded. Failed loads are retried after growing delays.
+        The old version serves until the new one is loaded. Failed loads are retried after increasing delays.
         """
         reachable = self._watcher.poll()
         if reachable:
@@ -270,10 +270,10 @@ class ModelHost:
             _log.info("default model changed", model=self.default.address, reason=self.default_model.reason)
 
     def reap(self) -> bool:
-        """Return the memory of unloaded models that no request uses any more to the system.
+        """Return the memory of unused unloaded models to the system.
 
         Returns:
-            Whether requests still use unloaded models.
+            True if requests still use unloaded models.
         """
         in_use = tuple(self.unloading)
         if len(in_use) < len(self._unloading):
@@ -338,7 +338,7 @@ class ModelHost:
         )
 
     def _problem(self, model: HostedModel) -> str | None:
-        """Return why a model cannot answer, or why a loaded one has not been replaced by its successor."""
+        """Return the error of a model that is not loaded, or the error of a loaded model's successor."""
         if model.loaded is None:
             return model.failure
         for watched in self._watcher.watched.values():
@@ -348,12 +348,12 @@ class ModelHost:
                     return watched.problem
                 if after is not None and after.loaded is None and after.failure is not None:
                     return (
-                        f"{watched.address} means {after.address}, which could not be loaded: {after.failure}"
+                        f"{watched.address} is now {after.address}, which could not be loaded: {after.failure}"
                     )
         return None
 
     def _unloadable(self) -> dict[str, int]:
-        """Return the bytes of each model that could be unloaded."""
+        """Return the bytes of each model that can be unloaded."""
         sizes = {address: model.size for address, model in self.models.items()}
         return {
             address: size.host
@@ -367,12 +367,12 @@ _REAP_S = 0.1
 
 
 class ModelReloader:
-    """Runner of the host's changes on a loader thread, apart from the event loop and the model thread.
+    """Executor of model host changes on a loader thread, separate from the event loop and the model thread.
 
     Args:
         host: the model host.
-        interval_s: time between polls of the registry; 0 is never.
-        peers_started: returns whether all other processes on the same port have finished their initial loads.
+        interval_s: time between polls of the registry; 0 disables polling.
+        peers_started: function that returns True if all other processes on the port have finished their initial loads.
     """
 
     def __init__(
@@ -386,13 +386,13 @@ class ModelReloader:
         self._reaping = False
         self._closing = False
         self.queued: tuple[str, ...] = ()
-        """Addresses requested by `load` whose loads have not finished."""
+        """Addresses passed to `load` whose loads have not finished."""
         self.initial_load_done = False
-        """Whether this process has loaded, or failed to load, every model named at start."""
+        """True once every model present at start is loaded or has failed to load in this process."""
 
     @property
     def started(self) -> bool:
-        """Whether `initial_load_done` holds in every process on the same port."""
+        """True if `initial_load_done` is true in every process on the port."""
         return self.initial_load_done and self._peers_started()
 
     def start(self) -> None:
@@ -409,7 +409,7 @@ class ModelReloader:
         await asyncio.wait([asyncio.create_task(ended)], timeout=timeout_s)
 
     def load(self, address: str) -> asyncio.Future[HostedModel]:
-        """Serve an address from now on; see `ModelHost.load`.
+        """Start serving an address; see `ModelHost.load`.
 
         Returns:
             Future of the model, loaded or failed, or of the errors of `ModelHost.load`; it need not be awaited.
@@ -451,7 +451,7 @@ class ModelReloader:
         await asyncio.wait([change])
         error = change.exception()
         if error is not None:
-            _log.error("the models could not be kept", exc_info=error)
+            _log.error("model update failed", exc_info=error)
 
     def _load_all(self) -> None:
         self._host.load_all()
@@ -480,10 +480,10 @@ READY = "ok"
 
 
 def readiness(host: ModelHost, reloader: ModelReloader, scheduler: Scheduler) -> str:
-    """Return READY, or the reason why not: `loading`, `failed` (of the default model) or `draining`.
+    """Return READY, else the state that prevents it: `loading`, `failed` (the default model) or `draining`.
 
-    The service is ready once every model named at start is loaded or has failed, and the default is loaded, until
-    shutdown. Later loads and failures change nothing: the old versions answer.
+    The service is ready once every model present at start is loaded or has failed and the default is loaded, until
+    shutdown. Later loads and failures do not affect readiness, because the old versions continue to serve.
     """
     state = host.default.state
     if scheduler.admission.draining:

@@ -1,8 +1,8 @@
-"""Chunked prefill: texts of many calls read and scored side by side, a bounded slice at a time.
+"""Chunked prefill: texts of many calls are read and scored together, a bounded slice at a time.
 
-Each call keeps its own progress as segments of texts read up to the same column. A slice takes so
-many columns that its token budget allows, and where not all texts can be finished not much more
-than half of them need, so that one long text does not delay short ones.
+The progress of a call is a list of segments: texts that are read up to the same column. A slice
+reads as many columns as its token budget allows. If not all texts can be finished, it reads at most
+twice the median remaining length, so one long text does not delay short ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from service.engine.constants import STRIDE_TOKENS
 
 
 class Segment(NamedTuple):
-    """Texts of one call that were read up to the same column.
+    """Texts of one call that are read up to the same column.
 
     Attributes:
         rows: indices of the texts in the call [N], the shortest first.
@@ -50,24 +50,24 @@ class Segment(NamedTuple):
     column: int
 
     def cut(self, part: slice) -> "Segment":
-        """Return a segment of a slice of the texts."""
+        """Return the segment of a slice of the texts."""
         return Segment(self.rows[part], self.left[part], self.state.select(part), self.column)
 
 
 class PrefillProgress:
-    """Progress of one call: R texts, each read after a row of its state.
+    """Progress of one call: R texts, each continuing a row of the state.
 
     Args:
-        state: R rows.
+        state: state before the texts, R rows.
         tokens: ids of the texts [R, T].
-        lengths: of the texts [R].
+        lengths: lengths of the texts [R].
         want: log-probabilities, the state after the texts, or both.
 
     Attributes:
         tokens: ids of the texts [R, T].
-        lengths: of the texts [R].
-        left: number of tokens not read yet.
-        scores: log-probabilities [R, T], 0 where not read yet; None if they are not wanted.
+        lengths: lengths of the texts [R].
+        left: number of unread tokens.
+        scores: log-probabilities [R, T], 0 for unread tokens; None if not wanted.
     """
 
     def __init__(self, state: Any, tokens: TokenIds, lengths: TokenIds, want: Want) -> None:
@@ -82,12 +82,12 @@ class PrefillProgress:
         num_empty = len(lengths) - self._num_left
         self._pending = [texts.cut(slice(num_empty, None))] if self._num_left else []
         self._read = [texts.cut(slice(num_empty))]
-        self._next: list[Segment] = []  # of the slice under way
-        self._rest: list[Segment] = []  # the others of `_pending`
+        self._next: list[Segment] = []  # segments of the current slice
+        self._rest: list[Segment] = []  # segments of `_pending` outside the slice
 
     @property
     def done(self) -> bool:
-        """Whether all texts are read."""
+        """True if all texts are read."""
         return not self._pending
 
     @property
@@ -96,7 +96,7 @@ class PrefillProgress:
         return min(self.left, STRIDE_TOKENS * self._num_left)
 
     def next_segments(self, share: int) -> list[Segment]:
-        """Select the texts of the next slice: as many as `share` tokens give a stride each, at least one."""
+        """Select the texts of the next slice: as many as get a stride each from `share` tokens, at least one."""
         self._next, self._rest = self._pending, []
         if share >= self.wanted:
             return self._next
@@ -118,11 +118,11 @@ class PrefillProgress:
     def record(
         self, columns: int, states: Sequence[StateView | None], scores: Sequence[FloatArray | None]
     ) -> None:
-        """Record that the next segments were read by `columns` columns, or to the ends of their texts.
+        """Record that the selected segments were read by `columns` columns, or to the ends of their texts.
 
         Args:
-            columns: at least one.
-            states: state of each segment afterwards; None if all texts have ended and no state is wanted.
+            columns: number of columns, at least one.
+            states: new state of each segment; None if all texts have ended and no state is wanted.
             scores: log-probabilities of each segment [N, columns]; None if not wanted.
         """
         self._pending = []
@@ -143,7 +143,7 @@ class PrefillProgress:
         self._read = [_detached(segment, state) for segment in self._read]
 
     def result(self) -> ReadResult:
-        """Return what is wanted of the texts, rows in the call's order; requires `done`."""
+        """Return the wanted results, rows in the call's order; requires `done`."""
         scores = ReadResult().log_probs if self.scores is None else self.scores
         return ReadResult(scores, state=self._state() if self._keep else None)
 
@@ -169,7 +169,7 @@ def _detached(segment: Segment, state: Any) -> Segment:
 
 
 class ReadBatch(CallBatch[Read, PrefillProgress]):
-    """Batch of texts read side by side; only the states of a slice's texts are gathered in memory."""
+    """Batch of texts read together; only the states of a slice's texts are gathered in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,14 +194,14 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
     def _read(
         self, like: Read, chosen: Sequence[tuple[PrefillProgress, list[Segment]]], count: int
     ) -> tuple[int, int]:
-        """Read the selected segments of each call side by side; return the numbers of rows and tokens."""
+        """Read the selected segments of each call together; return the numbers of rows and tokens."""
         segments = [segment for _, selected in chosen for segment in selected]
         left = np.concatenate([segment.left for segment in segments])
         width = slice_width(left, count)
         lengths = np.minimum(left, width)
         tokens = _stack_tokens(chosen, width, len(left))
         state = gather_states([segment.state for segment in segments])
-        # rows that have more to read need a state
+        # unfinished rows need a state
         keeps = like.want.state or width < left.max()
         result = read_sequences(like.model, state, tokens, lengths, like.want._replace(state=keeps))
         scores, after = result.log_probs if like.want.scores else None, result.state if keeps else None
@@ -216,7 +216,7 @@ class ReadBatch(CallBatch[Read, PrefillProgress]):
             cut = slice(first, first + len(selected))
             reading.record(width, states[cut], log_probs[cut])
             first = cut.stop
-        # calls of the last slice that were not advanced now must not keep the whole joint state alive
+        # calls of the last slice that this slice did not advance must not keep the joint state alive
         for reading in self._last:
             reading.detach(self._joint)
         self._last, self._joint = [reading for reading, _ in chosen if not reading.done], after

@@ -1,8 +1,8 @@
 """LRU caches of model states after token prefixes and of next-token distributions after texts.
 
 `PrefixCache` finds the longest cached prefix of a sequence of ids; a hash locates an entry and a
-comparison of the ids confirms it, so lookups are exact. `NextTokenCache` is keyed by the text
-itself, for autocomplete, where each key stroke inside a word needs the same distribution. Both are
+comparison of the ids confirms it, so lookups are exact. `NextTokenCache` is keyed by the text, for
+autocomplete, where every keystroke inside a word needs the same distribution. Both caches are
 thread-safe and belong to one loaded version.
 """
 
@@ -18,7 +18,7 @@ from models.arrays import FloatArray, TokenIds
 from service.engine.batching import materialize
 
 _OVERHEAD_BYTES = 500
-"""Estimated memory of an entry beside its state and ids."""
+"""Estimated memory of an entry besides its state and ids."""
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 
@@ -28,10 +28,10 @@ V = TypeVar("V")
 
 
 class _LruCache(Generic[K, V]):
-    """Values by key, the least recently used first out; thread-safe.
+    """Thread-safe LRU cache with a limit on the total size.
 
     Args:
-        max_bytes: maximum size of all entries together; an entry that alone exceeds it is not cached.
+        max_bytes: maximum size of all entries together; a larger single entry is not cached.
 
     Attributes:
         num_bytes: size of all entries together.
@@ -47,7 +47,7 @@ class _LruCache(Generic[K, V]):
         return len(self._entries)
 
     def find(self, key: K) -> V | None:
-        """Return the value of a key and count it as used, or None if it is not cached."""
+        """Return the value of a key and mark it as used, or None if it is not cached."""
         with self._lock:
             if key not in self._entries:
                 return None
@@ -80,7 +80,7 @@ class PrefixCache(_LruCache[int, tuple[TokenIds, Any]]):
         """Find the longest cached prefix of ids [T].
 
         Returns:
-            Its number of tokens and the state after it, one row; 0 and None if none is cached.
+            Number of tokens of the prefix and the state after it, one row; 0 and None without a match.
         """
         self.queries += 1
         hashes = _prefix_hashes(ids)
@@ -123,8 +123,8 @@ class NextTokenEntry(NamedTuple):
     """Next-token distribution after a text before the caret.
 
     Attributes:
-        num_tokens: of the text.
-        state: one row after the text, sharing no memory with others; None if the text was too long to be read.
+        num_tokens: number of tokens of the text.
+        state: state after the text, one row that shares no memory; None if the text was too long to be read.
         log_probs: natural-log probabilities of the next token [1, V], unshared and read-only; [1, 0] if too long.
     """
 

@@ -1,9 +1,9 @@
 """Registry watcher: new versions and moved aliases of served addresses, default model, retries.
 
-Changed models are found by stamps: what was read of a model has one, and a listing has another once
-something has changed since. What the registry cannot answer is logged and stays as it was.
-Loads that failed are retried after 10 s, then after twice the delay each time, up to 600 s. For one
-thread at a time.
+A model has changed if its stamp in the registry's listing differs from the stamp of its last
+snapshot. If the registry cannot be read, the error is logged and nothing changes. Failed loads are
+retried after 10 s; the delay doubles with each failure, up to 600 s. The classes are for one thread
+at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class WatchedAddress:
-    """A served address.
+    """Served address and its version.
 
     Attributes:
         address: `name`, `name@7`, `name@champion`.
-        version: its version in the registry; None if the registry has never resolved it.
-        serving: `name@number` of the model that answers for it; None until one is loaded.
-        problem: why the registry could not resolve it last time; None if it could.
-        failed_target: `name@number` of a version that was requested by `ModelHost.load` and could not be loaded.
+        version: version of the address in the registry; None if the registry has never resolved it.
+        serving: `name@number` of the model that serves the address; None until one is loaded.
+        problem: error of the last resolution by the registry; None if it succeeded.
+        failed_target: `name@number` of a version that `ModelHost.load` was called for and that failed to load.
     """
 
     address: str
@@ -46,24 +46,24 @@ class WatchedAddress:
 
     @property
     def target(self) -> str:
-        """`name@number` of the version that should answer; the address itself if it was never resolved."""
+        """`name@number` of the version to serve; the address itself if it was never resolved."""
         return self.address if self.version is None else self.version.address
 
     @property
     def serving_or_target(self) -> str:
-        """`name@number` of the model that answers, or else of the one that should."""
+        """`name@number` of the serving model, else of the version to serve."""
         return self.serving or self.target
 
 
 class RegistryWatcher:
-    """Watcher of served addresses, of the aliases of their models and of the default; for one thread at a time.
+    """Watcher of served addresses, their models' aliases and the default model; for one thread at a time.
 
     Args:
         registry: source of the models.
-        addresses: addresses to serve; none means every model of the registry, including later ones.
+        addresses: addresses to serve; empty for every model of the registry, including models added later.
 
     Raises:
-        RegistryError: the registry holds no model.
+        RegistryError: the registry contains no model.
         ModelNotFoundError: an address is not in the registry.
     """
 
@@ -82,7 +82,7 @@ class RegistryWatcher:
             self._watch_at_start(address)
 
     def watch(self, address: str) -> WatchedAddress:
-        """Resolve an address, and watch it from now on.
+        """Resolve an address and start watching it.
 
         Raises:
             ModelNotFoundError, CheckpointError, RegistryError: the registry cannot resolve it.
@@ -105,17 +105,17 @@ class RegistryWatcher:
     def poll(self) -> bool:
         """Resolve addresses of changed models again, and watch new models if every model is served.
 
-        What the registry cannot resolve is logged and stays unchanged.
+        Addresses that the registry cannot resolve are logged and stay unchanged.
 
         Returns:
-            Whether the registry could be read.
+            True if the registry could be read.
         """
         names = None if self._watches_all else {watched.name for watched in self.watched.values()}
         try:
             stamps = self._registry.change_stamps(names)
             self.default = self._registry.default()
         except RegistryError as error:
-            _log.warning("registry cannot be watched", reason=str(error))
+            _log.warning("registry poll failed", reason=str(error))
             return False
         if self._watches_all:
             for name, stamp in sorted(stamps.items()):
@@ -129,7 +129,7 @@ class RegistryWatcher:
         return self._registry.is_reachable
 
     def addresses_of(self, model: str) -> list[str]:
-        """Return the watched addresses that lead to a model, given as `name@number`."""
+        """Return the watched addresses that resolve to a model, given as `name@number`."""
         return [
             address for address, watched in self.watched.copy().items() if watched.serving_or_target == model
         ]
@@ -138,7 +138,7 @@ class RegistryWatcher:
         try:
             self.watch(address)
         except (CheckpointError, ModelNotFoundError) as error:
-            # damaged or dangling aliases of one model must not prevent serving the others
+            # damaged or dangling aliases of one model must not block the other models
             if isinstance(error, ModelNotFoundError) and address not in self._names:
                 raise
             self.watched[address] = WatchedAddress(
@@ -147,7 +147,7 @@ class RegistryWatcher:
             _log.error("model failed", model=address, reason=self.watched[address].problem)
 
     def _resolve_all(self, name: str) -> None:
-        """Resolve all addresses of a model by one reading of it, whose stamp is remembered."""
+        """Resolve all addresses of a model from one snapshot, and store its stamp."""
         seen: ModelSnapshot | CheckpointError | RegistryError
         try:
             seen = self._registry.snapshot(name)
@@ -161,7 +161,7 @@ class RegistryWatcher:
             except (CheckpointError, ModelNotFoundError, RegistryError) as error:
                 problem = self._registry.redact_location(str(error))
                 if problem != watched.problem:
-                    _log.warning("model cannot be followed", model=watched.address, reason=problem)
+                    _log.warning("address cannot be resolved", model=watched.address, reason=problem)
                 watched.problem = problem
         if not isinstance(seen, Exception):
             self.aliases[name], self._stamps[name] = seen.aliases, seen.stamp
@@ -175,12 +175,12 @@ class RetrySchedule:
     """Schedule of retries of failed loads, with exponential backoff.
 
     Args:
-        clock: seconds, monotonic.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failed: dict[str, tuple[int, float]] = {}  # number of failures, and when the next try is due
+        self._failed: dict[str, tuple[int, float]] = {}  # number of failures, and time of the next attempt
 
     def record_failure(self, address: str) -> None:
         """Record a failed load; each failure doubles the delay, up to `LONGEST_RETRY_S`."""
@@ -189,7 +189,7 @@ class RetrySchedule:
         self._failed[address] = failures + 1, self._clock() + wait_s
 
     def make_all_due(self) -> None:
-        """Allow all retries now, because the cause of the failures may be gone."""
+        """Make all retries due now, because the cause of the failures may be gone."""
         self._failed = {address: (failures, -inf) for address, (failures, _) in self._failed.items()}
 
     def forget(self, address: str) -> None:
@@ -197,7 +197,7 @@ class RetrySchedule:
         self._failed.pop(address, None)
 
     def is_due(self, address: str) -> bool:
-        """Return whether a load of the address may be tried now."""
+        """Return whether a load of the address may be attempted now."""
         _, due_s = self._failed.get(address, (0, -inf))
         return self._clock() >= due_s
 
@@ -206,14 +206,14 @@ class DefaultModel:
     """Default model of the service; for one thread at a time.
 
     Args:
-        watcher: watches at least one address.
-        configured: the default by the settings; None means the registry's default if it is served, else the choice
-            of `choose_default` among the served models.
+        watcher: watcher of at least one address.
+        configured: default from the settings; None for the registry's default if it is served, else the choice of
+            `choose_default` among the served models.
 
     Attributes:
         address: the served address of the default.
         reason: reason for the choice.
-        is_guess: whether several models are served, and none of them is configured or the default of the registry.
+        is_guess: True if several models are served, and neither the settings nor the registry choose one of them.
     """
 
     def __init__(self, watcher: RegistryWatcher, configured: str | None) -> None:
@@ -228,7 +228,7 @@ class DefaultModel:
         """Choose the default.
 
         Args:
-            find: returns the hosted model of an address.
+            find: function that returns the hosted model of an address.
 
         Raises:
             ModelNotFoundError: the default of the settings is not served.
@@ -245,7 +245,7 @@ class DefaultModel:
         """Choose again if the registry's default has changed to a served, loaded model.
 
         Returns:
-            Whether the default address changed.
+            True if the default address changed.
         """
         remembered = self._watcher.default
         names = {watched.name for watched in self._watcher.watched.values()}

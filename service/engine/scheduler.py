@@ -1,15 +1,15 @@
 """Scheduler: admission of jobs, and turns of interactive work with slices of long and bulk work.
 
-Synchronous, with an injected clock, and without threads of its own. Only the model thread takes
-steps; everything else may be called from any thread. A lock guards the bookkeeping and is never
-held while a job or a model runs.
+The scheduler is synchronous, has an injected clock and starts no threads. Only the model thread
+runs steps; all other methods may be called from any thread. A lock guards the bookkeeping and is
+never held while a job or a model runs.
 
-A turn has two halves. First interactive jobs run for some milliseconds, pass after pass: every
-ready job runs up to its next call, and every batch of urgent calls runs one slice. Then one batch
-of long or bulk calls gets a slice of bounded time. So no request waits for more than one slice of
-another request's long text.
+A turn has two halves. In the first, interactive jobs run for a few milliseconds in passes: every
+ready job runs up to its next call, and every batch of urgent calls runs one slice. In the second,
+one batch of long or bulk calls runs a slice of bounded time. No request waits for more than one
+slice of another request's long text.
 
-Admission bounds the number of jobs and the tokens that they are expected to read and generate.
+Admission control bounds the number of jobs and their expected tokens to read and generate.
 """
 
 import math
@@ -50,15 +50,15 @@ class SchedulerLimits:
     Longer bulk slices cost less per token, but delay interactive jobs.
 
     Attributes:
-        max_jobs: maximum number of jobs waiting or running.
-        max_tokens: maximum sum of their expected tokens; a single job may have more.
-        max_pending_events: events of one job not yet taken at which the job is parked.
+        max_jobs: maximum number of waiting and running jobs.
+        max_tokens: maximum sum of the jobs' expected tokens; a single job may have more.
+        max_pending_events: number of pending events at which a job is parked.
         retry_after_s: delay suggested to rejected clients.
-        slice_s: approximate slice of long interactive texts.
-        bulk_slice_s: approximate slice of bulk work.
-        late_bulk_slice_s: maximum slice of late bulk work.
-        bulk_tokens_per_s: a bulk job slower than this rate is late.
-        idle_slice_s: slice of bulk work while no interactive jobs run.
+        slice_s: approximate slice duration of long interactive texts.
+        bulk_slice_s: approximate slice duration of bulk work.
+        late_bulk_slice_s: maximum slice duration of late bulk work.
+        bulk_tokens_per_s: rate below which a bulk job is late.
+        idle_slice_s: slice duration of bulk work while no interactive jobs run.
         idle_after_s: time without interactive jobs after which `idle_slice_s` applies.
         round_s: maximum time of interactive jobs before the next slice of long or bulk work.
     """
@@ -84,10 +84,10 @@ class Admission:
         metrics: records rejections and ends of jobs.
 
     Attributes:
-        jobs: the admitted jobs, unordered; to be read only.
+        jobs: the admitted jobs, unordered; read-only.
         num_tokens: expected tokens of all admitted jobs.
         num_waiting: number of jobs that have not run their first step.
-        draining: whether new jobs are refused.
+        draining: True if new jobs are rejected.
     """
 
     def __init__(self, limits: SchedulerLimits, metrics: Metrics) -> None:
@@ -100,34 +100,34 @@ class Admission:
         self.draining = False
 
     def check_capacity(self, tokens: int = 0) -> None:
-        """Raise the error that `admit` would raise for a job of so many tokens.
+        """Check that a job with this number of expected tokens can be admitted.
 
         Raises:
-            DrainingError: new jobs are refused.
+            DrainingError: new jobs are rejected.
             OverloadedError: a limit on jobs or tokens is reached.
         """
         if self.draining:
             self._metrics.rejected("draining")
-            raise DrainingError("the service is shutting down and takes no new requests")
+            raise DrainingError("the service is shutting down and accepts no new requests")
         if len(self.jobs) >= self._limits.max_jobs:
             self._metrics.rejected("requests")
             raise OverloadedError(
-                f"{len(self.jobs)} requests are queued or under way, as many as this service takes",
+                f"{len(self.jobs)} requests are queued or running, the maximum of this service",
                 retry_after_s=self._limits.retry_after_s,
             )
         if self.jobs and self.num_tokens + tokens > self._limits.max_tokens:
             self._metrics.rejected("tokens")
             raise OverloadedError(
-                f"requests of about {self.num_tokens} tokens are queued or under way, and this one has about "
-                f"{tokens}; this service takes {self._limits.max_tokens} at once",
+                f"queued and running requests have about {self.num_tokens} tokens and this one has about "
+                f"{tokens}; the maximum is {self._limits.max_tokens}",
                 retry_after_s=self._limits.retry_after_s,
             )
 
     def admit(self, job: Job) -> None:
-        """Admit a job; it counts until it is released.
+        """Admit a job; it counts towards the limits until it is released.
 
         Raises:
-            DrainingError, OverloadedError: as `check_capacity`.
+            DrainingError, OverloadedError: see `check_capacity`.
         """
         self.check_capacity(job.options.tokens)
         self.jobs.add(job)
@@ -142,7 +142,7 @@ class Admission:
             self.num_waiting -= 1
 
     def release(self, job: Job, how: str) -> None:
-        """Remove a job that has ended; has no effect the second time."""
+        """Remove a job that has ended; a second call has no effect."""
         if job in self.jobs:
             self.jobs.discard(job)
             self.num_tokens -= job.options.tokens
@@ -163,7 +163,7 @@ class Scheduler:
     """Scheduler of jobs: turns of interactive work, with slices of long or bulk work between them.
 
     Args:
-        clock: seconds, monotonic.
+        clock: monotonic clock in seconds.
         limits: bounds and slice durations.
         metrics: records queue times, rejections, ends of jobs and batch sizes.
     """
@@ -204,9 +204,9 @@ class Scheduler:
             self._enqueue(job)
 
     def cancel(self, job: Job) -> None:
-        """Cancel a job: it takes no further step, and nothing more is delivered.
+        """Cancel a job: it runs no further step and delivers no further output.
 
-        A job that has not started is released at once, so that a client can replace its own waiting request
+        A job that has not started is released immediately, so a client can replace its own waiting request
         without being rejected.
         """
         with self._lock:
@@ -219,7 +219,7 @@ class Scheduler:
         """Record that a client has taken one event of a job; resume the job if it was parked.
 
         Returns:
-            Whether it was parked.
+            True if the job was parked.
         """
         with self._lock:
             job.pending_events -= 1
@@ -229,7 +229,7 @@ class Scheduler:
             return was_parked
 
     def drain(self) -> None:
-        """Refuse new jobs from now on; admitted jobs continue. Takes no lock: a signal handler may call it."""
+        """Reject new jobs; admitted jobs continue. Takes no lock, so a signal handler may call it."""
         self.admission.draining = True
 
     def abort(self, error: LanguageModelError) -> None:
@@ -240,7 +240,7 @@ class Scheduler:
             self._end(job, "cancelled" if job.cancelled else "failed", error)
 
     def serve_interactive(self) -> bool:
-        """Advance all interactive jobs for a bounded time; return whether there were any."""
+        """Advance all interactive jobs for a bounded time; return whether any work was done."""
         until_s = self._clock() + self._limits.round_s
         answered: list[Job] = []
         worked = False
@@ -262,7 +262,7 @@ class Scheduler:
         return worked
 
     def serve_bulk(self) -> bool:
-        """Run a slice of long or of bulk work, in alternation; return whether there was any."""
+        """Run a slice of long or of bulk work, in alternation; return whether any work was done."""
         long_first = bool(len(self._long)) and not self._bulk_next
         self._bulk_next = long_first
         worked = not long_first and self._serve_bulk_jobs()
@@ -274,7 +274,7 @@ class Scheduler:
         return worked
 
     def _serve_bulk_jobs(self) -> bool:
-        """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether there was any."""
+        """Resume bulk jobs up to their next calls, then run a slice of the calls; return whether any work was done."""
         until_s = self._clock() + self._limits.bulk_slice_s / 2
         jobs = self._pop(self._ready_bulk, BULK_JOBS_AT_ONCE - len(self._bulk))
         for index, job in enumerate(jobs):
@@ -364,13 +364,13 @@ class Scheduler:
             late = self.admission.expired(self._clock())
         for job in late:
             allowed_ms = 1000 * (job.deadline_s - job.submitted_s)
-            error = DeadlineExceededError(f"the request was not done within its {allowed_ms:.0f} ms")
+            error = DeadlineExceededError(f"the request did not finish within {allowed_ms:.0f} ms")
             self._end(job, "deadline", error)
 
     def _fail(self, job: Job, error: Exception) -> None:
         if not isinstance(error, LanguageModelError):
             _log.error("engine step failed", request_id=job.options.request_id, exc_info=error)
-            error = EngineFailedError("the model failed on this request; the log tells why")
+            error = EngineFailedError("the model failed on this request; the log has the details")
         self._end(job, "failed", error)
 
     def _requeue(self, job: Job) -> None:

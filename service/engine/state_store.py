@@ -1,12 +1,11 @@
-"""Stores of data kept between requests: model states by handle, and personal models by user.
+"""Stores of data that outlives requests: model states by handle, and personal models by user.
 
-A state is immutable, so any number of handles may lead to equal ones, and forks are free. A handle
-is `process.version.secret`: the process that stores the state, the loaded version that read the
-text, and 96 random bits. States expire after a time without use; the store of states is
-thread-safe.
+States are immutable, so forks need no copy. A handle is `process.version.secret`: the process that
+stores the state, the loaded version that read the text, and 96 random bits. States expire after a
+time without use; `StateStore` is thread-safe.
 
-Personal models of autocomplete users are kept in memory only, for a bounded number of users, least
-recently used first out; they are used on the event loop only.
+`UserStore` is an in-memory LRU store of the personal models of autocomplete users, for the event
+loop only.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from service.engine.loaded_model import LoadedModel
 from service.engine.prefix_cache import state_bytes
 
 OVERHEAD_BYTES = 1000
-"""Estimated memory of a state beside its arrays: handle, objects, table entries."""
+"""Estimated memory of a state besides its arrays: handle, objects, table entries."""
 
 _SECRET_BYTES = 12
 _HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
@@ -47,8 +46,8 @@ class StoredState:
     """State of a model after one text (immutable, so forks are free).
 
     Attributes:
-        loaded: the version that read the text; it stays in memory as long as the state does.
-        state: one row.
+        loaded: version that read the text; it stays in memory as long as the state.
+        state: model state, one row.
         num_tokens: number of tokens read, not counting `<s>`.
         last_token: id of the last token; None if none was read.
     """
@@ -66,7 +65,7 @@ class StoredState:
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A stored state, its owner, and the time of its last use."""
+    """Stored state, its owner, and the time of its last use."""
 
     stored: StoredState
     owner: str
@@ -81,7 +80,7 @@ class StateStore:
         max_states: maximum number of states.
         max_bytes: maximum bytes of all states together.
         ttl_s: time without use after which a state expires.
-        clock: seconds, monotonic.
+        clock: monotonic clock in seconds.
 
     Attributes:
         num_bytes: bytes of all stored states.
@@ -102,8 +101,8 @@ class StateStore:
         self._ttl_s = ttl_s
         self._clock = clock
         self._lock = threading.RLock()
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the longest unused first
-        self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for those that had no states
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # least recently used first
+        self._unloaded: dict[str, str | None] = {}  # addresses by tag; None for versions without states
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -115,8 +114,8 @@ class StateStore:
 
         Args:
             owner: client of the request; states of other owners count as unknown.
-            handles: may repeat.
-            parameter: their request parameter for messages: `states[]` becomes `states[3]`.
+            handles: handles; duplicates are allowed.
+            parameter: request parameter in error messages; `states[]` becomes `states[3]`.
 
         Raises:
             UnknownStateError: a handle has no state of this owner.
@@ -145,20 +144,20 @@ class StateStore:
             self.expire()
             if len(self._entries) + count > self._max_states:
                 raise StatesFullError(
-                    f"{len(self._entries)} states are kept and {count} are to be added; this service keeps "
-                    f"{self._max_states}: free those that are no longer needed"
+                    f"{len(self._entries)} states are stored and {count} are to be added; the maximum is "
+                    f"{self._max_states}: free unused states"
                 )
             if self.num_bytes + size > self._max_bytes:
                 raise StatesFullError(
-                    f"the states that are kept take {self.num_bytes} bytes and {count} that take {size} are to be "
-                    f"added; this service has {self._max_bytes} for them: free those that are no longer needed"
+                    f"the stored states take {self.num_bytes} bytes and the {count} to be added take {size}; "
+                    f"the maximum is {self._max_bytes}: free unused states"
                 )
 
     def keep(self, owner: str, states: Sequence[StoredState]) -> list[str]:
-        """Store states, all or none; none may share memory with rows of other requests (see `materialize`).
+        """Store all of these states or none; they must not share memory with other rows (see `materialize`).
 
         Returns:
-            A handle for each.
+            A handle for each state.
 
         Raises:
             StatesFullError: a limit on states or bytes would be exceeded.
@@ -214,7 +213,7 @@ class StateStore:
                 self._remove(handle)
 
     async def sweep(self) -> None:
-        """Delete expired states periodically, also while there are no requests; runs until cancelled."""
+        """Delete expired states periodically, even without requests; runs until cancelled."""
         while True:
             await asyncio.sleep(min(self._ttl_s / 4, _SWEEP_S))
             self.expire()
@@ -245,8 +244,8 @@ class StateStore:
         form = _HANDLE.fullmatch(handle)
         if form is not None and form["process"] != self._process:
             raise StateElsewhereError(
-                f"{parameter} is kept by the process {form['process']}, and this is {self._process}: requests about "
-                "a state go to the process that its handle begins with",
+                f"{parameter} is stored by the process {form['process']}, and this is {self._process}: send requests "
+                "with a state to the process that its handle begins with",
                 parameter=parameter,
             )
 
@@ -269,7 +268,7 @@ class UserStore:
     def __init__(self, *, max_users: int, bounds: UserModelLimits) -> None:
         self._max_users = max_users
         self.bounds = bounds
-        self._models: OrderedDict[tuple[str, str], UserModel] = OrderedDict()  # the longest unused first
+        self._models: OrderedDict[tuple[str, str], UserModel] = OrderedDict()  # least recently used first
 
     def __len__(self) -> int:
         """Return the number of stored users."""
@@ -291,8 +290,8 @@ class UserStore:
         """
         if (owner, user) not in self._models:
             raise UnknownUserError(
-                f"nothing is known of the user {user!r}: they accepted nothing, or so many others have since that "
-                f"they were forgotten; {self._max_users} are kept",
+                f"the user {user!r} has no personal model: no words were accepted, or the user was evicted; "
+                f"the maximum is {self._max_users} users",
                 parameter="user",
             )
         return self.get(owner, user)
@@ -302,7 +301,7 @@ class UserStore:
         return self.put(owner, user, self.get(owner, user).updated(sentences, self.bounds))
 
     def put(self, owner: str, user: str, model: UserModel) -> UserModel:
-        """Replace the personal model of a user; return it as limited to the bounds."""
+        """Replace the personal model of a user; return the stored model, which is limited to the bounds."""
         model = model.limited_to(self.bounds)
         self._models[owner, user] = model
         self._models.move_to_end((owner, user))
@@ -311,5 +310,5 @@ class UserStore:
         return model
 
     def forget(self, owner: str, user: str) -> bool:
-        """Delete the personal model of a user; return whether there was one."""
+        """Delete the personal model of a user; return whether it existed."""
         return self._models.pop((owner, user), None) is not None

@@ -1,6 +1,6 @@
 """Requests to all workers: merged metrics, and model changes applied to every worker.
 
-Changes are serialised by a file lock across processes. Plain ASGI, behind the authentication.
+A file lock serialises changes across processes. Plain ASGI middleware behind the authentication.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ _HELP = b"# HELP "
 
 
 def merge_expositions(texts: Iterable[bytes]) -> bytes:
-    """Merge the samples of several expositions, those of one family under one head.
+    """Merge several expositions, with all samples of a family under one head.
 
     Args:
         texts: expositions in Prometheus' text format, without common samples.
     """
-    # lines in order; those of a head are the same in every text
+    # lines in order; the head of a family is identical in every text
     families: dict[bytes, dict[bytes, None]] = {}
     family: dict[bytes, None] = {}
     for text in texts:
@@ -55,10 +55,10 @@ def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
         answering: number of workers whose metrics were received.
         restarts: number of restarts of each worker.
     """
-    yield GaugeMetricFamily("gramophone_workers", "worker processes there are to be", len(restarts))
-    yield GaugeMetricFamily("gramophone_workers_answering", "those that have told their metrics", answering)
+    yield GaugeMetricFamily("gramophone_workers", "Worker processes configured", len(restarts))
+    yield GaugeMetricFamily("gramophone_workers_answering", "Worker processes that replied to this scrape", answering)
     counter = CounterMetricFamily(
-        "gramophone_worker_restarts", "worker processes started for one that died", labels=["worker"]
+        "gramophone_worker_restarts", "Worker processes restarted after a death", labels=["worker"]
     )
     for number, count in enumerate(restarts):
         counter.add_metric([str(number)], count)
@@ -75,13 +75,13 @@ _KEPT_HEADERS = frozenset({b"content-type", b"retry-after"})
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Middleware that applies changes of models on all workers, and merges the metrics of all.
+    """Middleware that applies model changes on all workers and merges their metrics.
 
-    A worker that does not answer is left out; when restarted, it loads the models that its peers serve.
+    A worker that does not reply is skipped; when restarted, it loads the models that its peers serve.
 
     Attributes:
         app: application of this worker.
-        pool: pool of the workers.
+        pool: worker pool.
         peers: other workers, by number.
         metrics: metrics of this worker.
         max_body_bytes: maximum size of the body of a change.
@@ -106,7 +106,7 @@ class Broadcast:
 
     async def _exposition(self) -> bytes:
         """Return the metrics of all workers that reply in time."""
-        replies = await self._ask_peers(lambda peer: peer.get(METRICS_PATH), "a worker told no metrics")
+        replies = await self._ask_peers(lambda peer: peer.get(METRICS_PATH), "another worker reported no metrics")
         texts = {number: reply.body for number, reply in replies.items()}
         texts[self.pool.number] = self.metrics.exposition()
         pool = MetricsSource(lambda: pool_metrics(len(texts), self.pool.status.restarts))
@@ -117,7 +117,7 @@ class Broadcast:
         if body is None:
             await self.app(scope, receive, send)
             return
-        # one change at a time, since two opposite ones could end differently in different workers
+        # one change at a time, since two conflicting changes could end differently in different workers
         async with self.pool.lock_changes():
             if _ALIASES_SEGMENT in scope["path"]:
                 answer = await self._change_alias(scope, receive, body)
@@ -138,12 +138,12 @@ class Broadcast:
             await peer.exchange(request, reply.send)
             return reply
 
-        return await self._ask_peers(ask, "a worker was not told of a change")
+        return await self._ask_peers(ask, "another worker missed a model change")
 
     async def _ask_peers(
         self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str
     ) -> dict[int, PeerResponse]:
-        """Return the replies of the other workers; one that does not answer is left out."""
+        """Return the replies of the other workers, and log a warning for each missing reply."""
         replies: dict[int, PeerResponse] = {}
 
         async def add(number: int, peer: Peer) -> None:
@@ -156,7 +156,7 @@ class Broadcast:
         return replies
 
     async def _change_alias(self, scope: Scope, receive: Receive, body: bytes) -> PeerResponse:
-        """Change an alias, one file for all workers, then have the other workers read the registry."""
+        """Change an alias, which all workers share, then make the other workers poll the registry."""
         own = PeerResponse()
         await self.app(scope, receive, own.send)
         if own.status >= _FIRST_ERROR_STATUS:
@@ -188,8 +188,8 @@ def _merge_responses(own: PeerResponse, number: int, replies: Mapping[int, PeerR
     first = answers[failed[0]]
     error = json.loads(first.body)["error"]
     error["message"] = (
-        f"{_worker_names(failed)} of {len(answers)} failed and {_worker_names(done)} did not, so ask once "
-        f"more: {error['message']}"
+        f"{_worker_names(failed)} of {len(answers)} failed and {_worker_names(done)} succeeded; repeat the "
+        f"request: {error['message']}"
     )
     return _with_body(first, json.dumps({"error": error}).encode())
 

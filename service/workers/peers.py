@@ -1,15 +1,15 @@
 """Communication between workers: relaying by affinity, internal endpoints, HTTP over Unix sockets.
 
-Words of an autocomplete user and autocomplete sessions belong to the worker selected by the hash of
-the name. States and reranking sessions belong to the worker named in their handles. A client opens
-states at the worker selected by the header `X-Gramophone-Session`, else by its address, so that all
-its states are together and may occur in one request.
+Personal models and sessions of autocomplete belong to the worker selected by a hash of their name.
+States and reranking sessions belong to the worker named in their handles. New states are opened by
+the worker selected by the header `X-Gramophone-Session`, else by the client's address, so all
+states of a client are in one process and may occur in one request.
 
 Internal endpoints, over sockets that only workers can reach:
 
 GET /workers/metrics                  metrics of this worker
-GET /workers/served                   addresses that it serves or will serve, and those unloaded
-POST /workers/refresh?address&wait    poll the registry now; the model that then serves an address
+GET /workers/served                   addresses that it serves or will serve, and unloaded addresses
+POST /workers/refresh?address&wait    poll the registry now; return the model that serves an address
 
 A reply is forwarded while it arrives.
 """
@@ -44,10 +44,10 @@ from service.routes.request import Services, while_connected
 from service.workers.pool import WorkerPool
 
 _BUFFER_BYTES = 1 << 18
-"""Maximum of buffered bytes of a reply that arrives faster than it is forwarded."""
+"""Maximum buffered bytes of a reply that arrives faster than it is forwarded."""
 
 _REPLY_TIMEOUT_S = 1.0
-"""Timeout of requests to internal endpoints, which are answered at once unless the worker hangs."""
+"""Timeout of requests to internal endpoints, which reply immediately unless the worker hangs."""
 
 _HOP_BY_HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"expect", b"te", b"trailer"}
@@ -79,7 +79,7 @@ def encode_scope(scope: Scope, body: bytes) -> bytes:
     if scope["query_string"]:
         target += b"?" + scope["query_string"]
     headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED_REQUEST_HEADERS]
-    if header(scope, b"host") is None:  # HTTP/1.0 needs none
+    if header(scope, b"host") is None:  # HTTP/1.0 does not require it
         headers.insert(0, (b"host", b""))
     return encode_request(method, target, headers, body)
 
@@ -108,12 +108,12 @@ class Peer:
         except TimeoutError:
             raise ExchangeError(
                 "timeout",
-                f"{self._socket}: no answer in {_REPLY_TIMEOUT_S:g} s",
+                f"{self._socket}: no reply in {_REPLY_TIMEOUT_S:g} s",
                 reply_begun=answer.status > 0,
             ) from None
         if answer.status != HTTPStatus.OK:
             raise ExchangeError(
-                "status", f"{self._socket}: its answer has the status {answer.status}", reply_begun=True
+                "status", f"{self._socket}: the reply has the status {answer.status}", reply_begun=True
             )
         return answer
 
@@ -134,7 +134,7 @@ class Peer:
                     return await connection.forward(request, send)
                 except ExchangeError as error:
                     if error.reply_begun or not was_used:
-                        raise  # else it was closed when idle, or its worker died: retry on another connection
+                        raise  # else the idle connection was closed, or the worker died: retry on another one
 
     async def _connect(self) -> "_PeerConnection":
         try:
@@ -158,7 +158,7 @@ class _PeerConnection(ClientConnection):
 
     @property
     def is_idle(self) -> bool:
-        """Whether another request can be sent, as no part of the last reply is pending."""
+        """True if another request can be sent; false while parts of the last reply are pending."""
         return super().is_idle and not self._messages
 
     async def forward(self, request: bytes, send: Send) -> None:
@@ -198,7 +198,7 @@ class _PeerConnection(ClientConnection):
         self._error = error
         last = self._messages[-1] if self._messages else {}
         if error is None and last.get("more_body"):
-            last["more_body"] = False  # one message less to send
+            last["more_body"] = False  # saves a message
         elif error is None:
             self._add({"type": "http.response.body", "body": b"", "more_body": False})
         self._arrived.set()
@@ -212,8 +212,8 @@ async def read_body(scope: Scope, receive: Receive, *, max_bytes: int) -> tuple[
     """Read the body of a request.
 
     Returns:
-        The body, or None if it is too long, too slow or incomplete, which the application then refuses; and a
-        `receive` for the application that replays the messages.
+        The body, and a `receive` for the application that replays the messages. The body is None if it is too long,
+        too slow or incomplete; the application then rejects the request.
     """
     if content_length(scope) > max_bytes:
         return None, receive
@@ -255,7 +255,7 @@ _HANDLE = re.compile(rb'"([\w-]{1,63})\.[0-9a-f]{6}\.[\w-]{16}[",]')
 
 
 def has_affinity(path: str) -> bool:
-    """Return whether requests to a path may need the state of one process."""
+    """Return whether requests to a path may need data of one particular worker."""
     return path in _PATHS or path.startswith(_USERS)
 
 
@@ -263,7 +263,7 @@ class Affinity:
     """Choice of the worker for a request.
 
     Args:
-        pool: pool of the workers.
+        pool: worker pool.
     """
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -300,13 +300,13 @@ class Affinity:
 
 
 def _autocomplete_name(body: bytes) -> str | None:
-    """Return the user that an autocomplete request names, else its session; None if it names neither."""
+    """Return the user of an autocomplete request, else its session, else None."""
     if not any(sign in body for sign in (b'"user"', b'"session"', b"\\u")):  # a key may be escaped
         return None
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
-        return None  # the worker that answers refuses it
+        return None  # the worker that handles the request rejects it
     names = (fields.get(key) for key in ("user", "session")) if isinstance(fields, dict) else ()
     return next((name for name in names if isinstance(name, str)), None)
 
@@ -318,25 +318,25 @@ PEER_PREFIX = "/workers/"
 
 
 def is_from_peer(scope: Scope) -> bool:
-    """Check whether a request is from another worker: over a Unix socket, with a path and no port."""
+    """Return whether a request is from another worker: over a Unix socket, which has a path and no port."""
     server = scope.get("server")
     return server is not None and server[1] is None
 
 
 @dataclass(slots=True)
 class AffinityRelay:
-    """Middleware that forwards requests to the worker they belong to, which checks the key, counts and logs.
+    """Middleware that forwards requests to their worker, which authenticates, counts and logs them.
 
-    It is the outermost middleware. Requests from other workers are answered here.
+    It is the outermost middleware. This worker answers requests from other workers itself.
 
     Attributes:
         app: application of this worker.
-        pool: pool of the workers.
+        pool: worker pool.
         peers: other workers, by number.
         peer_endpoints: application of the internal endpoints.
-        keys: keys of the service; with any, a valid one is required before a body is read.
+        keys: keys of the service; if keys exist, a valid one is required before a body is read.
         metrics: metrics that count relayed requests.
-        max_body_bytes: maximum size of a body; longer ones are refused here.
+        max_body_bytes: maximum size of a body; this worker rejects longer bodies.
     """
 
     app: ASGIApp
@@ -351,7 +351,7 @@ class AffinityRelay:
 
     def __post_init__(self) -> None:
         self._affinity = Affinity(self.pool)
-        self._relayed = self.metrics.relayed_requests  # told from the start
+        self._relayed = self.metrics.relayed_requests  # exported from the start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or forward one request."""
@@ -365,7 +365,7 @@ class AffinityRelay:
             await self.app(scope, receive, send)
 
     def _is_acceptable(self, scope: Scope) -> bool:
-        """Return whether to read the body of a request; others are refused by this worker."""
+        """Return whether to read the body of a request; if not, this worker rejects the request."""
         if scope["method"] not in _METHODS or scope["state"].get(OVER_LIMIT):
             return False
         return not self.keys or self.keys.find(presented_key(scope)) is not None
@@ -381,13 +381,13 @@ class AffinityRelay:
         try:
             await while_connected(receive, exchange)
         except ClientDisconnect:
-            return  # the connection is closed, which cancels the work of the other worker
+            return  # the closed connection cancels the work of the other worker
         except ExchangeError as error:
-            _log.warning("a worker did not answer", other=owner, reason=str(error))
-            if not error.reply_begun:  # else the server closes the connection, as the reply is incomplete
+            _log.warning("another worker did not reply", other=owner, reason=str(error))
+            if not error.reply_begun:  # else the server closes the connection after the incomplete reply
                 lost = NotReadyError(
-                    f"worker {owner}, which keeps what this request is about, does not answer; it is started again if "
-                    "it has died, and then has forgotten it"
+                    f"worker {owner}, which stores the state, session or user of this request, does not reply; if it "
+                    "has died, it restarts without them"
                 )
                 reply = error_response(error_status(lost).status, error_body(lost), {"retry-after": "1"})
                 await RequestLog(reply, metrics=self.metrics)(scope, receive, send)

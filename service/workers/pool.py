@@ -23,18 +23,18 @@ _MAX_MISSED_HEARTBEATS = 5
 
 
 class SharedStatus:
-    """Status of all workers in shared memory, made before they are forked; each cell has one writer, so no locks.
+    """Status of all workers in shared memory, created before the fork; each cell has one writer and needs no lock.
 
     Args:
         size: number of workers.
 
     Attributes:
         connections: number of connections of each worker, or `NOT_LISTENING`.
-        composed: 1 for each worker that was ever composed from its settings.
-        started: 1 for each worker that has once loaded its models, or failed to; a later death changes nothing, as
-            the others serve.
+        composed: 1 for each worker that has ever built its application.
+        started: 1 for each worker that has ever finished its initial loads; its death does not reset the value,
+            because its peers serve.
         restarts: number of restarts of each worker, written by the supervisor.
-        heartbeats: number of heartbeats of each worker, while it makes progress or is idle; 0 before the first.
+        heartbeats: number of heartbeats of each worker, sent while it makes progress or is idle; 0 before the first.
     """
 
     def __init__(self, size: int) -> None:
@@ -55,8 +55,8 @@ class SharedStatus:
 class Watchdog:
     """Detector of workers without recent heartbeats.
 
-    It counts its own checks, not seconds: while the whole machine or container was suspended, the supervisor
-    made no checks either.
+    It counts its own checks instead of seconds, since the supervisor makes no checks either while the machine or
+    container is suspended.
 
     Args:
         status: status with the heartbeats of the workers.
@@ -74,7 +74,7 @@ class Watchdog:
         )
         self._clock = clock
         self._last_heartbeats = [0] * size
-        self._missed = [0] * size  # checks in a row without a new heartbeat
+        self._missed = [0] * size  # consecutive checks without a new heartbeat
         self._due_s = clock() + self._interval_s
 
     @property
@@ -83,7 +83,7 @@ class Watchdog:
         return self._due_s if self._interval_s else None
 
     def hung_workers(self) -> list[int]:
-        """Check the heartbeats if a check is due, and return the workers found hung, each once.
+        """Check the heartbeats if a check is due; return newly hung workers.
 
         A worker without a first heartbeat is still starting and is never hung.
         """
@@ -102,17 +102,17 @@ class Watchdog:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPool:
-    """Identity of a worker, and the means to find its peers.
+    """Identity of a worker, and access to its peers.
 
     Attributes:
         number: number of this worker, from 0.
         size: number of workers.
-        name: name of the service in handles of states; a worker's name adds its number.
+        name: name of the service in state handles; a worker's name adds its number.
         status: status shared by all workers.
-        folder: folder of the workers' own sockets, closed to other users.
+        folder: folder of the workers' peer sockets, closed to other users.
         weights: folder of the arrays that models compute from their weights, shared by all workers.
-        lifeline: descriptor of a pipe that ends with the supervisor.
-        is_restarted: whether this worker replaces a dead one.
+        lifeline: descriptor of a pipe that closes with the supervisor.
+        is_restarted: True if this worker replaces a dead one.
     """
 
     number: int
@@ -126,12 +126,12 @@ class WorkerPool:
 
     @property
     def process_name(self) -> str:
-        """Name of this worker in handles of states."""
+        """Name of this worker in state handles."""
         return self.process_names[self.number]
 
     @property
     def process_names(self) -> list[str]:
-        """Names of all workers in handles of states."""
+        """Names of all workers in state handles."""
         return [f"{self.name}-{number}" for number in range(self.size)]
 
     def socket_of(self, number: int) -> Path:
@@ -145,9 +145,9 @@ class WorkerPool:
 
     @asynccontextmanager
     async def lock_changes(self) -> AsyncIterator[None]:
-        """Hold a lock across the requests of all workers in the context; it is released when its holder dies.
+        """Lock out the changes of all other requests to any worker; the lock is released if this process dies.
 
-        Each request has its own descriptor, so that requests of one worker exclude each other as well.
+        Each request has its own descriptor, so requests of one worker exclude each other, too.
         """
         descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -155,7 +155,7 @@ class WorkerPool:
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except BlockingIOError:  # another process releases it
+                except BlockingIOError:  # another request has the lock
                     await asyncio.sleep(_POLL_S)
             yield
         finally:
@@ -163,7 +163,7 @@ class WorkerPool:
 
     @property
     def num_threads(self) -> int:
-        """Threads of a worker, its share of the cores."""
+        """Number of threads of a worker: its share of the cores."""
         return max(1, len(_cores()) // self.size)
 
     def pin(self) -> None:

@@ -1,11 +1,11 @@
 """Supervisor process: starts workers, restarts dead or hung ones, and stops all of them together.
 
-It serves nothing itself, starts no thread and runs no event loop, so that it can fork at any time.
-Models are inspected in a child process first, so that no thread of a library stays in this one, and
-modules are imported before the fork, so that their pages are shared.
+The supervisor serves no requests, starts no threads and runs no event loop, so it can fork at any
+time. Models are first inspected in a child process, so no library leaves a thread in this process.
+Modules are imported before the fork, so workers share their pages.
 
-Shared folders are locked by `flock`, which ends with the last process however it dies; unlocked folders
-are removed at the next start.
+Shared folders are locked with `flock`; the lock ends with the last process, even after a crash. The
+next start removes unlocked folders.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ class LockedFolder:
     """New locked folder, closed to other users; unlocked folders of its kind are removed first.
 
     Args:
-        kind: suffix of its name, `gramophone-….kind`, which keeps it apart from other folders.
+        kind: suffix of the name, `gramophone-….kind`, which distinguishes kinds of folders.
         parent: parent of the folder; None for the folder of temporary files.
     """
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
         parent = Path(tempfile.gettempdir()) if parent is None else parent
         _remove_leftovers(parent, kind)
-        while True:  # until no other process has removed the folder before it was locked
+        while True:  # another process may remove the folder before it is locked
             self.path = Path(tempfile.mkdtemp(f".{kind}", _PREFIX, parent))  # of mode 0700
             try:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -71,7 +71,7 @@ def _remove_leftovers(parent: Path, kind: str) -> None:
                 if os.fstat(descriptor).st_uid == os.getuid():
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path, ignore_errors=True)
-                    _log.info("removed what a service that was killed had left", folder=str(path))
+                    _log.info("removed the folder of a killed service", folder=str(path))
             finally:
                 os.close(descriptor)
 
@@ -90,7 +90,7 @@ class SignalQueue:
         signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
 
     def wait(self, timeout_s: float | None) -> list[int]:
-        """Return the signals received, in order; none after the timeout."""
+        """Return the received signals in order; an empty list after the timeout."""
         self._reading.settimeout(timeout_s)
         with contextlib.suppress(TimeoutError, BlockingIOError):
             return list(self._reading.recv(4096))
@@ -111,7 +111,7 @@ _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 30.0
 _MAX_NAME_LENGTH = 59
 _MAX_FOLDER_BYTES = 98
-"""Maximum of bytes of a folder's path: a socket's path may have 107, nine of which are for its name."""
+"""Maximum bytes of a folder's path: a socket's path may have 107 bytes, nine of them for its file name."""
 
 _STABLE_S = 60.0
 """Lifetime after which a dead worker is restarted without delay."""
@@ -122,10 +122,10 @@ _MIN_SHARED_MEMORY_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class _WorkerSlot:
-    """Slot of a worker and of its restarts.
+    """Process of a worker and schedule of its restarts.
 
     Attributes:
-        pid: process of the worker; None while none runs.
+        pid: id of the worker's process; None while no process runs.
         since_s: time of its start.
         due_s: time of the next start; None if none is due.
         delay_s: last delay of a restart.
@@ -142,12 +142,12 @@ class Supervisor:
 
     Args:
         size: number of workers.
-        name: name of the service in handles of states; None for a random one.
-        patience_s: maximum time of workers to stop.
-        hang_timeout_s: time without a heartbeat after which a worker is killed and restarted; 0 for never.
+        name: name of the service in state handles; None for a random name.
+        patience_s: maximum time for workers to stop.
+        hang_timeout_s: time without a heartbeat after which a worker is killed and restarted; 0 disables the check.
 
     Raises:
-        InvalidInputError: the name is too long for a worker's number after it.
+        InvalidInputError: the name is too long to append a worker's number.
     """
 
     def __init__(
@@ -157,8 +157,8 @@ class Supervisor:
         self._name = name or secrets.token_hex(4)
         if len(self._name) > _MAX_NAME_LENGTH:
             raise InvalidInputError(
-                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers {_MAX_NAME_LENGTH} "
-                "are the most, as each adds its number",
+                f"GRAMOPHONE_PROCESS_NAME has {len(self._name)} characters; with several workers the maximum is "
+                f"{_MAX_NAME_LENGTH}, since each appends its number",
                 parameter="GRAMOPHONE_PROCESS_NAME",
             )
         self._patience_s = patience_s
@@ -173,12 +173,12 @@ class Supervisor:
         """Start the workers and supervise them.
 
         Args:
-            listening: socket of their connections; closed here when they are to stop, as they close theirs, so
-                that new clients are refused at once.
+            listening: shared listening socket; the supervisor and the workers close it when they stop, so new
+                connections are refused immediately.
 
         Returns:
-            The pool as seen by the worker, in each worker. In the calling process it does not return: that ends
-            after all workers, by the signal that stopped them, or with the exit code of one that failed to start.
+            The worker pool, in each worker. The supervisor does not return: it ends after all workers, by the signal
+            that stopped them, or with the exit code of a worker that failed to start.
 
         Raises:
             InvalidInputError: the path of the folder of temporary files is too long.
@@ -202,9 +202,9 @@ class Supervisor:
         raise SystemExit(self._clean_up())
 
     def _start(self, number: int) -> WorkerPool | None:
-        """Fork a worker; return its pool in the worker, None in this process."""
+        """Fork a worker; return its pool in the worker, None in the supervisor."""
         slot = self._slots[number]
-        # blocked meanwhile, as the child would write its own signals to this process's queue
+        # blocked meanwhile, since the child would write its signals to the supervisor's queue
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _QUEUED)
         try:
             pid = os.fork()
@@ -238,7 +238,7 @@ class Supervisor:
             if slot.due_s is not None and now_s >= slot.due_s and self._stopping is None:
                 try:
                     pool = self._start(number)
-                except OSError as error:  # out of memory or processes; the other workers go on
+                except OSError as error:  # out of memory or processes; the other workers continue
                     slot.delay_s = _next_delay_s(slot.delay_s)
                     slot.due_s = now_s + slot.delay_s
                     _log.error(
@@ -248,11 +248,11 @@ class Supervisor:
                 if pool is not None:
                     return pool
                 self._status.restarts[number] += 1
-                _log.info("worker started again", of=number, pid=slot.pid)
+                _log.info("worker restarted", of=number, pid=slot.pid)
         return None
 
     def _next_s(self) -> float | None:
-        """Return the time until the next task; None if only a signal can cause one."""
+        """Return the time until the next task; None if only a signal can trigger one."""
         dues = [slot.due_s for slot in self._slots if slot.due_s is not None]
         if (check_s := self._watchdog.due_s) is not None:
             dues.append(check_s)
@@ -269,7 +269,7 @@ class Supervisor:
             self._signal_all(signal.SIGKILL)
 
     def _stop(self, number: int) -> None:
-        """Have all workers finish their running work and stop."""
+        """Stop all workers after their running work."""
         self._stopping = number
         self._listening.close()
         self._kill_s = time.monotonic() + self._patience_s
@@ -286,11 +286,11 @@ class Supervisor:
         for number in self._watchdog.hung_workers():
             pid = self._slots[number].pid
             if self._stopping is None and pid is not None:
-                _log.error("worker hangs, and is killed", of=number, pid=pid)
-                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
+                _log.error("hung worker killed", of=number, pid=pid)
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid cannot have been reused
 
     def _reap(self) -> None:
-        """Reap dead workers; kill those that did not stop in time."""
+        """Reap dead workers; kill workers that did not stop in time."""
         for number, slot in enumerate(self._slots):
             if slot.pid is not None:
                 pid, status = os.waitpid(slot.pid, os.WNOHANG)
@@ -309,7 +309,7 @@ class Supervisor:
             return
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         if not self._status.composed[number]:
-            _log.error("worker ended while it started, and so does the service", of=number, pid=pid, how=how)
+            _log.error("worker failed to start; the service stops", of=number, pid=pid, how=how)
             self._exit_code = code if code > 0 else 1
             self._stop(0)
             return
@@ -328,7 +328,7 @@ class Supervisor:
         slot.delay_s = _next_delay_s(slot.delay_s)
 
     def _clean_up(self) -> int:
-        """Remove the folders, then end by the signal that stopped the service; without one, return the exit code."""
+        """Remove the folders, then end by the stop signal; return the exit code if there was no signal."""
         for folder in (self._folder, self._weights):
             folder.remove()
         self._signals.close()
@@ -344,20 +344,20 @@ def _next_delay_s(delay_s: float) -> float:
 
 
 def _socket_folder() -> LockedFolder:
-    """Make a folder closed to other users, with a path short enough for sockets in it."""
+    """Create a folder closed to other users, with a path short enough for sockets."""
     folder = LockedFolder("sockets")
     if len(os.fsencode(folder.path)) > _MAX_FOLDER_BYTES:
         folder.remove()
         raise InvalidInputError(
-            f"the folder of temporary files, {folder.path.parent}, has a path too long for sockets in it: "
-            "set TMPDIR to a shorter one",
+            f"the path of the folder of temporary files, {folder.path.parent}, is too long for sockets: "
+            "set TMPDIR to a shorter path",
             parameter="TMPDIR",
         )
     return folder
 
 
 def _shared_memory_folder() -> Path | None:
-    """Return the folder of shared memory, or None if there is none with enough space for weights."""
+    """Return the shared memory folder, or None if it is missing, not writable or too small for weights."""
     try:
         filesystem = os.statvfs(_SHARED_MEMORY)
     except OSError:
@@ -370,24 +370,24 @@ _ALWAYS = ("models.ngram.model",)
 _NEURAL = ("torch", "models.neural.model", "models.neural.int8", "models.cache.model", "models.mixture")
 _WEIGHTS = ".safetensors"
 _YES = 100
-"""Exit code of a child whose probe is true; errors have lower ones."""
+"""Exit code of a child whose probe is true; errors have lower codes."""
 
 
 def has_networks(host: ModelHost) -> bool:
     """Return whether a model of a host is a neural network."""
     for model in host.models.values():
         if model.version is not None:
-            with contextlib.suppress(LanguageModelError, OSError):  # the loading of the model will report it
+            with contextlib.suppress(LanguageModelError, OSError):  # loading the model reports the error
                 if any(name.endswith(_WEIGHTS) for name in host.registry.manifest(model.version).files):
                     return True
     return False
 
 
 def preload(*, networks: bool) -> None:
-    """Import what models need, and exclude it from garbage collection, which would write to shared pages.
+    """Import the modules of models, and exclude them from garbage collection, which would write to shared pages.
 
     Args:
-        networks: whether any model is a network.
+        networks: True if any model is a neural network.
     """
     for name in (*_ALWAYS, *_NEURAL) if networks else _ALWAYS:
         importlib.import_module(name)
@@ -396,10 +396,10 @@ def preload(*, networks: bool) -> None:
 
 
 def probe_in_child(probe: Callable[[], bool]) -> bool:
-    """Return the result of a probe in a child process, so that it leaves no threads in this process.
+    """Return the result of a probe that runs in a child process and leaves no threads in this process.
 
-    Threads of a library for remote files, for instance, would be missing in workers forked later. If the probe
-    raises, the child reports the error, and this process ends with the same exit code.
+    Threads of a remote-file library, for instance, would be missing in workers forked later. If the probe raises,
+    the child reports the error, and this process ends with the same exit code.
     """
     child = os.fork()
     if not child:

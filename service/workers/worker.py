@@ -1,10 +1,10 @@
 """Worker process: its server, fair acceptance of connections, and synchronisation with its peers.
 
-Clients keep connections open, so the worker that accepts a burst of them keeps its load. With the
-kernel's choice, all of a burst of eight sometimes went to one of two workers; with a socket each
-(`SO_REUSEPORT`) six did, and the queue of a worker's own socket is lost when it dies. So there is
-one queue, and a worker with more connections than another leaves the next one to it for some
-milliseconds.
+Clients keep connections open, so a worker that accepts a burst of connections keeps their load. If
+the kernel chose the worker, one of two workers sometimes accepted all eight connections of a burst,
+and six with one socket per worker (`SO_REUSEPORT`), whose queue is lost when the worker dies. All
+workers therefore share one socket, and a worker with more connections than another waits some
+milliseconds for the other to accept the next one.
 
 A restarted worker loads the models that its peers serve before it accepts connections.
 """
@@ -36,12 +36,12 @@ _POLL_S = 0.05
 
 
 async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None:
-    """Apply the loads and unloads requested of the first peer that answers."""
+    """Apply the loads and unloads that were requested from the first peer that replies."""
     for peer in peers.values():
         try:
             peer_models = json.loads((await peer.get(SERVED_PATH)).body)
         except ExchangeError:
-            continue  # it is being restarted, too, or hangs
+            continue  # this peer is restarting or hangs
         served = served_addresses(services)
         changes = [
             (services.reloader.load, address) for address in peer_models["served"] if address not in served
@@ -54,7 +54,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
             try:
                 await change(address)
             except LanguageModelError as error:
-                _log.warning("could not take over from another worker", model=address, reason=str(error))
+                _log.warning("model change of another worker failed here", model=address, reason=str(error))
         return
 
 
@@ -68,7 +68,7 @@ class FairListener(SocketListener):
 
     Args:
         listening: socket shared by all workers.
-        pool: pool of the workers, with the number of connections of each.
+        pool: worker pool, with the number of connections of each worker.
         connect: function that serves an accepted socket.
     """
 
@@ -97,7 +97,7 @@ class FairListener(SocketListener):
         super().close()
 
     def _on_readable(self) -> None:
-        """Accept a pending connection, unless another worker is to take it."""
+        """Accept a pending connection, unless another worker should accept it."""
         if self._is_deferred():
             self._pause(_DEFER_S)
             return
@@ -105,7 +105,7 @@ class FairListener(SocketListener):
         super()._on_readable()
 
     def _is_deferred(self) -> bool:
-        """Return whether a worker with fewer connections, not ignored, is to accept the connection."""
+        """Return whether a worker with fewer connections, and not ignored, should accept the connection."""
         fewer = {
             worker: count
             for worker, count in enumerate(self._status.connections)
@@ -134,12 +134,12 @@ class FairListener(SocketListener):
 class WorkerServer(DrainingServer):
     """Server of a worker: a socket for its peers, and a fair share of the connections to the shared socket.
 
-    A restarted worker uses the shared socket once its models are loaded; until then its peers answer.
+    A restarted worker uses the shared socket once its models are loaded; until then its peers serve.
 
     Args:
         app: application with its services and peers.
-        settings: limits, and the time for running work to end.
-        pool: pool of the workers.
+        settings: limits and drain timeout.
+        pool: worker pool.
         listening: socket shared by all workers.
     """
 
@@ -151,10 +151,10 @@ class WorkerServer(DrainingServer):
         self._listening = listening
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop at a SIGTERM of the supervisor; Ctrl-C is ignored, as the supervisor then sends one.
+        """Stop on SIGTERM from the supervisor; SIGINT (Ctrl-C) is ignored, because the supervisor then sends SIGTERM.
 
-        A second SIGTERM is ignored: a signal to the process group reaches workers twice. To end them at once, the
-        supervisor sends SIGKILL.
+        A second SIGTERM is ignored: a signal to the process group reaches workers twice. The supervisor sends SIGKILL
+        to end workers immediately.
         """
         if sig != signal.SIGINT and not self.should_exit:
             super().handle_exit(sig, frame)
@@ -165,7 +165,7 @@ class WorkerServer(DrainingServer):
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pool.lifeline, self._on_supervisor_death)
         peer_socket = self._pool.socket_of(self._pool.number)
-        peer_socket.unlink(missing_ok=True)  # of the dead worker before this one
+        peer_socket.unlink(missing_ok=True)  # left by the dead worker
         backlog = self.config.backlog
         self.servers.append(
             await loop.create_unix_server(self._protocol, path=str(peer_socket), backlog=backlog)
@@ -191,7 +191,7 @@ class WorkerServer(DrainingServer):
         counted = type("Counted", (kind,), {"connection_lost": connection_lost})
 
         listener = FairListener(self._listening, self._pool, partial(self._connect, counted))
-        _log.info("worker takes connections")
+        _log.info("worker accepts connections")
         self.servers.append(listener)  # type: ignore[arg-type]  # has the methods that uvicorn calls
 
     async def _send_heartbeats(self) -> None:
@@ -202,7 +202,7 @@ class WorkerServer(DrainingServer):
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     async def _wait_until_loaded(self) -> None:
-        """Wait until this worker has loaded its models, or is to stop."""
+        """Wait until this worker has loaded its models or must stop."""
         while not (self._services.reloader.initial_load_done or self.should_exit):  # noqa: ASYNC110 - set by threads
             await asyncio.sleep(_POLL_S)
 
@@ -212,9 +212,9 @@ class WorkerServer(DrainingServer):
             self._pool.status.started[self._pool.number] = 1
 
     def _on_supervisor_death(self) -> None:
-        """End this worker after the supervisor's death, and remove the folders that it would remove."""
+        """Stop this worker after the supervisor's death, and remove the supervisor's folders."""
         asyncio.get_running_loop().remove_reader(self._pool.lifeline)
-        _log.error("the supervisor has died; this worker ends")
+        _log.error("the supervisor has died; this worker stops")
         for folder in (self._pool.folder, self._pool.weights):
             shutil.rmtree(folder, ignore_errors=True)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -160,7 +160,7 @@ SURE, UNSURE, OTHER = range(3)
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
 @pytest.mark.parametrize("text", ["", "the c", "a cat can'", "hats, m"])
 def test_words_are_as_probable_as_their_spellings(kind, text):
-    """The mass of a word lies between that of its certain endings, less the unexplored part, and its possible ones."""
+    """Masses lie between the sum of certain endings, minus unexplored mass, and the sum of possible endings."""
     search = searched(kind, text, settled=0.0, floor=0.0, max_steps=400)
     typed = split_prefix(learnt_pieces(kind), text)
     likeliest = sorted(words_of(search), key=words_of(search).get)[-3:]

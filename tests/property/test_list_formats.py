@@ -108,7 +108,7 @@ def test_decipher_carries_whole_bytelogs(first, second):
     assert reread([second], "nbestlist2.0") == [second]
 
 
-@settings(max_examples=25, deadline=None)  # files are slow
+@settings(max_examples=25, deadline=None)  # file access is slow
 @given(several(lists(candidates(am=numbers, old_lm=numbers, other=numbers))))
 def test_kaldi_carries_ids_texts_and_features(some):
     with tempfile.TemporaryDirectory() as folder:

@@ -95,7 +95,7 @@ class SlowWittenBell(SlowModel):
 
 
 class SlowJelinekMercer(SlowModel):
-    lambdas = None  # [order][bucket], to be set
+    lambdas = None  # [order][bucket], set by tests
 
     def estimate(self, word, context, *, count, total, pruned):
         row = self.lambdas[len(context)]

@@ -1,4 +1,4 @@
-"""Made-up language models for tests: deterministic, failing, recording, and recurrent with features."""
+"""Fake language models for tests: deterministic, failing, recording, and recurrent with features."""
 
 import json
 import time
@@ -291,6 +291,6 @@ class FeaturedModel:
 
 
 def take_turn(scheduler):
-    """Take one turn of a scheduler, as its engine does; return whether any work was done."""
+    """Run one turn of a scheduler, as its engine does; return True if any work was done."""
     interactive = scheduler.serve_interactive()
     return scheduler.serve_bulk() or interactive

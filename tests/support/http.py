@@ -152,7 +152,7 @@ def answering(answer):
         ready.set()
         await stop.wait()
         server.close()
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # until all clients close their connections
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # until all clients disconnect
             await asyncio.wait(others)
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))

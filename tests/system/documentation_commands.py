@@ -248,9 +248,6 @@ def call(folder, script, *, programs=None, **more):
 
 NOT_RUN = {
     "make test": "it is what runs the tests",
-    "make docs": "tests/browser/test_site.py builds the site",
-    "docker compose ": "there is no engine; tests/deploy/test_compose.py checks the file, test_image.py the image",
-    "GRAMOPHONE_METRICS_KEY_FILE=./metrics-key docker compose ": "likewise",
     "kubectl ": "there is no cluster; tests/deploy/test_kubernetes_*.py check what it would apply",
     "in_trainer": "likewise; tests/deploy/test_runbook.py runs this function on what stands in for a cluster",
     "python tests/benchmarks/bench_capacity.py": "it measures for minutes",

@@ -65,7 +65,7 @@ class TrainSettings(BaseModel):
             uses the exact softmax.
         self_normalise: weight λ of the penalty ½ λ mean((log Z)²) on the log-normaliser, which makes logits
             usable as log-probabilities (`score_mode` of re-ranking); 0 disables it.
-        samples: noise tokens sampled per update, shared by all its positions.
+        samples: number of noise tokens per update, shared by all its positions.
         noise: distribution of the noise tokens: `unigram`, counts to the power of 3/4; `log-uniform`, by rank.
         sampled_share: initial share of the run that samples tokens; the rest uses the full softmax.
         clip_norm: maximum Euclidean norm of the gradient; longer gradients are scaled down.

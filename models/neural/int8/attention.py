@@ -1,7 +1,7 @@
 """Attention over an int8 body's last outputs; see `models.neural.attention`.
 
-Queries, keys and the projection are products of bytes. Scores and their softmax are computed in single precision, term
-by term in the order of time, so that a row's results do not depend on the batch or on how its text is cut.
+Queries, keys and the projection are int8 products. Scores and their softmax are computed in single precision, term
+by term in the order of time, so the results of a row do not depend on the batch or the segmentation of its text.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ class Int8Attention(Int8Body):
     Args:
         body: in single precision.
         inner: its inner body in int8.
-        weight_cache: cache of rounded weights.
+        weight_cache: cache of quantised weights.
     """
 
     def __init__(self, body: AttentionBody, inner: Int8Body, weight_cache: PackedWeightCache) -> None:
@@ -55,7 +55,7 @@ class Int8Attention(Int8Body):
         queries = self._multiplied(self._queries, outputs)
         keys = seen if self._keys is None else self._multiplied(self._keys, seen)
         context = np.empty_like(outputs)
-        first = self._before - filled[0, :, 0].astype(np.int64)  # of each row, the first vector in `seen`
+        first = self._before - filled[0, :, 0].astype(np.int64)  # first valid vector of each row in `seen`
         _attend(queries, keys, seen, first, self._reduction, self._scale, context)
         attended = outputs + self._multiplied(self._projection, context)
         lengths = row_lengths(alive, batch)
@@ -65,22 +65,22 @@ class Int8Attention(Int8Body):
 
     @staticmethod
     def _multiplied(layer: Int8Linear, vectors: FloatArray) -> FloatArray:
-        """The products [T, B, O] of a layer with vectors [T, B, I]."""
+        """Return the products [T, B, O] of a layer with vectors [T, B, I]."""
         products = multiply(layer, to_int8_rows(vectors.reshape(-1, vectors.shape[-1])))
         return np.ascontiguousarray(products).reshape(*vectors.shape[:-1], layer.size)
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def _attend(queries: Any, keys: Any, seen: Any, first: Any, reduction: Any, scale: Any, context: Any) -> None:
-    """Write the weighted sums of the vectors that each query sees.
+    """Write the weighted sums of the vectors that each query attends to.
 
     Args:
         queries: [T, B, S].
         keys: [M + T, B, S].
         seen: vectors [M + T, B, W].
-        first: of each row, the first vector that is there [B].
-        reduction: of additive scores [S]; empty for products of queries and keys.
-        scale: of products.
+        first: first valid vector of each row [B].
+        reduction: weights of additive scores [S]; empty for products of queries and keys.
+        scale: scale of the products.
         context: written, [T, B, W].
     """
     steps, batch, _ = context.shape

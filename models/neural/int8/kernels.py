@@ -1,9 +1,9 @@
 """LLVM kernels of int8 inference: dot products of 64 rows of weights with 1, 4 or 16 vectors.
 
-numba has no instruction for products of bytes, so the loops are LLVM code: with `vpdpbusd` where
-the processor has it (AVX-512 VNNI: 64 products and sums an instruction), with AMX tiles for sixteen
-vectors, else in plain arithmetic of every processor. All are exact, hence equal. `dequantise_sums`
-turns the integer sums into floats, sixteen at a time.
+numba cannot emit byte-product instructions, so the loops are LLVM IR: with `vpdpbusd` if the
+processor supports it (AVX-512 VNNI: 64 products and sums per instruction), with AMX tiles for
+sixteen vectors, else with portable arithmetic. All are exact, so their results are equal.
+`dequantise_sums` converts the integer sums to floats, sixteen at a time.
 """
 
 from functools import partial
@@ -31,24 +31,24 @@ from models.kernels.llvm import (
 from models.kernels.log_sum_exp import ROW_LANES
 
 COLUMN_GROUP = 4
-"""Neighbouring columns that one instruction multiplies and sums."""
+"""Number of neighbouring columns that one instruction multiplies and sums."""
 
 COLUMN_MULTIPLE = 64
-"""The width of vectors in memory is a multiple of it."""
+"""Vectors in memory are padded to a multiple of this width."""
 
 ZERO_POINT = 128
-"""Offset that makes weights unsigned, as the instruction requires of one factor."""
+"""Offset that makes weights unsigned, because the instruction requires one unsigned factor."""
 
 _BYTE_VECTOR = ir.VectorType(ir.IntType(8), ROW_LANES)
 _SUM_VECTORS = COLUMN_GROUP  # vectors of 16 sums for 64 rows
 
 
 HAS_VNNI = bool(llvmlite.binding.get_host_cpu_features().get("avx512vnni"))
-"""Whether this processor has AVX-512 VNNI."""
+"""True if this processor supports AVX-512 VNNI."""
 
 
 def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
-    """Sums plus weights · activations by groups of four, in one instruction."""
+    """Add weights · activations in groups of four to sums, with one instruction."""
     declared = ir.FunctionType(INT_VECTOR, [INT_VECTOR, INT_VECTOR, INT_VECTOR])
     instruction = codegen.get_or_insert_function(builder.module, declared, "llvm.x86.avx512.vpdpbusd.512")
     return builder.call(
@@ -57,7 +57,7 @@ def _byte_products(builder: Any, sums: Any, weights: Any, activations: Any) -> A
 
 
 def _word_products(builder: Any, sums: Any, weights: Any, activations: Any) -> Any:
-    """The same as `_byte_products`, in integers of 32 bits."""
+    """Compute `_byte_products` with 32-bit integers."""
     quads = []
     for offset in range(COLUMN_GROUP):
         lanes = ir.Constant(INT_VECTOR, list(range(offset, ROW_LANES, COLUMN_GROUP)))
@@ -69,7 +69,7 @@ def _word_products(builder: Any, sums: Any, weights: Any, activations: Any) -> A
 
 
 def _dot_intrinsic(rows: int, multiply: Any) -> Any:
-    """An intrinsic that writes sums [rows, 64] of 64 rows of weights and `rows` vectors."""
+    """Return an intrinsic that writes the dot products [rows, 64] of 64 rows of weights and `rows` vectors."""
 
     @intrinsic
     def fill(
@@ -81,7 +81,7 @@ def _dot_intrinsic(rows: int, multiply: Any) -> Any:
             width = builder.mul(arguments[4], ir.Constant(index, COLUMN_GROUP))
             weight = builder.gep(data(0), [arguments[1]])
             first = builder.gep(data(2), [builder.mul(arguments[3], width)])
-            # rows x 4 vectors of 16 sums, in registers; the weights of a column group are read once for all rows
+            # rows x 4 vectors of 16 sums, in registers; a column group's weights are read once for all rows
             totals = [
                 [
                     codegen.alloca_once_value(builder, ir.Constant(INT_VECTOR, None))
@@ -123,12 +123,12 @@ dot_four_rows: Any = _dot_intrinsic(4, _accumulate)
 
 
 TILE_ROWS = 16
-"""Vectors of one AMX product."""
+"""Number of vectors of one AMX product."""
 
 _SUMS = (0, 1, 2, 3)
 _ROWS_TILE = 4
 _WEIGHTS = (5, 6, 7, 5)
-_CONFIGURATION = bytearray(64)  # palette 1; eight tiles of 64 bytes a line and 16 lines
+_CONFIGURATION = bytearray(64)  # palette 1; eight tiles of 16 rows of 64 bytes
 _CONFIGURATION[0] = 1
 _CONFIGURATION[16:32] = COLUMN_MULTIPLE.to_bytes(2, "little") * 8
 _CONFIGURATION[48:56] = bytes([TILE_ROWS] * 8)
@@ -136,7 +136,7 @@ _CONFIGURATION[48:56] = bytes([TILE_ROWS] * 8)
 
 @intrinsic
 def _configure_tiles(_typing_context: Any) -> Any:
-    """Configure the tiles; to be called before `dot_sixteen_rows`."""
+    """Configure the tiles; required before `dot_sixteen_rows`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if HAS_AMX:
@@ -150,7 +150,7 @@ def _configure_tiles(_typing_context: Any) -> Any:
 
 @intrinsic
 def _release_tiles(_typing_context: Any) -> Any:
-    """Release the tiles, so that the system need not save them for a thread."""
+    """Release the tiles, so the operating system does not save them at context switches."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if HAS_AMX:
@@ -170,7 +170,7 @@ def _dot_sixteen_rows(  # same arguments as `dot_four_rows`
     groups: Any,
     sums: Any,
 ) -> Any:
-    """Write sums [16, 64] of 64 rows of weights and 16 vectors, in four AMX tiles of [16, 16]."""
+    """Write the dot products [16, 64] of 64 rows of weights and 16 vectors, in four AMX tiles of [16, 16]."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if not HAS_AMX:
@@ -226,17 +226,17 @@ def _dequantise_sums(
     products: Any,
     stride: Any,
 ) -> Any:
-    """Convert sums of 64 rows of weights and N vectors to floats, and add the bias.
+    """Convert the dot products of 64 rows of weights and N vectors to floats, and add the bias.
 
     Args:
-        sums: int32 [N, 64]; weights had `ZERO_POINT` added to them.
+        sums: dot products [N, 64], int32; the weights include the offset `ZERO_POINT`.
         rows: N.
-        totals: of each vector's integers [N], int32.
-        scales: of the vectors [N], float32.
-        factors: of the weights [64], float32.
+        totals: sum of each vector's integers [N], int32.
+        scales: scales of the vectors [N], float32.
+        factors: scales of the rows of weights [64], float32.
         bias: [64], float32.
-        products: pointer to those of the first vector, float32; written.
-        stride: floats from one vector's products to the next's.
+        products: pointer to the products of the first vector, float32; written.
+        stride: number of floats between the products of two vectors.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Int8 layers: recurrent and feed-forward bodies with integer products, and float gates row by row.
+"""Int8 layers: recurrent and feed-forward bodies with integer products and row-wise float gates.
 
-Activations pass between layers as integers, or as floats where a layer needs them (normalisation,
-residual connections). Cells are simple loops over whole ranges, which the compiler vectorises.
+Activations pass between layers as integers, or as floats if a layer needs them (normalisation,
+residual connections). Cells are simple loops over contiguous ranges, which the compiler vectorises.
 """
 
 from abc import ABC, abstractmethod
@@ -68,10 +68,10 @@ def lstm_step(x: Any, u: Any, h: Any, c: Any) -> None:
     """Long short-term memory: c ← σ(f) c + σ(i) tanh(g), h ← σ(o) tanh(c).
 
     Args:
-        x: contribution of the inputs to the gates i, f, g, o [4 P], P being H rounded up; written over.
-        u: contribution of the last outputs, of the same shape.
-        h: the last outputs [H]; written over.
-        c: the memory cells [H]; written over.
+        x: contribution of the inputs to the gates i, f, g, o [4 P], P being H rounded up; overwritten.
+        u: contribution of the last outputs, in the shape of `x`.
+        h: the last outputs [H]; overwritten.
+        c: the memory cells [H]; overwritten.
     """
     size, padded = len(h), len(x) // 4
     _add_in_place(x, u)
@@ -103,7 +103,7 @@ def gru_step(x: Any, u: Any, h: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def elman_step(x: Any, u: Any, h: Any, rectified: Any) -> None:
-    """Simple recurrent network: h ← tanh(x + u), or the rectified sum; see `lstm_step`."""
+    """Simple recurrent network: h ← tanh(x + u), or relu(x + u); see `lstm_step`."""
     for unit in range(len(h)):
         h[unit] = x[unit] + u[unit]
     if rectified:
@@ -126,19 +126,19 @@ def mingru_step(x: Any, h: Any) -> None:
 
 
 INPUTS_PER_PRODUCT = 32
-"""Inputs of one product, which reads the weights once for all of them."""
+"""Number of inputs per product, which reads the weights once."""
 
 LSTM_KIND, GRU_KIND, ELMAN_KIND, RELU_ELMAN_KIND, MINGRU_KIND = range(5)
 
 
 class RecurrentLayer(NamedTuple):
-    """One recurrent layer's weights. G gates of P rows each, P being H rounded up to a multiple of 64.
+    """Weights of one recurrent layer with G gates of P rows each, P being H rounded up to a multiple of 64.
 
     Attributes:
-        kind: of the cell.
-        of_inputs: [G P, I].
-        of_hidden: [G P, H]; of no rows in cells whose gates depend on the input alone.
-        biases: of inputs and of hidden [2, G P], float32.
+        kind: kind of the cell.
+        of_inputs: weights of the inputs [G P, I].
+        of_hidden: weights of the last outputs [G P, H]; without rows if the gates depend only on the input.
+        biases: biases of inputs and of last outputs [2, G P], float32.
     """
 
     kind: int
@@ -149,21 +149,21 @@ class RecurrentLayer(NamedTuple):
 
 @numba.njit(nogil=True, cache=True)
 def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, outputs: Any, rows: Any) -> None:
-    """Read T inputs a row.
+    """Read T inputs per row.
 
     Args:
         layer: a `RecurrentLayer`.
         inputs: `Int8Rows` [(T + 1) * B]: B unused rows, then the B rows of each step.
-        alive: number of rows, from the first on, in each step [T], descending.
-        h: outputs so far [B, H]; written over.
-        c: memory cells [B, H]; written over by LSTM layers.
+        alive: number of leading rows that each step reads [T], descending.
+        h: last outputs [B, H]; overwritten.
+        c: memory cells [B, H]; overwritten by LSTM layers.
         outputs: written, [T, B, H].
-        rows: written, `Int8Rows` [(T + 1) * B]: the outputs so far, then those of each step.
+        rows: written, `Int8Rows` [(T + 1) * B]: the last outputs, then the outputs of each step.
     """
     batch = len(h)
     width = layer.biases.shape[1]
     steps_per_product = max(1, INPUTS_PER_PRODUCT // max(1, batch))
-    # x: inputs' part of the gates for several steps at once, as inputs are known ahead; u: for one step
+    # gate contributions: x of the inputs for several steps, since inputs are known ahead; u of the outputs for one
     x = np.empty((min(steps_per_product, len(alive)) * batch, width + ROW_PADDING), np.float32)
     u = np.empty((batch, width + ROW_PADDING), np.float32)
     for row in range(batch):
@@ -190,14 +190,14 @@ def run_recurrent_layer(layer: Any, inputs: Any, alive: Any, h: Any, c: Any, out
 
 @numba.njit(nogil=True, cache=True)
 def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: Any, outputs: Any) -> None:
-    """Outputs [N, H] of a layer f(W x + b), f being the hyperbolic tangent or the rectifier.
+    """Write outputs [N, H] of a layer f(W x + b), f being tanh or relu.
 
     Args:
         matrix: W, [H, I].
         bias: b, [H rounded up].
         inputs: `Int8Rows`.
-        first: of the N rows.
-        rectified: whether f is the rectifier.
+        first: index of the first of the N rows.
+        rectified: whether f is relu.
         outputs: written, [N, H].
     """
     size = outputs.shape[1]
@@ -215,7 +215,7 @@ def run_dense_layer(matrix: Any, bias: Any, inputs: Any, first: Any, rectified: 
 
 
 def pad_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
-    """Each gate's rows of [G H, …], H rounded up to a multiple with zeros."""
+    """Pad each gate's rows of [G H, …] with zeros, to H rounded up to a multiple."""
     size = len(weights) // gates
     padded = np.zeros((gates, -(-size // multiple) * multiple, *weights.shape[1:]), np.float32)
     padded[:, :size] = weights.reshape(gates, size, *weights.shape[1:])
@@ -223,7 +223,7 @@ def pad_gates(weights: FloatArray, gates: int, multiple: int) -> FloatArray:
 
 
 class LayerNormWeights(NamedTuple):
-    """Mean 0 and variance 1, then a scale and a shift of every column (Ba et al. 2016).
+    """Weights of a layer normalisation to mean 0 and variance 1, with a scale and shift per column (Ba et al. 2016).
 
     Attributes:
         weight: [W].
@@ -237,7 +237,7 @@ class LayerNormWeights(NamedTuple):
 
 
 def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
-    """The weights of a layer normalisation; None for any other layer."""
+    """Return the weights of a layer normalisation; None for any other layer."""
     if not isinstance(layer, nn.LayerNorm):
         return None
     return LayerNormWeights(to_array(layer.weight).copy(), to_array(layer.bias).copy(), layer.eps)
@@ -245,7 +245,7 @@ def layer_norm_of(layer: nn.Module) -> LayerNormWeights | None:
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
-    """Write vectors [N, W], each normalised, into `normalised` [N, W]."""
+    """Normalise each of the vectors [N, W] and write it to `normalised` [N, W]."""
     size = vectors.shape[1]
     padded = np.zeros(-(-size // ROW_LANES) * ROW_LANES, np.float32)
     centred = padded[:size]
@@ -259,11 +259,11 @@ def normalise_rows(norm: Any, vectors: Any, normalised: Any) -> None:
 
 
 class Activations:
-    """Activations between layers [T, B, W], as integers and, where a layer needs them, as floats.
+    """Activations between layers [T, B, W], as integers and, on demand, as floats.
 
     Args:
-        rows: [(T + 1) * B], after B unused rows; None to round them from the floats.
-        floats: [T, B, W]; None to convert them from the integers.
+        rows: [(T + 1) * B], of which the first B are unused; None to quantise the floats.
+        floats: [T, B, W]; None to convert the integers.
         shape: (T, B, W).
     """
 
@@ -273,7 +273,7 @@ class Activations:
 
     @property
     def rows(self) -> Int8Rows:
-        """The vectors as integers, rounded at first use."""
+        """Vectors as integers, quantised at first use."""
         if self._rows is None:
             steps, batch, width = self._shape
             self._rows = zero_int8_rows((steps + 1) * batch, width)
@@ -282,7 +282,7 @@ class Activations:
 
     @property
     def floats(self) -> FloatArray:
-        """The vectors in single precision, converted at first use."""
+        """Vectors in single precision, converted at first use."""
         if self._floats is None:
             _, batch, width = self._shape
             self._floats = np.empty(self._shape, np.float32)
@@ -290,7 +290,7 @@ class Activations:
         return self._floats
 
     def normalised(self, norm: LayerNormWeights | None) -> "Activations":
-        """Each vector normalised; unchanged for None."""
+        """Return the vectors normalised; unchanged if `norm` is None."""
         if norm is None:
             return self
         floats = np.empty(self._shape, np.float32)
@@ -299,23 +299,23 @@ class Activations:
         return Activations(None, floats, self._shape)
 
     def plus(self, addend: "Activations") -> "Activations":
-        """The sums with vectors of the same shape."""
+        """Return the sums with vectors of the same shape."""
         return Activations(None, self.floats + addend.floats, self._shape)
 
 
 class Int8Body(ABC):
-    """Vectors of tokens to vectors from which the next token is predicted."""
+    """Layers from token vectors to the vectors that predict the next token."""
 
     @abstractmethod
     def read(
         self, vectors: Int8Rows, alive: TokenIds, carried: HiddenArrays
     ) -> tuple[Activations, HiddenArrays]:
-        """Read up to T vectors a row.
+        """Read up to T vectors per row.
 
         Args:
             vectors: [(T + 1) * B]: B unused rows, then the B rows of each step.
-            alive: number of rows, from the first on, in each step [T], descending.
-            carried: the body's state; it is not changed.
+            alive: number of leading rows that each step reads [T], descending.
+            carried: the body's state; unchanged.
 
         Returns:
             The outputs after each token [T, B, W], and the next state.
@@ -323,13 +323,13 @@ class Int8Body(ABC):
 
 
 def row_lengths(alive: TokenIds, batch: int) -> TokenIds:
-    """The number of steps of each row [B], from the number of rows in each step."""
+    """Return the number of steps of each row [B], from the number of rows in each step."""
     lengths: Any = np.count_nonzero(alive[:, None] > np.arange(batch), axis=0)
     return np.asarray(lengths, dtype=np.int64)
 
 
 def last_vectors(seen: FloatArray, alive: TokenIds, count: int) -> FloatArray:
-    """The last vectors [n, B, W] that each row has read, of `seen`: the n before, and then those of each step."""
+    """Return the last n vectors [n, B, W] that each row has read; `seen` has n earlier vectors, then one per step."""
     batch = seen.shape[1]
     last: FloatArray = seen[row_lengths(alive, batch) + np.arange(count)[:, None], np.arange(batch)]
     return last
@@ -343,8 +343,8 @@ class Int8Recurrent(Int8Body):
 
     Args:
         body: the layers in single precision.
-        config: their shape.
-        weight_cache: cache of their weights.
+        config: shape of the layers.
+        weight_cache: cache of quantised weights.
     """
 
     def __init__(self, body: Recurrent, config: NetworkConfig, weight_cache: PackedWeightCache) -> None:
@@ -401,8 +401,8 @@ class Int8FeedForward(Int8Body):
 
     Args:
         body: the layers in single precision.
-        config: their shape.
-        weight_cache: cache of their weights.
+        config: shape of the layers.
+        weight_cache: cache of quantised weights.
     """
 
     def __init__(self, body: FeedForward, config: NetworkConfig, weight_cache: PackedWeightCache) -> None:

@@ -1,7 +1,7 @@
 """Int8 weight matrices, and their products with rows of int8 activations.
 
-Every row of a matrix has a scale, and every row of activations another, so the float of a dot
-product depends on these two rows alone: sums of integers are exact in any order.
+Every row of a matrix and every row of activations has a scale, and integer sums are exact in any
+order, so the float of a dot product depends only on its two rows.
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ from models.neural.int8.kernels import (
 from models.tensor_files import Arrays, PackedWeightCache
 
 MAX_INT8 = np.float32(127)
-"""The largest integer; -128 is not used, so that the range is symmetric."""
+"""Largest integer; -128 is not used, for a symmetric range."""
 
 SPARE_ROWS = 15
-"""Rows past the last that a product of sixteen rows may read."""
+"""Number of rows past the last that a product of sixteen rows may read."""
 
 _TINY = np.float32(1e-30)
 _HALF = np.float32(0.5)
@@ -42,12 +42,12 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
 class Int8Rows(NamedTuple):
-    """N vectors as integers times a scale; in memory, `SPARE_ROWS` rows more.
+    """N vectors as integers times a scale, followed by `SPARE_ROWS` rows of padding.
 
     Attributes:
         values: [N + SPARE, W rounded up to a multiple of 64], int8; 0 in padding.
         scales: [N + SPARE], float32.
-        sums: of a row's values [N + SPARE], int32.
+        sums: sum of each row's values [N + SPARE], int32.
     """
 
     values: npt.NDArray[np.int8]
@@ -56,7 +56,7 @@ class Int8Rows(NamedTuple):
 
 
 def zero_int8_rows(count: int, width: int) -> Int8Rows:
-    """Zero-filled rows for `count` vectors of a width."""
+    """Return zero-filled rows for `count` vectors of a width."""
     count, padded = count + SPARE_ROWS, -(-width // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
     values = np.zeros((count, padded), np.int8)
     return Int8Rows(values, np.zeros(count, np.float32), np.zeros(count, np.int32))
@@ -64,7 +64,7 @@ def zero_int8_rows(count: int, width: int) -> Int8Rows:
 
 @numba.njit(nogil=True, cache=True)
 def _max_abs(vector: Any) -> Any:
-    """The largest absolute value, compared as integers of the same order: only those loops are vectorised."""
+    """Return the largest absolute value, compared as integers of equal order, because only such loops vectorise."""
     highest = np.uint32(0)
     for index in range(len(vector)):
         highest = greater(np.uint32(np.float32(vector[index]).view(np.uint32) & _MAGNITUDE), highest)
@@ -73,7 +73,7 @@ def _max_abs(vector: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def quantise_row(vector: Any, rows: Any, row: Any) -> None:
-    """Write a vector [W] of float32 as a row: the nearest integers, the largest being ±127."""
+    """Quantise a vector [W] of float32 to a row of the nearest integers, scaled so the largest is ±127."""
     highest = _max_abs(vector)
     inverse = MAX_INT8 / max(highest, _TINY)
     values = rows.values[row]
@@ -88,14 +88,14 @@ def quantise_row(vector: Any, rows: Any, row: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def quantise_rows(vectors: Any, rows: Any, first: Any) -> None:
-    """Write vectors [N, W] as rows from `first` on."""
+    """Quantise vectors [N, W] to rows from `first` on."""
     for number in range(len(vectors)):
         quantise_row(vectors[number], rows, first + number)
 
 
 @numba.njit(nogil=True, cache=True)
 def dequantise_rows(rows: Any, first: Any, vectors: Any) -> None:
-    """Convert rows from `first` on to floats, written into vectors [N, W]."""
+    """Convert rows from `first` on to floats, written to vectors [N, W]."""
     for number in range(len(vectors)):
         scale = rows.scales[first + number]
         for column in range(vectors.shape[1]):
@@ -103,29 +103,29 @@ def dequantise_rows(rows: Any, first: Any, vectors: Any) -> None:
 
 
 def take_rows(rows: Int8Rows, positions: npt.NDArray[np.int64]) -> Int8Rows:
-    """Rows at given positions [N], copied."""
+    """Copy the rows at given positions [N]."""
     positions = np.concatenate([positions, np.zeros(SPARE_ROWS, np.int64)])
     return Int8Rows(rows.values[positions], rows.scales[positions], rows.sums[positions])
 
 
 INT8_LAYOUT = "int8-1"
-"""Version of the layout of `quantise_matrix`; to be increased when it changes."""
+"""Version of the layout of `quantise_matrix`; increase it when the layout changes."""
 
 _ALIGNMENT = 64  # bytes: a cache line
 ROW_PADDING = 16
-"""Floats between rows of products, as rows a power of two apart would evict each other from the cache."""
+"""Floats between rows of products, because rows a power of two apart evict each other from the cache."""
 
 _MIN_TILE_ROWS = 5
-"""Rows at least for which a tile pays."""
+"""Minimum number of rows for which tiles are faster."""
 
 
 class Int8Matrix(NamedTuple):
-    """O rows of K weights as the products read them.
+    """O rows of K weights in the memory order of the products.
 
     Attributes:
         weights: [O/64, K/4, 64, 4] as [O/64, 64 K], O and K rounded up; uint8, the integer plus 128.
-        scales: of the rows [O rounded up to a multiple of 64], float32; 0 in padding.
-        tiled: whether it is multiplied in tiles.
+        scales: scale of each row [O rounded up to a multiple of 64], float32; 0 in padding.
+        tiled: whether products use AMX tiles.
     """
 
     weights: npt.NDArray[np.uint8]
@@ -134,14 +134,14 @@ class Int8Matrix(NamedTuple):
 
 
 def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
-    """Round the weights [O, K] of every row to 255 steps, symmetric about 0."""
+    """Quantise each row of weights [O, K] to 255 levels, symmetric about 0."""
     rows, columns = matrix.shape
     blocks, groups = -(-rows // ROW_LANES), -(-columns // COLUMN_MULTIPLE) * (COLUMN_MULTIPLE // COLUMN_GROUP)
     scales = np.zeros(blocks * ROW_LANES, np.float32)
     weights = _aligned_empty(blocks, groups * ROW_LANES * COLUMN_GROUP)
     for block, start in enumerate(
         range(0, rows, ROW_LANES)
-    ):  # block by block: no temporary of the matrix's size
+    ):  # block by block, to avoid a temporary of the matrix's size
         block_rows = matrix[start : start + ROW_LANES]
         steps = np.abs(block_rows).max(axis=1, initial=0.0) / MAX_INT8
         scales[start : start + len(block_rows)] = steps
@@ -149,7 +149,7 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
         integers[: len(block_rows), :columns] = (
             np.rint(block_rows / np.maximum(steps, np.float32(1e-30))[:, None]) + ZERO_POINT
         )
-        # [64, K/4, 4] to [K/4, 64, 4], the order in which the products read them
+        # [64, K/4, 4] to [K/4, 64, 4], the order in which the products read weights
         weights[block] = integers.reshape(ROW_LANES, groups, COLUMN_GROUP).transpose(1, 0, 2).reshape(-1)
     return Int8Matrix(weights, scales, USE_AMX)
 
@@ -157,7 +157,7 @@ def quantise_matrix(matrix: FloatArray) -> Int8Matrix:
 def load_or_quantise(
     weight_cache: PackedWeightCache, name: str, matrix: Callable[[], FloatArray]
 ) -> Int8Matrix:
-    """The quantised matrix, from the cache if it has one; else from `matrix`, which is called only then."""
+    """Return the quantised matrix from the cache; `matrix` is called only if it is not cached."""
 
     def make() -> Arrays:
         packed = quantise_matrix(matrix())
@@ -167,7 +167,7 @@ def load_or_quantise(
 
 
 def _aligned_empty(rows: int, width: int) -> npt.NDArray[np.uint8]:
-    """An array aligned to a cache line: no read of 64 bytes touches two lines."""
+    """Return an array aligned to a cache line, so no 64-byte read spans two lines."""
     memory = np.empty(rows * width + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + rows * width].reshape(rows, width)
@@ -181,7 +181,7 @@ def multiply_rows(matrix: Any, bias: Any, rows: Any, first: Any, count: Any, pro
         matrix: an `Int8Matrix` of O rows.
         bias: [O rounded up], float32.
         rows: `Int8Rows` of the matrix's width.
-        first: of the rows.
+        first: index of the first row.
         count: number of rows.
         products: written, [count, O rounded up], float32.
     """
@@ -200,7 +200,7 @@ def multiply_blocks(
     products: Any,
     column: Any,
 ) -> None:
-    """The products of `multiply_rows` for blocks of 64 rows of the matrix, written from `column` on."""
+    """Write the products of `multiply_rows` for some blocks of 64 rows of the matrix, from `column` on."""
     values, totals, scales, factors = rows.values, rows.sums, rows.scales, matrix.scales
     groups = values.shape[1] // COLUMN_GROUP
     sums = np.empty(TILE_ROWS * ROW_LANES, np.int32)  # [16, 64] at most
@@ -208,7 +208,7 @@ def multiply_blocks(
     weights, tiled = matrix.weights.reshape(-1), matrix.tiled and count >= _MIN_TILE_ROWS
     if tiled:
         configure_tiles()
-    # blocks of weights outside: each is read from memory once and meets all rows of activations in the cache
+    # outer loop over blocks of weights: a block is read from memory once, then from the cache for all rows
     for block in range(begin, end):
         start, lane = block * groups * ROW_LANES * COLUMN_GROUP, block * ROW_LANES
         done = 0
@@ -240,10 +240,10 @@ def multiply_blocks(
 
 @numba.njit(nogil=True, cache=True)
 def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
-    """Look up embeddings: write rows of a matrix, ids [N], as rows from `first` on.
+    """Look up embeddings: copy the matrix rows with ids [N] to rows from `first` on.
 
     Returns:
-        The first id that is not in [0, size), or 0 if all are.
+        The first id outside [0, size), or 0 if all are valid.
     """
     groups = rows.values.shape[1] // COLUMN_GROUP
     weights = matrix.weights
@@ -267,7 +267,7 @@ def gather_rows(matrix: Any, size: Any, ids: Any, rows: Any, first: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def multiply_row_pairs(matrix: Any, bias: Any, rows: Any, ids: Any, products: Any) -> None:
-    """Write the products [N] of each row of activations with one row of the matrix, ids [N]."""
+    """Write the products [N] of each row of activations with one row of the matrix, given by ids [N]."""
     groups = rows.values.shape[1] // COLUMN_GROUP
     for row in range(len(ids)):
         block, lane = ids[row] // ROW_LANES, ids[row] % ROW_LANES
@@ -297,12 +297,12 @@ class Int8Linear(NamedTuple):
 
 
 def quantise_linear(layer: Any, weight_cache: PackedWeightCache, name: str) -> Int8Linear:
-    """A linear layer of torch's, with or without a bias, with quantised weights.
+    """Quantise the weights of a torch linear layer, with or without a bias.
 
     Args:
         layer: in single precision.
-        weight_cache: cache of weights.
-        name: of the layer in the cache.
+        weight_cache: cache of quantised weights.
+        name: name of the layer in the cache.
     """
     weights = to_array(layer.weight)
     bias = np.zeros(len(weights), np.float32) if layer.bias is None else to_array(layer.bias)
@@ -312,18 +312,18 @@ def quantise_linear(layer: Any, weight_cache: PackedWeightCache, name: str) -> I
 def make_linear(
     weights: FloatArray, bias: FloatArray, weight_cache: PackedWeightCache, name: str
 ) -> Int8Linear:
-    """W x + b with quantised weights [O, I]; padding of O is never the largest."""
+    """Return W x + b with quantised weights [O, I]; padded outputs are minus infinity."""
     return Int8Linear(load_or_quantise(weight_cache, name, lambda: weights), pad_bias(bias), len(bias))
 
 
 def pad_bias(bias: FloatArray) -> FloatArray:
-    """A bias [O], padded with minus infinity to a multiple of 64."""
+    """Pad a bias [O] with minus infinity to a multiple of 64."""
     padded = np.full(-(-len(bias) // ROW_LANES) * ROW_LANES, -np.inf, np.float32)
     padded[: len(bias)] = bias
     return padded
 
 
 def to_array(tensor: Tensor) -> FloatArray:
-    """A parameter's values, on the CPU."""
+    """Return a parameter's values on the CPU."""
     array: FloatArray = tensor.detach().cpu().numpy()
     return array

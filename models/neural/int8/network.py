@@ -1,4 +1,4 @@
-"""The network in int8: embedding → body → (projection) → output layer, and which networks it supports."""
+"""Network in int8: embedding → body → (projection) → output layer, and a check of supported networks."""
 
 from typing import NamedTuple, cast
 
@@ -32,23 +32,23 @@ from models.neural.state import HiddenArrays
 from models.tensor_files import PackedWeightCache
 
 MAX_INT8_WIDTH = 1 << 17
-"""Largest input width of a layer: sums of products of bytes must fit into 32 bits."""
+"""Largest input width of a layer, so that sums of byte products fit into 32 bits."""
 
 
 def unsupported_reason(config: NetworkConfig) -> str | None:
-    """The reason why int8 does not support a network; None if it does."""
+    """Return the reason why int8 does not support a network; None if it does."""
     width = max(config.layer_inputs)
     if width > MAX_INT8_WIDTH:
-        return f"int8 knows no layer that reads more than {MAX_INT8_WIDTH} numbers, given {width}"
+        return f"int8 supports layer inputs of up to {MAX_INT8_WIDTH} numbers, given {width}"
     return None
 
 
 class NetworkOutputs(NamedTuple):
-    """Outputs of a network for T tokens a row.
+    """Outputs of a network for T tokens per row.
 
     Attributes:
         before: the body's outputs before each token [T, B, W].
-        rows: the same as `Int8Rows` [T * B].
+        rows: the same outputs as `Int8Rows` [T * B].
         hidden: the next state.
     """
 
@@ -58,11 +58,11 @@ class NetworkOutputs(NamedTuple):
 
 
 class Int8Network:
-    """A network in int8; the results of a row do not depend on the other rows, to the last bit.
+    """Network in int8; the results of a row do not depend on the other rows, to the last bit.
 
     Args:
-        network: in single precision; it is not changed.
-        weight_cache: cache of rounded weights.
+        network: in single precision; unchanged.
+        weight_cache: cache of quantised weights.
 
     Raises:
         InvalidInputError: int8 does not support the network.
@@ -87,12 +87,12 @@ class Int8Network:
         self.output = make_output(network.output, shared, weight_cache)
 
     def read(self, tokens: TokenIds, alive: TokenIds, hidden: HiddenArrays) -> NetworkOutputs:
-        """Read up to T tokens a row.
+        """Read up to T tokens per row.
 
         Args:
-            tokens: ids [T, B], all in [0, V), also those that are not read.
-            alive: number of rows, from the first on, in each step [T], descending.
-            hidden: the state; it is not changed.
+            tokens: ids [T, B], all in [0, V), including ids that are not read.
+            alive: number of leading rows that each step reads [T], descending.
+            hidden: the state; unchanged.
 
         Raises:
             InvalidInputError: an id is not in [0, V).
@@ -103,13 +103,13 @@ class Int8Network:
         return NetworkOutputs(before[:-1], outputs.rows, (last_vectors(before, alive, 1), *carried))
 
     def step(self, tokens: TokenIds, hidden: HiddenArrays) -> HiddenArrays:
-        """The next state after one token a row, ids [B]: `read` without the outputs for scores."""
+        """Return the next state after one token per row, ids [B]: `read` without the outputs for scores."""
         alive = np.array([len(tokens)])
         outputs, carried = self.body.read(self._embedded(tokens[None]), alive, hidden[1:])
         return (outputs.floats, *carried)
 
     def _embedded(self, tokens: TokenIds) -> Int8Rows:
-        """The vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
+        """Return the vectors of tokens [T, B] as rows [(T + 1) * B], the first B unused."""
         steps, batch = tokens.shape
         vectors = zero_int8_rows((steps + 1) * batch, self.embedding_size)
         bad = gather_rows(self.embedding, self.vocab_size, tokens.reshape(-1), vectors, batch)
@@ -118,11 +118,11 @@ class Int8Network:
         return vectors
 
     def features(self, outputs: FloatArray) -> FloatArray:
-        """Inputs of the output layer [N, E], before rounding, from outputs of the body [N, W]."""
+        """Return inputs of the output layer [N, E], before quantisation, from outputs of the body [N, W]."""
         return outputs if self.projection is None else multiply(self.projection, to_int8_rows(outputs))
 
     def features_of(self, outputs: FloatArray | Int8Rows) -> Int8Rows:
-        """Inputs of the output layer, rounded, from outputs of the body [N, W]."""
+        """Return quantised inputs of the output layer from outputs of the body [N, W]."""
         rows = outputs if isinstance(outputs, Int8Rows) else to_int8_rows(outputs)
         return rows if self.projection is None else to_int8_rows(multiply(self.projection, rows))
 
@@ -137,7 +137,7 @@ def _make_body(body: Body, config: NetworkConfig, weight_cache: PackedWeightCach
 
 
 def _token_vectors(network: Network) -> FloatArray:
-    """The vectors [V, E] of all tokens that are read."""
+    """Return the input vectors [V, E] of all tokens."""
     if isinstance(network.embedding, ClusteredEmbedding):
         with torch.inference_mode():
             return to_array(network.embedding(torch.arange(network.vocab_size)))

@@ -1,4 +1,4 @@
-"""Int8 output layers: the softmax over the whole vocabulary, and the adaptive softmax."""
+"""Int8 output layers: the softmax over the full vocabulary, and the adaptive softmax."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -40,27 +40,27 @@ from models.tensor_files import PackedWeightCache
 
 
 class Int8Output(ABC):
-    """Vectors to distributions over the vocabulary of size V; a row's results depend on that row alone."""
+    """Layer from vectors to distributions over the vocabulary of size V; the results of a row depend on it only."""
 
     @abstractmethod
     def log_probs(self, features: Int8Rows) -> FloatArray:
-        """Natural-log probabilities [N, V] after vectors [N, E]."""
+        """Return natural-log probabilities [N, V] after vectors [N, E]."""
 
     @abstractmethod
     def target_log_probs(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Natural-log probabilities [N] of ids [N] after vectors [N, E]."""
+        """Return natural-log probabilities [N] of ids [N] after vectors [N, E]."""
 
     def choice_log_probs(self, features: Int8Rows, rows: TokenIds, ids: TokenIds) -> FloatArray:
-        """Natural-log probabilities [C] of ids [C] after vectors [N, E], by number in `rows` [C], never falling."""
+        """Return natural-log probabilities [C] of ids [C] after vectors [N, E], by index in `rows` [C], ascending."""
         scores: FloatArray = self.log_probs(features)[rows, ids]
         return scores
 
     def target_logits(self, features: Int8Rows, ids: TokenIds) -> FloatArray:
-        """Unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary where possible."""
+        """Return unnormalised log-probabilities [N] of ids [N], without a sum over the vocabulary if possible."""
         return self.target_log_probs(features, ids)
 
     def block_sums(self, features: Int8Rows, temperatures: FloatArray) -> BlockSums:
-        """Sums for sampling the next tokens after vectors [N, E], at temperatures [N]; see `BlockSampler`."""
+        """Return sums for sampling the next tokens after vectors [N, E], at temperatures [N]; see `BlockSampler`."""
         log_probs = self.log_probs(features)
         padding = -log_probs.shape[1] % BLOCK_TOKENS
         log_probs = np.pad(log_probs, ((0, 0), (0, padding)), constant_values=-np.inf)
@@ -70,7 +70,7 @@ class Int8Output(ABC):
         return BlockSums(np.zeros_like(highest), highest, sums, log_probs[:, :BLOCK_TOKENS].copy(), log_probs)
 
     def block_logits(self, features: Any, rows: TokenIds, blocks: TokenIds) -> FloatArray:
-        """The logits [N, 64] of blocks of tokens [N] after rows [N] of the features of `block_sums`."""
+        """Return the logits [N, 64] of blocks of tokens [N] after rows [N] of the features of `block_sums`."""
         logits: FloatArray = features.reshape(len(features), -1, BLOCK_TOKENS)[rows, blocks]
         return logits
 
@@ -80,7 +80,7 @@ class Int8Softmax(Int8Output):
 
     Args:
         layer: in single precision.
-        matrix: the tokens' vectors.
+        matrix: vectors of the tokens.
     """
 
     def __init__(self, layer: Softmax, matrix: Int8Matrix) -> None:
@@ -144,7 +144,7 @@ class Int8AdaptiveSoftmax(Int8Output):
 
     Args:
         layer: in single precision.
-        weight_cache: cache of rounded weights.
+        weight_cache: cache of quantised weights.
     """
 
     def __init__(self, layer: AdaptiveSoftmax, weight_cache: PackedWeightCache) -> None:
@@ -187,19 +187,19 @@ class Int8AdaptiveSoftmax(Int8Output):
         return log_probs
 
     def _log_probs_inside(self, tail: int, features: Int8Rows) -> FloatArray:
-        """Natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
+        """Return natural-log probabilities [N, Vᵢ] of a cluster's tokens, given the cluster."""
         return _log_softmax(self._inside[tail], to_int8_rows(multiply(self._narrow[tail], features)))
 
 
 def make_output(
     layer: OutputLayer, embedding: Int8Matrix | None, weight_cache: PackedWeightCache
 ) -> Int8Output:
-    """The output layer in int8.
+    """Create the output layer in int8.
 
     Args:
         layer: in single precision.
-        embedding: the embedding's matrix if it is a softmax's too.
-        weight_cache: cache of rounded weights.
+        embedding: the embedding's matrix if a softmax shares it.
+        weight_cache: cache of quantised weights.
     """
     if isinstance(layer, AdaptiveSoftmax):
         return Int8AdaptiveSoftmax(layer, weight_cache.section("output"))
@@ -209,7 +209,7 @@ def make_output(
 
 
 def _log_softmax(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
-    """Products [N, O] of a layer with N rows, less their log-sum-exp."""
+    """Return the log-softmax [N, O] of a layer's products with N rows."""
     count = num_rows(rows)
     logits, log_sums = np.empty((count, len(layer.bias)), np.float32), np.empty(count, np.float32)
 
@@ -228,7 +228,7 @@ _ROW_MULTIPLE = 16  # rows of a tile
 
 
 def run_row_slices(work: Callable[[slice], None], count: int) -> None:
-    """Call `work` for slices of the rows in as many threads as torch would use; they begin at multiples of 16."""
+    """Call `work` for slices of rows in up to as many threads as torch uses; slices begin at multiples of 16."""
     num_slices = min(torch.get_num_threads(), count // STEP_ROWS_PER_THREAD)
     if num_slices <= 1:
         work(slice(0, count))
@@ -238,25 +238,25 @@ def run_row_slices(work: Callable[[slice], None], count: int) -> None:
 
 
 def row_slices(rows: slice) -> Iterator[slice]:
-    """Slices of at most `ROWS_PER_PRODUCT` rows."""
+    """Yield slices of at most `ROWS_PER_PRODUCT` rows."""
     for start in range(rows.start, rows.stop, ROWS_PER_PRODUCT):
         yield slice(start, min(start + ROWS_PER_PRODUCT, rows.stop))
 
 
 def num_rows(rows: Int8Rows) -> int:
-    """The number of rows, without the spare ones."""
+    """Return the number of rows, without spare rows."""
     return len(rows.values) - SPARE_ROWS
 
 
 def to_int8_rows(vectors: FloatArray) -> Int8Rows:
-    """Vectors [N, W] as `Int8Rows`."""
+    """Quantise vectors [N, W]."""
     rows = zero_int8_rows(*vectors.shape)
     quantise_rows(vectors, rows, 0)
     return rows
 
 
 def multiply(layer: Int8Linear, rows: Int8Rows) -> FloatArray:
-    """The products [N, O] of a layer with N rows, plus its bias."""
+    """Return the products [N, O] of a layer with N rows, plus its bias."""
     products = np.empty((num_rows(rows), len(layer.bias)), np.float32)
     multiply_rows(layer.matrix, layer.bias, rows, 0, len(products), products)
     return products[:, : layer.size]

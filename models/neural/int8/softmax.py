@@ -1,6 +1,6 @@
 """Int8 output layer: logits, log-probabilities and sums of blocks of 64 tokens.
 
-Logits are summed while they are in the cache. For sampling, no whole distribution is stored.
+Logits are summed while they are in the processor's cache. Sampling stores no full distribution.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from models.neural.int8.matrix import ROW_PADDING, multiply_blocks
 LOWEST_LOGIT = np.float32(-3e38)
 
 BLOCKS_PER_PASS = 16
-"""Blocks of 64 tokens of one pass: their logits stay in the cache until they are summed."""
+"""Number of 64-token blocks per pass: their logits stay in the cache until they are summed."""
 
 
 @numba.njit(nogil=True, cache=True)
@@ -26,12 +26,12 @@ def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log
         matrix: `Int8Matrix` of V rows.
         bias: [V rounded up], float32; minus infinity for tokens that are never predicted.
         rows: `Int8Rows`.
-        first: of the N rows.
+        first: index of the first of the N rows.
         logits: written, [N, V rounded up].
         log_sums: written, [N].
     """
     count = len(logits)
-    # running maxima [N] and sums in lanes [N, 64], so that a pass over the vocabulary reads each logit once
+    # running maxima [N] and sums in lanes [N, 64]: one pass over the vocabulary reads each logit once
     highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
     tops = np.empty(ROW_LANES, np.float32)
     for begin in range(0, len(matrix.weights), BLOCKS_PER_PASS):
@@ -46,7 +46,7 @@ def write_logits(matrix: Any, bias: Any, rows: Any, first: Any, logits: Any, log
 
 @numba.njit(nogil=True, cache=True)
 def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_probs: Any) -> None:
-    """Write the log-probabilities [N] of tokens, ids [N], after rows from `first` on; see `write_logits`."""
+    """Write the log-probabilities [N] of ids [N] after rows from `first` on; see `write_logits`."""
     count = len(ids)
     highest, lanes = np.full(count, LOWEST_LOGIT), np.zeros((count, ROW_LANES), np.float32)
     tops = np.empty(ROW_LANES, np.float32)
@@ -68,10 +68,10 @@ def score_targets(matrix: Any, bias: Any, rows: Any, first: Any, ids: Any, log_p
 def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
     """Add exp(logit - highest) of a multiple of 64 logits to sums in 64 lanes.
 
-    The rounding depends on the segments of a row, so a caller always uses the same. `tops` is scratch.
+    The rounding depends on the segments of a row, so a caller must always use the same segments. `tops` is scratch.
 
     Returns:
-        The new highest logit; the lanes are rescaled to it.
+        The new highest logit, to which the lanes are rescaled.
     """
     new_highest = max_logit(logits, highest, tops)
     if new_highest > highest:
@@ -82,11 +82,11 @@ def accumulate_exp(logits: Any, highest: Any, lanes: Any, tops: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
-    """The maximum of a multiple of 64 logits and `highest`; `tops` [64] is scratch."""
+    """Return the maximum of a multiple of 64 logits and `highest`; `tops` [64] is scratch."""
     for lane in range(ROW_LANES):
         tops[lane] = highest
     max_in_lanes(logits, len(logits), tops)
-    for lane in range(32):  # constant bounds: the compiler unrolls these loops
+    for lane in range(32):  # constant bounds, so the compiler unrolls these loops
         tops[lane] = greater(tops[lane], tops[lane + 32])
     for lane in range(16):
         tops[lane] = greater(tops[lane], tops[lane + 16])
@@ -99,13 +99,13 @@ def max_logit(logits: Any, highest: Any, tops: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def log_sum_of_lanes(lanes: Any, highest: Any) -> Any:
-    """The log-sum-exp from 64 lanes, which are written over, and the highest logit."""
+    """Return the log-sum-exp from 64 lanes, which are overwritten, and the highest logit."""
     return np.log(fold_lanes(lanes)) + highest
 
 
 @numba.njit(nogil=True, cache=True)
 def normalise_logits(logits: Any, log_sums: Any) -> None:
-    """Turn logits [N, V] into log-probabilities."""
+    """Convert logits [N, V] to log-probabilities in place."""
     for row in range(len(logits)):
         log_sum = log_sums[row]
         for token in range(logits.shape[1]):
@@ -127,17 +127,17 @@ def write_block_sums(
     sums: Any,
     first: Any,
 ) -> None:
-    """Write the block sums of rows, reading the output layer once and storing no whole distribution.
+    """Write the block sums of rows, reading the output layer once and storing no full distribution.
 
     Args:
         matrix: `Int8Matrix` of V rows.
         bias: [V rounded up], float32; minus infinity for tokens that are never predicted.
         rows: `Int8Rows`.
-        start: the first of the N rows.
+        start: index of the first of the N rows.
         temperatures: [N], float32, above 0.
         highest: written, the highest logit of each row [N].
         log_sums: written, log-sum-exp of the logits [N].
-        sums: written, for each block of 64 the sum of exp((logit - highest) / temperature) [N, V / 64 rounded up].
+        sums: written, sum of exp((logit - highest) / temperature) of each block of 64 [N, V / 64 rounded up].
         first: written, the logits of the first block [N, 64].
     """
     count = len(temperatures)
@@ -167,11 +167,11 @@ def accumulate_block_sums(
 
     Args:
         logits: a multiple of 64.
-        begin: their first block of 64.
-        inverse: of the row's temperature.
-        highest: the highest logit before.
-        lanes: sums of exponentials in 64 lanes; written over.
-        sums: of the row's blocks; those of the segment are written, earlier ones rescaled.
+        begin: index of their first block of 64.
+        inverse: inverse of the row's temperature.
+        highest: the highest logit of earlier segments.
+        lanes: sums of exponentials in 64 lanes; overwritten.
+        sums: sums of the row's blocks; written for the segment, rescaled for earlier segments.
         scratch: [64].
 
     Returns:
@@ -189,7 +189,7 @@ def accumulate_block_sums(
 
 @numba.njit(nogil=True, cache=True)
 def write_block_logits(matrix: Any, bias: Any, rows: Any, numbers: Any, blocks: Any, logits: Any) -> None:
-    """Write the logits [N, 64] of one block of tokens each [N] after rows, numbers [N]."""
+    """Write the logits [N, 64] of N pairs of a row, given by number [N], and a block of tokens [N]."""
     for index in range(len(numbers)):
         block = blocks[index]
         multiply_blocks(matrix, bias, rows, numbers[index], 1, block, block + 1, logits[index : index + 1], 0)

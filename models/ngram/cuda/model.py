@@ -152,7 +152,7 @@ class TensorNGramModel(
         """Return the state after tokens; it depends on the last order − 1 tokens of a row, so only these are read."""
         tokens, lengths = np.asarray(tokens), np.asarray(lengths)
         check_shapes(tokens, lengths, len(state))
-        left = lengths[:, None] - np.arange(tokens.shape[1])  # number of tokens from each position to the row's end
+        left = lengths[:, None] - np.arange(tokens.shape[1])  # tokens from each position to the row's end
         texts = unpad(tokens, (left >= 1) & (left < self.order), len(self.vocabulary))
         return TensorNGramState(kernels.prefill_unpadded(self._automaton, state.ids, texts))
 

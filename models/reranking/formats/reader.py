@@ -1,19 +1,19 @@
 """Reading of n-best lists in any format, with format detection and references.
 
-A file of references has one of five layouts:
+A reference file has one of five layouts:
 
-- `lines`: one per line, in the order of the lists (a blank line is an empty reference);
+- `lines`: one reference per line, in the order of the lists (a blank line is an empty reference);
 - `tab`: an id, a tab, the reference;
 - `utterance`: an id, a space, the reference, as in Kaldi's `text` and SRILM's `-refs`;
 - `trn`: the reference, then its id in parentheses, as in sclite;
 - `manifest`: a JSON object with the key `text` per line, as in NeMo; its id is `id`, or else the
   name of the `audio_filepath` without folder and suffix.
 
-Where lines have ids, every list has the reference of its id, and every reference its list. A file
-is read in the order of the lists only if no line has the id of a list, and its lines do not look as
-if they had ids (a tab on each, a word in parentheses at the end of each, a digit in the first word
-of each, or a hyphen or underscore in first words that are all different). Anything in between is an
-error, never a guess. Several files give each list several references.
+If lines have ids, every list needs a reference with its id, and every reference a list. A file is
+read in the order of the lists only if no line has the id of a list and the lines do not seem to have
+ids (a tab on each, a word in parentheses at the end of each, a digit in the first word of each, or a
+hyphen or underscore in first words that are all different). Any case in between is an error, never a
+guess. Several files give each list several references.
 """
 
 import itertools
@@ -44,7 +44,7 @@ from models.reranking.formats.json_stream import id_value, parse_json_object, st
 
 _MOST_DIGITS = 18
 _REFERENCE_ID_HINT = (
-    "each list needs one line with its id; if lines have no ids, say so: --reference-layout lines"
+    "each list needs one line with its id; if the lines have no ids, use --reference-layout lines"
 )
 _REFERENCE_ORDER_HINT = "one line for each list, in the same order"
 _TRN = re.compile(r"(.*)\((\S+)\)")
@@ -52,7 +52,7 @@ _DIGIT = re.compile("[0-9]")
 
 
 class _ReferenceEntry(NamedTuple):
-    """A reference: the number of its line, from 1, its id, empty where there is none, and the text."""
+    """Reference with its line number, from 1, its id, empty if it has none, and its text."""
 
     number: int
     name: str
@@ -64,9 +64,9 @@ class References:
 
     Args:
         path: plain, .gz, .xz or .zst.
-        layout: None: as the lines look, and as the first list's id says.
-        usual: how files beside the lists' format usually look; with `utterance`, lines have ids.
-        numbered: whether a list's name is the number of its line, from 0, where lines have no ids.
+        layout: None: detected from the lines and the id of the first list.
+        usual: usual layout of reference files for the lists' format; with `utterance`, lines have ids.
+        numbered: True if the name of a list is its line number, from 0, in files without ids.
 
     Raises:
         FormatError: the file cannot be read, or has another layout.
@@ -108,15 +108,15 @@ class References:
         self._num_lists = self._num_bad = 0
 
     def skip(self, bad: BadLine) -> None:
-        """Take note of what could not be read, with which a list may have been lost."""
+        """Count unreadable input, which may have lost a list."""
         self._num_lists += bad.loses_list
         self._num_bad += 1
 
     def of(self, one: CandidateList) -> str:
-        """The reference of the next list, by its id or its place in the file.
+        """Return the reference of the next list, by its id or its position.
 
         Raises:
-            FormatError: there is none, it is another list's too, or the file can be read in two ways.
+            FormatError: it is missing or also belongs to another list, or the layout is ambiguous.
         """
         if not self._decided:
             self._decide(one)
@@ -127,7 +127,7 @@ class References:
         elif one.name is None:
             entry = next(iter(self._by_name.values()))
             raise self._wrong(
-                f"line {entry.number} looks as if it had an id, {shorten(entry.name)!r}, but list {place + 1} has none"
+                f"line {entry.number} seems to have the id {shorten(entry.name)!r}, but list {place + 1} has no id"
             )
         elif one.name in self._by_name:
             entry = self._by_name[one.name]
@@ -135,25 +135,25 @@ class References:
             raise self._wrong(f"has no line with the id of list {place + 1}, {_quoted_id(one)}")
         if entry in self._used:
             raise self._wrong(
-                f"line {entry.number} is the reference of two lists: list {place + 1} has the id {_quoted_id(one)}, as "
-                "one before it",
-                "each list needs an id of its own",
+                f"line {entry.number} is the reference of two lists: list {place + 1} has the id {_quoted_id(one)}, "
+                "like an earlier list",
+                "each list needs a unique id",
             )
         self._used.add(entry)
         return entry.text
 
     def check_all_used(self) -> None:
-        """See whether the file belongs to the lists, once there are no more of them.
+        """Check that the references belong to the lists, after the last list.
 
         Raises:
-            FormatError: it has references of other lists, or can be read in two ways.
+            FormatError: the file has references of other lists, or its layout is ambiguous.
         """
         num_lists = self._num_lists
         if self._by_name:
             left = [one for one in self._by_name.values() if one not in self._used]
         elif self._decided and 2 * self._num_on_lines > num_lists:
             raise self._wrong(
-                f"the ids of {self._num_on_lines} of {num_lists} lists stand where ids would be, but not on every line"
+                f"lines seem to have the ids of {self._num_on_lines} of {num_lists} lists, but not every line has an id"
             )
         elif self._decided and self._numbered:
             left = [one for one in self._in_order if one.text and one not in self._used]
@@ -165,16 +165,16 @@ class References:
         if len(left) > self._num_bad:
             name = left[0].name or str(left[0].number - 1)
             raise self._wrong(
-                f"line {left[0].number}: there is no list with the id {shorten(name)!r} ({len(left)} such lines)",
-                "give these lists' references alone, with their ids",
+                f"line {left[0].number}: no list has the id {shorten(name)!r} ({len(left)} such lines)",
+                "give only the references of these lists, with their ids",
             )
 
     def _decide(self, first: CandidateList) -> None:
-        """See by the first list whether references are found by their ids."""
+        """Decide from the first list if references are found by their ids."""
         layout = self._expected
         for reading, entries in self._readings.items():
             names = {entry.name for entry in entries}
-            # a sentence may begin with a number, so that some list's number there says nothing
+            # a sentence may start with a number, so finding a list's number there is no evidence
             may_be_words = reading == "utterance" != self._expected and _has_numeric_id(first)
             if first.name in names and "" not in names and not may_be_words:
                 layout = reading
@@ -185,11 +185,11 @@ class References:
             return
         for entry in self._readings[layout]:
             if not entry.name:
-                raise self._wrong(f"line {entry.number}: there is no id beside the reference")
+                raise self._wrong(f"line {entry.number} has no id beside the reference")
             before = self._by_name.setdefault(entry.name, entry)
             if before is not entry:
                 raise self._wrong(
-                    f"line {entry.number} has the id {shorten(entry.name)!r}, as line {before.number} has"
+                    f"line {entry.number} has the id {shorten(entry.name)!r}, like line {before.number}"
                 )
 
     def _of_position(self, one: CandidateList, slot: int) -> _ReferenceEntry:
@@ -204,8 +204,8 @@ class References:
         line = self._line_of.get(one.name or "")
         if line is not None and (line == entry.number or not _has_numeric_id(one)):
             raise self._wrong(
-                f"line {line} has {_quoted_id(one)}, the id of list {slot + 1}, where an id would be, but not every "
-                "line has one"
+                f"line {line} seems to have the id of list {slot + 1}, {_quoted_id(one)}, but not every line has "
+                "an id"
             )
         self._num_on_lines += line is not None
         return entry
@@ -217,7 +217,7 @@ class References:
 def _attach_references(
     items: Iterable[ListOrBadLine], files: Sequence[References]
 ) -> Iterator[ListOrBadLine]:
-    """Lists with the references of all files, in place of their own."""
+    """Replace the references of lists by those in the files."""
     for item in items:
         if isinstance(item, BadLine):
             for file in files:
@@ -235,16 +235,16 @@ def _read_reference_lines(path: Path) -> list[str]:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
-        raise FormatError(path, f"line {number}: is not UTF-8", hint="convert it first, with iconv") from None
+        raise FormatError(path, f"line {number} is not UTF-8", hint="convert the file with iconv") from None
     lines = text.split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def _detect_layout(lines: Sequence[str]) -> ReferenceLayout | None:
-    """The layout with ids that all lines look like; None if they look like references alone."""
+    """Detect a layout with ids that fits all lines; None if the lines seem to be references only."""
     if lines and all("\t" in line for line in lines):
         return "tab"
-    if len(lines) < 2:  # of a single line, the look may be chance
+    if len(lines) < 2:  # a single line may match by chance
         return None
     if all(_TRN.fullmatch(line.strip(ASCII_WHITESPACE)) for line in lines):
         return "trn"
@@ -268,7 +268,7 @@ def _parse_reference(number: int, line: str, layout: ReferenceLayout) -> _Refere
 
 
 def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[_ReferenceEntry], bool]:
-    """The references of a manifest, and whether it gives them ids, and not only names of files."""
+    """Parse a manifest; return its references, and True if they have ids and not only file names."""
     entries, has_ids = list[_ReferenceEntry](), False
     for number, line in lines:
         try:
@@ -282,13 +282,13 @@ def _parse_manifest(path: Path, lines: Iterable[tuple[int, str]]) -> tuple[list[
             )
         except InvalidInputError as error:
             raise FormatError(
-                path, f"line {number}: {error}", hint="a manifest has an object with a text on each line"
+                path, f"line {number}: {error}", hint="each line of a manifest is a JSON object with a text"
             ) from None
     return entries, has_ids
 
 
 def _has_numeric_id(one: CandidateList) -> bool:
-    """Return whether a list's id is digits alone."""
+    """True if a list's id consists of digits."""
     return one.name is not None and one.name.isascii() and one.name.isdigit()
 
 
@@ -312,45 +312,45 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 FORMAT_NAMES = tuple(FORMATS)
 
-_FORMAT_HINT = f"name it with --format: {', '.join(FORMAT_NAMES)}"
+_FORMAT_HINT = f"set it with --format: {', '.join(FORMAT_NAMES)}"
 _JSONL = re.compile(r'"candidates"\s*:\s*\[')
 _MLM_SCORING = re.compile(r'"hyp_[0-9]+"\s*:\s*\{')
 _KALDI = re.compile(r"\S+-[0-9]+(?:[ \t].*)?")
 
 
 def format_by_name(name: str) -> Format:
-    """The format of a name.
+    """Return the format with this name.
 
     Raises:
-        InvalidInputError: there is none.
+        InvalidInputError: the name is unknown.
     """
     if name not in FORMATS:
         raise InvalidInputError(
-            f"format is {shorten(name)!r}, it can be {', '.join(FORMAT_NAMES)}", parameter="format"
+            f"format is {shorten(name)!r}; it must be one of {', '.join(FORMAT_NAMES)}", parameter="format"
         )
     return FORMATS[name]
 
 
 def format_name_of_media_type(content_type: str) -> str | None:
-    """The name of the format of a Content-Type; None for any other."""
+    """Return the format name for a Content-Type; None if it is not a format's."""
     media_type = content_type.partition(";")[0].strip().lower()
     return next((name for name, one in FORMATS.items() if media_type in one.media_types), None)
 
 
 def detect_format(head: bytes, source: str) -> Format:
-    """The format that a file's first bytes look like.
+    """Detect the format of a file from its first bytes.
 
     Args:
-        head: unpacked; a few lines are enough.
-        source: the file's name, for the message.
+        head: decompressed; a few lines suffice.
+        source: file name for the error message.
 
     Raises:
-        FormatError: they look like none.
+        FormatError: no format matches.
     """
     text = head.decode("utf-8", errors="replace").removeprefix("\ufeff").strip(ASCII_WHITESPACE)
     first = text.partition("\n")[0].strip(ASCII_WHITESPACE)
     if not first:
-        raise FormatError(source, "is empty, so its format cannot be told", hint=_FORMAT_HINT)
+        raise FormatError(source, "is empty, so its format cannot be detected", hint=_FORMAT_HINT)
     _, tab, last = first.rpartition("\t")
     name = None
     if first[0] == "[":
@@ -369,7 +369,7 @@ def detect_format(head: bytes, source: str) -> Format:
         name = "kaldi"
     if name is None:
         raise FormatError(
-            source, f"is in no format that is known: it begins {shorten(first)!r}", hint=_FORMAT_HINT
+            source, f"unknown format; the file starts with {shorten(first)!r}", hint=_FORMAT_HINT
         )
     return FORMATS[name]
 
@@ -389,22 +389,22 @@ def read_lists(
     reserved: Callable[[str], bool] | None = None,
     source_name: str | None = None,
 ) -> Iterator[ListOrBadLine]:
-    """Lists as they come, and what could not be read between them; nothing is opened before the first is asked for.
+    """Yield lists, and a `BadLine` for each part that cannot be read; the first `next` opens the files.
 
     Args:
-        source: plain, .gz, .xz or .zst, whatever its name; a folder for formats of several files.
-        format_name: None: as the first lines look.
-        references: files that give each list a reference each; see `references`.
-        reference_layout: None: as the file looks and the format usually has it.
-        beam_size: candidates of every list, for format nemo.
-        scores: archives of costs for format kaldi, by the feature that each becomes; beside those of a folder.
-        reserved: names that features must not have, as they are computed: such get `old_` before them. In jsonl
-            names are the caller's own and stay.
-        source_name: what a stream is called in messages.
+        source: plain, .gz, .xz or .zst, whatever its suffix; a folder for formats with several files.
+        format_name: None: detected from the first lines.
+        references: reference files; each gives every list one reference. See the module docstring.
+        reference_layout: None: detected from the file and the format's usual layout.
+        beam_size: number of candidates of every list, for format nemo.
+        scores: cost archives for format kaldi, by feature, in addition to those of a folder.
+        reserved: True for names of computed features, which get the prefix `old_`. Names in jsonl are chosen by
+            the caller and stay unchanged.
+        source_name: name of a stream in messages.
 
     Raises:
-        FormatError: a file is missing or damaged, of no known format, or references do not fit.
-        InvalidInputError: an option is wrong, or does not belong to the format.
+        FormatError: a file is missing, damaged or of unknown format, or references do not match.
+        InvalidInputError: an option is invalid or not an option of the format.
     """
     name = source_name or (str(source) if isinstance(source, Path) else "<stream>")
     if isinstance(source, Path) and source.is_dir():
@@ -434,10 +434,10 @@ def read_bytes(
     beam_size: int | None = None,
     reserved: Callable[[str], bool] | None = None,
 ) -> Iterator[ListOrBadLine]:
-    """Lists from memory; nothing is unpacked.
+    """Read lists from memory, without decompression.
 
     Raises:
-        InvalidInputError: an option is wrong, or does not belong to the format.
+        InvalidInputError: an option is invalid or not an option of the format.
     """
     form = format_by_name(format_name)
     _open_scores(form, beam_size, _NO_SCORES)
@@ -446,7 +446,7 @@ def read_bytes(
 
 
 def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """The first bytes, and all of them."""
+    """Return the first bytes, and an iterator over all blocks."""
     first: list[bytes] = []
     for block in blocks:
         first.append(block)
@@ -456,13 +456,11 @@ def _head(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 
 def _open_scores(form: Format, beam_size: int | None, scores: Mapping[str, Path]) -> dict[str, SourceLines]:
-    """Lines of the files of scores, by feature; refuse options that do not belong to the format."""
+    """Open the score files, by feature; refuse options of other formats."""
     if beam_size is not None and form.name != "nemo":
-        raise InvalidInputError(
-            f"beam_size belongs to format nemo, not to {form.name}", parameter="beam_size"
-        )
+        raise InvalidInputError(f"beam_size is for format nemo, not for {form.name}", parameter="beam_size")
     if scores and not form.separate_score_files:
-        raise InvalidInputError(f"scores belong to format kaldi, not to {form.name}", parameter="scores")
+        raise InvalidInputError(f"scores are for format kaldi, not for {form.name}", parameter="scores")
     return {feature: _file_lines(path, form) for feature, path in scores.items()}
 
 
@@ -484,18 +482,18 @@ def _read_folder(folder: Path, form: Format, scores: Mapping[str, SourceLines]) 
         return form.read(_file_lines(words, form, {**archives, **scores}))
     if not form.one_list_per_file:
         raise FormatError(
-            folder, f"is a folder; format {form.name} has files with all lists", hint="name the files in it"
+            folder, f"is a folder; format {form.name} has all lists in one file", hint="give the file"
         )
     lists = [path for path in sorted(folder.iterdir()) if path.is_file() and path.name[0] != "."]
     if not lists:
-        raise FormatError(folder, "is a folder without files", hint="its files should be lists, one each")
+        raise FormatError(folder, "is a folder without files", hint="it needs one file per list")
     return itertools.chain.from_iterable(form.read(_file_lines(path, form)) for path in lists)
 
 
 def _rename_reserved(
     items: Iterable[ListOrBadLine], reserved: Callable[[str], bool]
 ) -> Iterator[ListOrBadLine]:
-    """Lists whose features have no reserved names."""
+    """Add the prefix `old_` to features with reserved names."""
     for item in items:
         if isinstance(item, BadLine):
             yield item

@@ -85,7 +85,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
 
 
 def test_a_folder_is_not_written_over(tmp_path):
-    with pytest.raises(FormatError, match="no file"), atomic_writer(tmp_path):
+    with pytest.raises(FormatError, match="not a file"), atomic_writer(tmp_path):
         pass
 
 
@@ -128,7 +128,7 @@ def test_a_stream_is_not_closed_while_it_is_written_to(tmp_path, monkeypatch):
 
 
 def make():
-    """Two arrays whose sizes are no multiples of a cache line."""
+    """Two arrays whose sizes are not multiples of a cache line."""
     return {"values": np.arange(77, dtype=np.int8).reshape(7, 11), "scales": np.ones(3, np.float32)}
 
 

@@ -1,4 +1,4 @@
-"""Linear mixtures: the sum they say they are, weights by EM, refusals."""
+"""Linear mixtures: weighted sums, weights by EM, errors."""
 
 import copy
 
@@ -31,7 +31,7 @@ def test_probabilities_are_the_weighted_sum_of_the_parts():
 
 
 class AnsweringInTensors:
-    """A recurrent model whose distributions stay tensors on a CPU too, as they do on a CUDA device."""
+    """Recurrent model that returns distributions as tensors, as on a CUDA device."""
 
     def __init__(self, model):
         self.model = model
@@ -45,7 +45,7 @@ class AnsweringInTensors:
 
 @pytest.fixture(params=DEVICES)
 def mixture_on_device(request):
-    """The parts of `families.model("mixture")`, n-gram and LSTM, on one device."""
+    """Mixture of the n-gram model and LSTM of `families.model("mixture")` on one device."""
     ngram, lstm = families.model("mixture").parts
     moved = NeuralModel(copy.deepcopy(lstm._network), lstm.vocabulary, device=request.param)
     return MixtureModel(
@@ -98,7 +98,7 @@ def test_one_device_is_where_all_tensors_are():
 
 
 def by_context():
-    """LSTM and n-gram model of order 4, whose weights depend on the latter's context."""
+    """Mixture of LSTM and 4-gram model with weights that depend on the n-gram context."""
     return families.model("mixture by context")
 
 
@@ -119,7 +119,7 @@ def test_the_weights_of_a_distribution_are_those_of_the_context_that_the_ngram_m
 
 
 def test_a_context_is_the_longest_suffix_that_the_model_tells_from_shorter_ones():
-    """Two histories have the same future if and only if they agree in so many last tokens."""
+    """Histories share a state if and only if they share this suffix."""
     ngram = families.model("ngram")
     ids = np.random.default_rng(5).integers(3, 40, 30)
     along = ngram.context_lengths_per_token(ngram.empty_state(1), *pad_sequences([ids]))[0]
@@ -192,7 +192,7 @@ def random_log_probs(num_tokens, seed):
 def test_weights_by_context_are_never_worse_than_common_ones_where_they_were_fitted():
     log_probs = random_log_probs(600, seed=2)
     lengths = np.random.default_rng(3).choice(4, 600, p=[0.005, 0.095, 0.3, 0.6])
-    log_probs[lengths == 2, 0] += 1  # there one part is better
+    log_probs[lengths == 2, 0] += 1  # one part is better for this length
     weights = fit_weights(log_probs)
     table = np.array(fit_weights_by_context(log_probs, lengths, num_lengths=5, weights=weights))
     common = np.log(np.exp(log_probs) @ weights)
@@ -201,7 +201,7 @@ def test_weights_by_context_are_never_worse_than_common_ones_where_they_were_fit
     for length in range(4):
         assert by_length[lengths == length].sum() >= common[lengths == length].sum() - 1e-9
     assert table.sum(axis=1) == pytest.approx(1)
-    assert table[4] == pytest.approx(weights)  # nothing was seen
+    assert table[4] == pytest.approx(weights)  # no data of this length
 
 
 def test_em_finds_the_weights_that_made_the_data():

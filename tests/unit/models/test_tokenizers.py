@@ -85,7 +85,7 @@ def test_a_piece_vocabulary_too_large_for_the_text_is_an_error_that_names_it():
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_without_a_size_a_small_text_gives_as_many_pieces_as_it_can(kind):
     tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), ["a bc abc"], progress=Silent())
-    assert 256 < len(tokenizer.vocabulary) < 300  # the bytes, the control tokens and a few pieces
+    assert 256 < len(tokenizer.vocabulary) < 300  # bytes, control tokens and a few pieces
     assert tokenizer.decode(tokenizer.encode("a bc")) == "a bc"
 
 
@@ -94,7 +94,7 @@ def test_without_a_size_a_small_text_gives_as_many_pieces_as_it_can(kind):
     "text", ["x" * 500_000, "a " * 250_000], ids=["one word", "one word again and again"]
 )
 def test_pieces_of_a_long_repetitive_line_are_learnt_in_no_time(kind, text):
-    """Minutes and gigabytes, if the line were looked at as a whole."""
+    """Processing the complete line at once would take minutes and gigabytes."""
     tokenizer = learn_tokenizer(TokenizerSettings(kind=kind), [text], progress=Silent())
     assert len(tokenizer.encode(text)) < len(text)
 
@@ -129,7 +129,7 @@ def test_a_long_context_is_lower_cased_once_and_not_for_every_word():
     tokenizer = WordTokenizer(Vocabulary(["é"]), lowercase=True)
     began_s = time.process_time()
     assert tokenizer.encode_after("É " * 100_000, "É") == ([3] * 100_001, 100_000)
-    assert time.process_time() - began_s < 10  # else minutes
+    assert time.process_time() - began_s < 10  # quadratic time takes minutes
 
 
 def test_control_tokens_come_first_and_are_not_looked_up_by_spelling():

@@ -1,4 +1,4 @@
-"""Words to ids by table: exact, growing, the same answers as Python's dictionaries."""
+"""Hash tables of words: exact, growing, consistent with Python dictionaries."""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +54,7 @@ def test_counting_grows_with_the_text():
         counter.add(lines[begin : begin + 7])
     counter.add([])
     expected = Counter(word for line in lines for word in line.split())
-    assert list(counter.counts().items()) == list(expected.items())  # in the order of first occurrence, too
+    assert list(counter.counts().items()) == list(expected.items())  # also in order of first occurrence
 
 
 def test_a_table_grows_and_keeps_its_words():

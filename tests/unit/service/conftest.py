@@ -39,7 +39,7 @@ def load():
 
 @pytest.fixture
 def finish():
-    """Runs a use case to its end and gives its result and the number of its steps."""
+    """Function that runs a use case and returns its result and number of steps."""
 
     def run(work):
         steps, answer = 0, None

@@ -1,4 +1,4 @@
-"""Log lines never cost an answer."""
+"""Log output never fails a request."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("logs_as_before")
 
 
 def configured(form, *, level="info", texts=False):
-    """Where the lines go."""
+    """Configure logging and return the stream of its lines."""
     written = io.StringIO()
     with contextlib.redirect_stderr(written):
         configure_logs(level=level, form=form, texts=texts)
@@ -64,7 +64,7 @@ def test_nothing_that_is_logged_makes_a_line_or_steers_a_terminal(form):
     log.warning(FORGED, value=FORGED, names=[FORGED, 3])
     logging.getLogger("library").warning("odd: %s", FORGED)
     lines = written.getvalue().split("\n")
-    assert len(lines) == 3  # two, and what follows the last
+    assert len(lines) == 3  # two lines and the rest after the last newline
     assert not {c for line in lines for c in line if c in "\r\x1b\x9b\u2028\u202e\x00\x7f"}
 
 
@@ -84,14 +84,14 @@ def test_with_messages_if_that_is_asked_for():
 
 
 def test_exceptions_at_the_start_keep_their_messages():
-    """No request led to them."""
+    """They do not contain request texts."""
     written = configured("console")
     structlog.get_logger("a").error("loading models failed", exc_info=OSError("no space left"))
     assert "OSError: no space left" in written.getvalue()
 
 
 def test_a_library_s_exception_is_told_without_its_message():
-    """The server's own lines, for one, may tell of a request."""
+    """Messages of libraries, such as the HTTP server, may contain request texts."""
     written = configured("json")
     logging.getLogger("uvicorn.error").error("Exception in ASGI application", exc_info=ValueError("secret"))
     assert json.loads(written.getvalue())["exception"] == "ValueError"

@@ -1,4 +1,4 @@
-"""Reading the environment."""
+"""Settings from the environment."""
 
 import pytest
 from pydantic import ValidationError
@@ -20,12 +20,12 @@ def test_what_is_given_goes_before_the_environment(monkeypatch):
 
 
 EMPTY_IS_NONE = {"models", "default_model", "api_keys", "cors_origins", "allowed_hosts"}
-"""Settings that are empty unless they are given, so that compose may hand on a variable that is not set."""
+"""Settings that are empty by default, so compose may pass an unset variable."""
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_a_setting_that_is_empty_is_as_if_unset_or_refused(monkeypatch, name):
-    """An empty GRAMOPHONE_HOST listened on all addresses, without the guard of the loopback's."""
+    """Regression: an empty GRAMOPHONE_HOST listened on all addresses, without the loopback guard."""
     monkeypatch.setenv(f"GRAMOPHONE_{name.upper()}", "")
     if name in EMPTY_IS_NONE:
         assert not getattr(read_settings(), name)

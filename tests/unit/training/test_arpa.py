@@ -1,4 +1,4 @@
-"""ARPA files to published models and back: figures, provenance, sums of probabilities, direction."""
+"""Import and export of ARPA files: metrics, provenance, sums of probabilities, direction."""
 
 import hashlib
 import json

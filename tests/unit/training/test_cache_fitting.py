@@ -1,4 +1,4 @@
-"""Fitting a cache: what it says it reached is reached; θ and λ are the best of those tried."""
+"""Fitting a cache: the reported perplexity is reached; θ and λ are the best of the grid."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from training.progress import SILENT
 
 
 def bursty(sentences=150, seed=4):
-    """Sentences of a few words that change every ten sentences: what was said lately is said again."""
+    """Sentences whose few words change every ten sentences, so recent words recur."""
     random = np.random.default_rng(seed)
     rows = []
     for _ in range(sentences // 10):
@@ -24,7 +24,7 @@ def bursty(sentences=150, seed=4):
 
 
 def fit_cache(model, corpus, window=60):
-    """The model with its cache, and what was chosen."""
+    """Return the model with its fitted cache, and the choice."""
     readings = score_with_caches(model, corpus, window=window, progress=SILENT)
     chosen = choose_cache(readings, readings.targets.log_probs)
     return CacheModel(model, chosen.config), chosen
@@ -75,7 +75,7 @@ def test_of_all_that_was_tried_the_best_is_chosen_and_read_again_by_itself():
 
 
 def test_a_cache_may_be_chosen_for_another_models_probabilities():
-    """As for a mixture, whose cache looks at the features of one part."""
+    """Needed for a mixture, whose cache uses the features of one part."""
     corpus = bursty()
     readings = score_with_caches(families.model("lstm"), corpus, window=60, progress=SILENT)
     mixed = score_corpus(families.model("mixture"), corpus, context="stream", progress=SILENT).log_probs

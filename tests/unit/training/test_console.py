@@ -1,4 +1,4 @@
-"""Progress for people."""
+"""Progress output for people."""
 
 import os
 import pty
@@ -36,7 +36,7 @@ def test_a_plain_line_says_how_far_how_fast_and_how_long(capsys, monkeypatch):
 
 
 def test_what_was_done_before_counts_for_no_rate(capsys, monkeypatch):
-    """A training resumed at 90 % has the other tenth to do, at the pace of now."""
+    """The remaining time of a run resumed at 90 % uses only the current rate."""
     clock = iter([0.0, 1.0, 61.0])
     monkeypatch.setattr("training.console.time.monotonic", lambda: next(clock))
     progress = LogProgress()
@@ -59,4 +59,4 @@ def test_an_error_amid_a_stage_leaves_the_terminal_its_cursor(monkeypatch):
     os.close(end)
     shown = os.read(terminal, 1 << 16).decode()
     os.close(terminal)
-    assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")  # hidden, shown
+    assert shown.index("\x1b[?25l") < shown.rindex("\x1b[?25h")  # cursor hidden, then shown

@@ -1,4 +1,4 @@
-"""Dynamic evaluation: it scores before it learns, it learns, and it leaves the model as it was."""
+"""Dynamic evaluation: scores before it learns, learns, and leaves the model unchanged."""
 
 import copy
 import hashlib
@@ -28,7 +28,7 @@ QUICK = Settings(stretch=10, learning_rate=0.02, decay=0.001)
 
 @pytest.fixture
 def evaluated(monkeypatch):
-    """Evaluate with other settings; the scores, and the mean entropy of a sample."""
+    """Function that evaluates with given settings; returns scores and the mean entropy of a sample."""
 
     def run(model, corpus, settings, sample=0):
         monkeypatch.setattr(module, "_SEGMENT_TOKENS", settings.stretch)
@@ -40,7 +40,7 @@ def evaluated(monkeypatch):
 
 
 def repetitive(times=40):
-    """The same two sentences again and again."""
+    """Two sentences, repeated."""
     return EncodedCorpus.from_sentences([[5, 9, 7, 30, 12], [8, 0, 21]] * times)
 
 
@@ -72,7 +72,7 @@ def test_the_model_itself_does_not_change_by_a_bit(evaluated):
 
 @pytest.mark.parametrize("stretch", [4, 7])
 def test_every_stretch_is_scored_before_it_is_learnt_from(stretch, evaluated):
-    """What stands after a token changes no score up to it, wherever in a stretch the token is."""
+    """Later tokens change no earlier score, at any position of a stretch."""
     model = families.model("lstm")
     text = np.random.default_rng(0).integers(3, 40, (6, 5))
     settings = Settings(stretch=stretch, learning_rate=0.5, decay=0.1)
@@ -100,7 +100,7 @@ def test_without_a_step_it_is_plain_evaluation(evaluated):
 
 
 def slowly(model, corpus, settings, places):
-    """Scores, and entropies at some of them, in double precision: a token at a time, every gradient kept."""
+    """Reference scores, and entropies at `places`, in double precision, token by token."""
     network = copy.deepcopy(model.network).double().requires_grad_()
     weights = list(network.parameters())
     trained, gradients = [w.detach().clone() for w in weights], []
@@ -110,7 +110,7 @@ def slowly(model, corpus, settings, places):
         losses = []
         for token, following in itertools.pairwise(text[start : start + settings.stretch + 1].tolist()):
             outputs, hidden = network(torch.tensor([[token]]), tuple(hidden))
-            if following != 1:  # `<s>` is predicted by nobody
+            if following != 1:  # `<s>` is never predicted
                 rows = network.output.log_probs(network.features(outputs[0])).detach().numpy()[0]
                 rows = rows[np.isfinite(rows)]
                 losses.append(

@@ -1,4 +1,4 @@
-"""Mixtures fitted from one reading of each text: their figures are those of the models that come out."""
+"""Mixtures fitted in one pass over each text: reported metrics match the resulting models."""
 
 import json
 
@@ -138,7 +138,7 @@ def corpus(tmp_path_factory):
 
 
 def trained(corpus, folder, *assignments):
-    """A mixture by its recipe, published and loaded again."""
+    """Train and publish a mixture by its recipe, and load it."""
     settings = [*SMALL, *assignments]
     result = run_train("mixture", name="m", registry=folder, corpus=[corpus], assignments=settings)
     return result, load_checkpoint(folder / "m" / "versions" / "1")

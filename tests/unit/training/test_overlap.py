@@ -1,4 +1,4 @@
-"""Sentences of a held-out text that the training text has, against sets of words."""
+"""Held-out sentences that occur in the training text, against Python sets."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def counts(facts):
 
 def test_what_is_seen_is_what_sets_of_words_say():
     held_out, training = texts(0, 60), texts(1, 900)
-    held_out += training[5:9] * 2  # each is counted as often as it stands there
+    held_out += training[5:9] * 2  # repeated sentences count repeatedly
     facts = overlap(held_out, training)
     assert counts(facts) == expected(held_out, training)
     assert facts["sentences"]["share"] == facts["sentences"]["seen"] / facts["sentences"]["total"]
@@ -41,7 +41,7 @@ def test_what_is_seen_is_what_sets_of_words_say():
 
 @pytest.mark.parametrize("leaked", [0, 1, 2, 30, 100])
 def test_as_much_is_seen_as_leaked(leaked):
-    """Of 100 sentences of 13 words, so many stand between sentences of other words in the training text."""
+    """`leaked` of 100 held-out sentences occur between other sentences of the training text."""
     held_out, training = (
         [" ".join(f"{kind}{i}x{j}" for j in range(13)) for i in range(100)] for kind in "ht"
     )

@@ -27,7 +27,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
-    """The directory of a small mixture."""
+    """Directory of a published small mixture."""
     folder = tmp_path_factory.mktemp("publishing")
     corpus = folder / "corpus.txt"
     corpus.write_text("the cat sat on the mat\na dog lay on a rug\n" * 20)
@@ -147,7 +147,7 @@ def card(metrics, *, family="ngram", provenance=TRAINED, direction="forward"):
 
 
 def rows(text, head):
-    """The cells of the table whose head starts so, by row."""
+    """Cells of the table with this header, by row."""
     lines = text[text.index(head) :].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 

@@ -181,16 +181,16 @@ def test_the_settings_of_a_smoothing_reach_it():
     weights = trained_ngram("ngram.smoothing=jelinek-mercer", "ngram.buckets=3").facts["lambdas"]
     assert [len(row) for row in weights] == [3, 3]
     assert trained_ngram("ngram.discounts=held-out").facts["discounts_from"] == "held-out"
-    assert trained_ngram("ngram.prune=[0, 1]").facts["ngrams"] == [9, 2]  # only «<s> i» and «i love» twice
+    assert trained_ngram("ngram.prune=[0, 1]").facts["ngrams"] == [9, 2]  # «<s> i» and «i love» occur twice
 
 
 def test_a_backward_model_is_a_forward_one_of_reversed_sentences():
-    """«mice» is the last of three words in one sentence of three; «cats» and «dogs» are in the others."""
+    """One of three sentences ends in «mice», the others end in «cats» and «dogs»."""
     result = trained_ngram("ngram.direction=backward", "ngram.smoothing=mle")
     row = np.exp(result.model.next_log_probs(result.model.initial_state(1))[0])
     assert row[TOKENIZER.vocabulary.id_of("mice")] == pytest.approx(1 / 3)
     assert row[TOKENIZER.vocabulary.id_of("i")] == 0
-    assert result.figures["test"]["perplexity"] is not None  # its text is reversed, too
+    assert result.figures["test"]["perplexity"] is not None  # the test text is reversed too
 
 
 def test_a_model_is_quantised_where_the_recipe_says_so():
@@ -238,7 +238,7 @@ def trained_network(name, *assignments, corpus=None):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_learns_and_comes_back_from_a_checkpoint(name, tmp_path):
-    """A word depends on the one before: of 37 words five can follow, so 7 is good and 30 knows their counts."""
+    """5 of 37 words can follow each word: perplexity 7 is good, 30 comes from unigram counts."""
     result = trained_network(name)
     assert result.model.family == name
     assert result.figures["valid"]["perplexity"] < 12
@@ -247,7 +247,7 @@ def test_every_family_learns_and_comes_back_from_a_checkpoint(name, tmp_path):
     loaded = load_checkpoint(tmp_path).model
     batch = pad_sequences([[3, 4, 5], [6]])
     scores = [score_sequences(m, m.initial_state(2), *batch) for m in (loaded, result.model)]
-    np.testing.assert_allclose(scores[0], scores[1], atol=0.05)  # what is loaded may be quantised
+    np.testing.assert_allclose(scores[0], scores[1], atol=0.05)  # the loaded model may be quantised
 
 
 def test_a_backward_network_is_a_forward_one_of_reversed_sentences():
@@ -258,7 +258,7 @@ def test_a_backward_network_is_a_forward_one_of_reversed_sentences():
 
 
 def test_vectors_of_a_file_are_what_training_starts_from(tmp_path):
-    """With hardly a step, the vectors of the words in it are still multiples of the file's."""
+    """After one tiny step, the vectors are still multiples of the file's vectors."""
     path = tmp_path / "vectors.txt"
     path.write_text("w3 " + "1 -1 " * 6 + "\nelsewhere " + "1 1 " * 6 + "\n")
     settings = [f"train.embeddings={path}", "train.max_steps=1", "train.learning_rate=1e-9"]

@@ -1,4 +1,4 @@
-"""The report page from records made up: what it shows, what it leaves out, and that it needs nothing else."""
+"""The report page of artificial records: content, omissions, and no external resources."""
 
 import re
 from html.parser import HTMLParser
@@ -33,7 +33,7 @@ SECTIONS = ["Held-out figures", "Training", "Inside the network", "Recipe"]
 
 
 def records(count=5, **fields):
-    """Records as objects with just some fields: which there are is the trainer's business."""
+    """Training records with a subset of the fields."""
     return [
         SimpleNamespace(
             **{
@@ -65,7 +65,7 @@ def titles(pictures):
 
 
 class Checker(HTMLParser):
-    """Every element is closed where it should be; what is loaded and which ids there are is remembered."""
+    """Parser that checks the nesting of elements and records loaded resources and ids."""
 
     def __init__(self, text):
         super().__init__()

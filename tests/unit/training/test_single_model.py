@@ -1,4 +1,4 @@
-"""Trainings that were interrupted, from the command line's side."""
+"""Interrupted training runs through the training command."""
 
 import errno
 import fcntl
@@ -29,7 +29,7 @@ def corpus(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, corpus, monkeypatch):
-    """Trains `m`; stops after so many updates in all if told to."""
+    """Function that trains `m` and optionally stops after a number of updates."""
 
     def train(recipe="lstm", *, updates=None, **more):
         class Impatient(Silent):
@@ -98,7 +98,7 @@ def test_finished_parts_of_a_mixture_are_not_trained_again(run, monkeypatch):
         patch.setattr("training.mixture.mix_dynamically", fail)
         with pytest.raises(ZeroDivisionError):
             run("mixture", settings=settings)
-    result = run("mixture", settings=settings, resume=True, updates=1)  # would end at the first update
+    result = run("mixture", settings=settings, resume=True, updates=1)  # any update would end it
     assert result["notes"][0].startswith("resumed after 20 updates")
     assert result["parts"][1]["name"] == "lstm"
 
@@ -116,7 +116,7 @@ def test_another_tokenizer_is_refused(run):
 
 
 def test_two_trainings_of_one_model_are_refused(tmp_path):
-    """The lock is the process's, and another opening of the folder is as good as another process."""
+    """The lock belongs to the open file, so a second opening acts like another process."""
     first, second = (ResumableRuns(tmp_path, "m", resume=False) for _ in range(2))
     with (
         first.locked(),
@@ -132,7 +132,7 @@ def test_ngram_models_need_no_lock(run, folder):
 
 
 def test_a_folder_that_its_holder_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
-    """Two processes trained one model where one ended just as the other began."""
+    """Regression: two processes trained one model if one ended while the other started."""
     folder, really = tmp_path / ".runs" / "m", fcntl.flock
 
     def late(descriptor, how):

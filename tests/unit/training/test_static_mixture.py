@@ -37,7 +37,7 @@ STATIC = "mixture.kind=static"
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory):
-    """Two small models of different words, and texts of both."""
+    """Registry of two small models with different words, and texts of both kinds."""
     folder = tmp_path_factory.mktemp("static")
     for name, lines in {"animals": ANIMALS, "trades": TRADES, "both": BOTH}.items():
         (folder / f"{name}.txt").write_text("\n".join(lines))
@@ -194,7 +194,7 @@ def test_parts_read_forward(registry):
 
 
 def halves():
-    """Models of the two halves of a text, one of them of a lower order."""
+    """Models of two halves of a text, of order 4 and 3."""
     whole = families.corpus(2000, seed=3)
     rows = [whole.sentence(i) for i in range(whole.num_sentences)]
     vocabulary = families.tokenizer().vocabulary
@@ -229,7 +229,7 @@ def test_what_is_listed_has_the_dynamic_mixtures_probability():
 
 
 def test_em_finds_the_weights_of_the_texts_that_the_parts_are_of():
-    """Held-out text of which four sentences in five are of the first part's kind."""
+    """Four in five held-out sentences are of the first part's kind."""
     vocabulary = Vocabulary([f"w{i}" for i in range(20)])
     random = np.random.default_rng(0)
     kinds = [random.dirichlet(np.full(20, 0.3)) for _ in range(2)]

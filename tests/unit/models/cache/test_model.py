@@ -33,7 +33,7 @@ CONFIGS = [
 
 
 def wrapped(config):
-    """The cache around a model that has what it needs, and the model."""
+    """Cache model around a suitable inner model, and the inner model."""
     inner = FeaturedModel(VOCABULARY) if config.kind == "continuous" else FakeModel(VOCABULARY)
     return CacheModel(inner, config), inner
 
@@ -44,7 +44,7 @@ def config(request):
 
 
 def text(length, seed=0):
-    """Random tokens with every control token among them."""
+    """Random tokens, control tokens included."""
     return np.random.default_rng(seed).integers(0, len(VOCABULARY), length)
 
 
@@ -54,7 +54,7 @@ def cosine(one, other):
 
 
 def slow_distributions(inner, config, ids):
-    """p(· | ids[:t]) for each t from 0 to T, after `<s>`: the definition, with lists and dictionaries."""
+    """Reference p(· | ids[:t]) for each t from 0 to T, after `<s>`, with lists and dictionaries."""
     state, remembered, answers = inner.initial_state(1), [], []
     for token in [*ids, None]:
         p = np.exp(to_numpy(inner.next_log_probs(state))[0].astype(np.float64))
@@ -317,7 +317,7 @@ def test_a_vector_without_length_stays_zero():
 
 
 def slowly(tokens, units, window, flatness, half_life):
-    """The last token's share of what was remembered, and the sum of that, in double precision: the definition."""
+    """Reference share of the last token in the cache, and the total weight, in double precision."""
     *remembered, target = tokens[-window - 1 :]
     alike = units[-len(remembered) - 1 : -1].astype(np.float64) @ units[-1].astype(np.float64)
     ages = np.arange(len(remembered))[::-1]
@@ -327,7 +327,7 @@ def slowly(tokens, units, window, flatness, half_life):
 
 
 def test_shares_are_those_of_double_precision():
-    """In a window of more than a stretch, of texts whose tokens resemble their neighbours."""
+    """The window exceeds one segment, and adjacent vectors are similar."""
     count, window = 3 * SEGMENT_TOKENS, SEGMENT_TOKENS + 77
     tokens = RANDOM.integers(3, 40, count)
     units = to_unit_vectors(np.cumsum(RANDOM.normal(size=(count, 20)), axis=0).astype(np.float32))

@@ -66,7 +66,7 @@ TEXTS = ["the cat sat on the mat", "  (the cat), sat!  on", "\u05e9\u05dc the \U
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("new", ["dog", "old house", "cats"])
 def test_replaced_tokens_are_those_of_the_replaced_text(kind, text, new):
-    """Of pieces too: what stands between white space is tokenised by itself."""
+    """Also with pieces, because each word between white space is tokenised alone."""
     cutter = sentence_splitter_for(trigram(kind)[1])
     sentence = cutter.sentence(text)
     start = text.index("cat")

@@ -1,4 +1,4 @@
-"""Probabilities that a word is wrong, against the same computed word by word."""
+"""Error probabilities of words, against a word-by-word computation."""
 
 import itertools
 import math
@@ -17,13 +17,13 @@ EXACT = CandidateSettings(slack_nats=1e9, max_alternatives=100, likeliest=0)
 
 
 def log_prob(model, words):
-    """Ln P(words, end) by the table of a made-up model."""
+    """Ln P(words, `</s>`) by the table of a fake model."""
     ids = [BOS, *(model.vocabulary.ids.get(word, 0) for word in words), EOS]
     return math.fsum(float(model.table[a, b]) for a, b in itertools.pairwise(ids))
 
 
 def slow_probability(model, words, place, neighbours, error_rate):
-    """P(something else was meant) by Bayes' rule over whole sentences."""
+    """P(another word was intended) by Bayes' rule over complete sentences."""
     typed = log_prob(model, words) + math.log(1 - error_rate)
     others = []
     for word, edits in neighbours.items():
@@ -37,7 +37,7 @@ def slow_probability(model, words, place, neighbours, error_rate):
 @pytest.mark.parametrize("right_tokens", [1, 5])
 @pytest.mark.parametrize("error_rate", [0.01, 0.3])
 def test_the_probability_is_that_of_bayes_rule_with_both_contexts(right_tokens, error_rate):
-    """One word to the right is all that a bigram model can tell apart."""
+    """One word to the right suffices for a bigram model."""
     model, tokenizer = fake(["hat", "cats"])
     words = ["the", "cat", "sat", "on", "a", "mat"]
     search = CandidateSettings(slack_nats=1e9, max_alternatives=100, right_tokens=right_tokens)
@@ -138,7 +138,7 @@ def test_what_is_found_is_ordered_and_adds_up():
 
 
 def test_a_rare_name_is_not_wrong_for_being_unknown():
-    """No word is near it; what the model expects instead is told as suggestions at most."""
+    """No word is within edit distance; expected words only serve as suggestions."""
     (weighed,) = weigh(*trigram(), "the zyxwvu sat on the mat")
     slots, wrong = error_probabilities(weighed)
     assert wrong[slots.tolist().index(1)] < 0.01
@@ -204,7 +204,7 @@ def test_a_vocabulary_without_words_finds_nothing(words):
 
 @pytest.mark.parametrize("kind", ["word", "char", "unigram"])
 def test_a_suggestion_of_the_callers_is_told_once(kind):
-    """Whether it is near in spelling, a dictionary word, or a word with a space too few."""
+    """For a near spelling, a missing space and a dictionary word."""
     search = CandidateSettings(min_surprisal_bits=5.0)
     for typed, meant in (("teh", "the"), ("ofthe", "of the"), ("gnuplto", "gnuplot")):
         text = f"the cat sat on {typed} mat"

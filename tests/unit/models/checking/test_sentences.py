@@ -139,7 +139,7 @@ def test_runs_of_word_characters(text, words):
 
 
 def test_probabilities_of_all_strings_sum_to_one():
-    """Over a, b and the end; strings of other characters have the rest."""
+    """Sums over strings of a and b; strings of other characters have the rest."""
     model = SpellingModel(["ab", "ba", "aab"] * 10)
     strings = ("".join(s) for n in range(12) for s in itertools.product("ab", repeat=n))
     total = math.fsum(math.exp(model.log_prob(s)) for s in strings)

@@ -1,4 +1,4 @@
-"""Copies of versions: verified as they lie, shared, and gone with who holds them."""
+"""Copies of versions: verified in place, shared, and removed with their holder."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ def test_without_room_there_is_none_and_the_log_says_so(folder, version, monkeyp
 
 
 def test_where_files_can_share_blocks_nothing_is_copied(folder, version, monkeypatch):
-    """As Btrfs and XFS can, which are not to be had in every test."""
+    """Simulates the block sharing of Btrfs and XFS."""
 
     def clone(to, request, source):
         assert request == copies._FICLONE
@@ -81,12 +81,12 @@ def test_where_files_can_share_blocks_nothing_is_copied(folder, version, monkeyp
             to.flush()
 
     monkeypatch.setattr(copies.fcntl, "ioctl", clone)
-    monkeypatch.setattr(copies, "_CHUNK_BYTES", None)  # nothing could be read by that
+    monkeypatch.setattr(copies, "_CHUNK_BYTES", None)  # makes any read fail
     assert (take(folder, version).path / "weights.bin").read_bytes() == b"weights"
 
 
 def test_what_is_no_file_or_too_large_is_refused_before_it_is_read(folder, version):
-    """A pipe would never end, and a large file fill the disk."""
+    """A pipe would never end, and a large file would fill the disk."""
     name = next(iter(read_manifest(version).files))
     for make in (os.mkfifo, lambda path: path.write_bytes(bytes(1 << 20))):
         (version / name).unlink()

@@ -314,7 +314,7 @@ def test_names_that_clients_make_up_are_not_remembered_without_end(documents, re
     asked = remote_store.num_calls
     documents.read("4.json")
     assert remote_store.num_calls == asked
-    documents.read("1.json")  # forgotten, as it was asked for longest ago
+    documents.read("1.json")  # evicted as the least recently used
     assert remote_store.num_calls == asked + 1
 
 

@@ -1,4 +1,4 @@
-"""Loading of checkpoints: devices, shared weights, precision and golden answers."""
+"""Loading of checkpoints: devices, shared weights, precision and golden tests."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ DESCRIPTION = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6,
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    """An n-gram model, an LSTM, the mixture of both, and one of n-gram models alone."""
+    """An n-gram model, an LSTM, a mixture of both, and a mixture of n-gram models."""
     folder = tmp_path_factory.mktemp("checkpoints")
     ngram = families.model("ngram")
     models = {
@@ -80,7 +80,7 @@ def test_only_what_has_a_neural_part_asks_for_the_best_device(checkpoints, monke
 
 
 def test_an_ngram_model_on_a_cuda_device_is_tensors_there(checkpoints, monkeypatch):
-    """Without a CUDA device, on what stands for it here."""
+    """Without a CUDA device a CPU stand-in is used."""
     if DEVICES[-1] != "cuda":
         monkeypatch.setattr(device_names, "resolve_device", torch.device)
         monkeypatch.setattr(
@@ -132,7 +132,7 @@ IN_INTEGERS = set(families.NAMES) - {"ngram", "tensor ngram", "unigram cache"}
 
 @pytest.fixture(scope="module")
 def family_checkpoints(tmp_path_factory):
-    """A checkpoint of every family, with scores in int8 where there can be any."""
+    """A checkpoint of every family, with int8 golden scores where supported."""
     folder = tmp_path_factory.mktemp("checkpoints")
     description = CheckpointDescription("2026-01-01T00:00:00+00:00", {}, {}, [[5, 6, 7], [9]], {})
     for name in NAMES:
@@ -143,7 +143,7 @@ def family_checkpoints(tmp_path_factory):
 
 
 def answers(model):
-    """Scores of rows of different lengths, and distributions after one and after forty texts."""
+    """Scores of rows of different lengths, and distributions after forty texts and after one."""
     tokens, lengths = pad_sequences(
         [[3 + (7 * row + place) % 37 for place in range(row % 9)] for row in range(40)]
     )
@@ -194,7 +194,7 @@ def test_a_packed_file_that_was_damaged_is_made_anew(family_checkpoints, tmp_pat
 
 
 def test_the_golden_test_is_replayed_on_what_was_laid(family_checkpoints, tmp_path, monkeypatch):
-    """Weights that another process packed wrongly, but sealed, are found by the answers."""
+    """Sealed weights that another process packed wrongly fail the golden test."""
     with monkeypatch.context() as patch:
         patch.setattr("models.checkpoint.load.replay_golden", lambda *_, **__: 0)
         patch.setattr("models.neural.int8.matrix.ZERO_POINT", 120)
@@ -229,7 +229,7 @@ def test_shared_files_count_as_much_as_own_memory(family_checkpoints, tmp_path, 
     shared = load_checkpoint(family_checkpoints / "lstm", precision=precision, shared=tmp_path).model.memory()
     packed = sum(path.stat().st_size for path in laid(tmp_path))
     assert shared.mapped == own.mapped + packed
-    # headers, and objects around the maps; a CPU without AVX-512 packs no float32 matrix
+    # tolerance for headers and mapping objects; a CPU without AVX-512 packs no float32 matrix
     assert abs(shared.host - own.host) < 1000 * (2 + len(laid(tmp_path)))
 
 
@@ -307,7 +307,7 @@ def test_a_network_that_integers_cannot_compute_stays_in_float32(tmp_path, caplo
     problems = int8_problems(model)
     path = written(tmp_path / "m", model, {"int8": {"problems": problems}})
     assert load_checkpoint(path, precision=precision).precision == "float32"
-    assert ("stays in float32: int8 knows no layer that reads more than 131072" in caplog.text) == (
+    assert ("stays in float32: int8 supports layer inputs of up to 131072" in caplog.text) == (
         precision == "int8"
     )
 

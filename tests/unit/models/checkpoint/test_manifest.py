@@ -111,7 +111,7 @@ def test_a_field_of_the_wrong_kind_is_named_even_if_the_checksum_is_right(tmp_pa
 
 
 class OntoAFullDisk(FakeModel):
-    """Saves through the safetensors library, whose file cannot be made."""
+    """Model that saves through safetensors to a file that cannot be created."""
 
     def save(self, directory):
         arrays = {name: np.zeros(1, dtype=np.int32) for name in Automaton._fields}

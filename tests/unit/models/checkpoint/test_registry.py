@@ -168,7 +168,7 @@ def test_a_model_that_is_not_there_has_a_stamp_that_changes_when_it_comes(regist
     "change", [lambda r: r.set_alias("m", "champion", 1), lambda r: r.delete("m", 1)], ids=["alias", "delete"]
 )
 def test_a_version_that_somebody_deletes_meanwhile_is_not_there(registry, monkeypatch, change):
-    """Whoever was waiting for the lock looks again: no alias comes to lead to nothing."""
+    """A process that waited for the lock checks again, so no alias is left dangling."""
     registry.publish("m", write_minimal)
 
     def late(folder):
@@ -214,7 +214,7 @@ def test_a_number_is_taken_while_nobody_else_can_delete_or_take_one(registry, mo
 
 
 def test_aliases_that_cannot_be_read_are_not_replaced(registry, monkeypatch):
-    """They may be as they should be: only damaged ones are set anew."""
+    """They may be valid; only damaged aliases are reset."""
 
     def fail(_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -245,7 +245,7 @@ def server():
 
 @pytest.fixture(params=["folder", "memory", "s3"])
 def opened(request, tmp_path, server, monkeypatch):
-    """Opens one registry, again and again, each time with a cache of its own."""
+    """Function that opens the same registry, each time with a new cache."""
     name = f"r{abs(hash(request.node.name))}"
     address = {"folder": tmp_path / name, "memory": f"memory://{name}/models"}.get(request.param)
     with using(server, monkeypatch):
@@ -416,7 +416,7 @@ def test_a_messages_place_can_be_left_out(any_registry):
 
 
 class Moving(Catalogue):
-    """A catalogue in which a version is published and made the champion after the first listing."""
+    """Catalogue in which a version is published and becomes champion after the first listing."""
 
     location = "registry"
 

@@ -1,4 +1,4 @@
-"""What registries in object stores add: addresses, contents kept once, races, a cache, answers without the store."""
+"""Registries in object stores: addresses, deduplicated contents, races, the cache, offline use."""
 
 import logging
 import threading
@@ -35,7 +35,7 @@ def registry(store, clock, tmp_path):
 
 @pytest.fixture
 def other(store, tmp_path):
-    """Somebody else's view of the same registry."""
+    """Another client of the same registry."""
     return RemoteRegistry(MemoryStore(store.location, StoreTimeouts()), cache=tmp_path / "other")
 
 
@@ -92,12 +92,12 @@ def test_a_cache_below_a_home_that_is_not_there_is_an_error_of_ours():
         open_registry("memory://x/y", cache=Path("~nobody-of-this-name/cache"))
 
 
-# --- stores that can only be read -----------------------------------------------------------------
+# --- read-only stores -----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def served_folder(tmp_path):
-    """A local registry behind a web server that lists folders, and its URL."""
+    """Local registry behind a web server that lists folders, and its URL."""
     registry = LocalRegistry(tmp_path / "served", create=True)
     for content in (b"one", b"two"):
         registry.publish("m", partial(write_minimal, content=content))
@@ -275,10 +275,10 @@ def test_several_who_want_a_version_fetch_it_once(store, other, tmp_path):
     for thread in threads:
         thread.join()
     assert len(set(fetched)) == 1
-    assert store.num_calls == 4 * 3 + 1  # each: versions, aliases, the manifest; one: the content
+    assert store.num_calls == 4 * 3 + 1  # versions, aliases and manifest per thread; the content once
 
 
-# --- without the store ----------------------------------------------------------------------------
+# --- offline --------------------------------------------------------------------------------------
 
 
 def test_what_was_seen_and_fetched_is_there_without_the_store(registry, store, other, caplog):

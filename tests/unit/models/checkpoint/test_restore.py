@@ -1,4 +1,4 @@
-"""A backup is put back: what is missing or damaged is mended, what differs is not touched unasked."""
+"""Restoring a backup: missing and damaged files are repaired, differing ones only on request."""
 
 import resource
 import shutil

@@ -86,7 +86,7 @@ def test_words_between_white_space(text, expected):
     ],
 )
 def test_words_of_a_pattern(text, expected):
-    """A match that a letter more would not belong to is no beginning of a word."""
+    """A match that another letter would not extend is not the start of a word."""
     pattern = r"[\w\u0307]+|[^\w\s]"
     assert split_prefix(WordTokenizer(WORDS, pattern=pattern, lowercase=True), text) == expected
 

@@ -15,7 +15,7 @@ KINDS = ["unigram", "bpe", "char"]
 
 
 def words_of(search):
-    """All words that a search has found, with their masses."""
+    """Words found by a search, with their masses."""
     return {word.decode(): mass for word, mass in search._findings.words.items()}
 
 
@@ -43,7 +43,7 @@ def test_what_is_found_and_what_is_not_sum_to_one(kind):
 
 
 def live_masses(search, model, state):
-    """After each look; asking for another changes nothing."""
+    """Live mass after each update; requesting the next step does not change it."""
     search.update(state, model.next_log_probs(state))
     live = [search.result().live_mass]
     while (asked := search.next_step()) is not None:
@@ -56,7 +56,7 @@ def live_masses(search, model, state):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_result_can_be_had_at_any_time(kind):
-    """Each look takes away what leads to no word, and leaves what was found."""
+    """Each update removes paths without words and keeps the words found."""
     search = CompletionSearch(spelled_pieces(kind), b"t", CompletionSettings(rows_per_step=3))
     assert search.result() == ((), 0, 0)
     live = live_masses(search, piece_model(kind), state_after(kind, ""))
@@ -169,7 +169,7 @@ def test_any_case_may_be_meant(kind):
 
 
 class TestWords:
-    """Tokens that are words."""
+    """Completion search where tokens are words."""
 
     tokenizer = WordTokenizer(fake_vocabulary(extra=("Cat", "carp", "c")))
     tokens = TokenTrie(tokenizer)
@@ -223,7 +223,7 @@ class TestWords:
 
 @pytest.fixture
 def frontier(monkeypatch):
-    """With children of two nodes, one of them past a word."""
+    """Frontier with the children of two nodes, one of which follows a word."""
     monkeypatch.setattr(module, "_MIN_PRUNED_CHILDREN", 4)
     made = Frontier()
     made.add(Node(None, 0, 1.0), 0, np.arange(4), np.array([0.4, 0.1, 0.3, 0.2]))
@@ -232,7 +232,7 @@ def frontier(monkeypatch):
 
 
 def test_only_the_most_probable_children_are_kept(frontier):
-    assert frontier.prune(3) == pytest.approx(0.3)  # of those in which no word has ended
+    assert frontier.prune(3) == pytest.approx(0.3)  # mass of children without a finished word
     assert frontier.mass == pytest.approx(0.7)
     assert [frontier.pop().mass for _ in range(3)] == [0.4, 0.35, 0.3]
     assert not frontier
@@ -264,7 +264,7 @@ def test_giving_up_leaves_the_live_mass_as_it_is():
 
 
 def test_what_is_told_last_decides_what_may_change_it():
-    """Of words and of phrases; with too few of either, anything may."""
+    """The threshold is the lowest listed mass of words and of phrases; 0 if either list is incomplete."""
     found = findings(("a", 1, 0.5), ("b", 1, 0.1), ("a c", 2, 0.3), ("a d", 2, 0.2))
     assert found.pruning_threshold(1) == 0.3
     assert found.pruning_threshold(2) == 0.1

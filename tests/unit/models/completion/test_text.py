@@ -1,4 +1,4 @@
-"""Word boundaries, and tokens by their spelling."""
+"""Word boundaries, and tokens sorted by spelling."""
 
 import time
 

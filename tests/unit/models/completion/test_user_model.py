@@ -1,4 +1,4 @@
-"""What somebody writes: counts that fade, Witten and Bell's back-off, bounds, export and import."""
+"""User models: fading counts, Witten-Bell back-off, bounds, export and import."""
 
 import math
 
@@ -33,7 +33,7 @@ def model():
 
 def test_a_word_is_as_probable_as_witten_and_bell_say(model):
     after_the = NextWordModel([model], "the")
-    alone = 2 / 8  # "cat" among eight words
+    alone = 2 / 8  # unigram probability of "cat": 2 of 8 words
     assert after_the.probability("cat") == pytest.approx((2 + 2 * alone) / (3 + 2))
     assert after_the.probability("sat") == pytest.approx((0 + 2 * 1 / 8) / (3 + 2))
     assert NextWordModel([model], SENTENCE_START).probability("the") == pytest.approx(
@@ -201,7 +201,7 @@ def test_of_an_unknown_context_no_pair_is_learnt():
 
 
 def test_what_has_faded_to_nothing_is_not_exported():
-    """An export can be restored: counts are above 0, and the words of pairs among the words."""
+    """An export can be restored: counts are positive, and words of pairs are among the words."""
     model = user_model_from_counts(
         [("cat", 5e-324), ("dog", 1.0)], [("the", "cat", 1.0), ("the", "dog", 1.0)]
     )

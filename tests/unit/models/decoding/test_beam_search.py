@@ -21,7 +21,7 @@ WORDS = (3, 4, 5)
 
 
 def model(seed):
-    """Made-up log-probabilities of the next token: a table for each history."""
+    """Random log-probabilities of the next token, one table per history."""
     tables = {}
 
     def of(history):
@@ -35,7 +35,7 @@ def model(seed):
 
 
 def everything(of, length_penalty, limit=MAX_TOKENS):
-    """All continuations with their scores, the best first: (tokens, ended by `</s>`)."""
+    """All continuations, best first: (score, tokens, ended by `</s>`)."""
     scored = []
     for length in range(limit + 1):
         for tokens in itertools.product(WORDS, repeat=length):
@@ -49,7 +49,7 @@ def everything(of, length_penalty, limit=MAX_TOKENS):
 
 
 def found(of, stops=None, **options):
-    """What the search finds: (score, tokens, ended by `</s>`), and its steps."""
+    """Hypotheses found as (score, tokens, ended by `</s>`), and the number of steps."""
     parameters = DecodingParameters(**{"max_tokens": MAX_TOKENS, "strategy": "beam", **options})
     search, batch = (
         BeamSearch(parameters, 0, stops),
@@ -74,7 +74,7 @@ def found(of, stops=None, **options):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0, -1.0, 2.5])
 def test_with_beams_for_everything_the_n_best_are_exact(seed, length_penalty):
-    """27 beams hold every live continuation of three tokens, so the 40 best of all are found if they fit."""
+    """27 beams hold every live continuation of three tokens, so the 40 best continuations are exact."""
     of = model(seed)
     answers, _ = found(of, num_beams=64, n=40, length_penalty=length_penalty)
     for got, want in zip(answers, everything(of, length_penalty)[:40], strict=True):
@@ -84,11 +84,11 @@ def test_with_beams_for_everything_the_n_best_are_exact(seed, length_penalty):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_search_ends_early_only_when_nothing_better_can_come(seed):
-    """The same answer as when it goes on to the end."""
+    """An early end returns the result of a full search."""
     of = model(seed)
     for penalty in (0.0, 0.5, 1.0, 2.0):
         answers, steps = found(of, num_beams=3, n=3, length_penalty=penalty, max_tokens=12)
-        # a bias on a token that is impossible anyway changes nothing but the certainty that scores fall
+        # a bias on an impossible token only removes the guarantee that scores fall, so the search is not cut short
         slow, most = found(
             of, num_beams=3, n=3, length_penalty=penalty, max_tokens=12, logit_bias=((0, 1.0),)
         )
@@ -116,7 +116,7 @@ def test_one_beam_is_greedy_search(seed):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_greater_length_penalty_prefers_longer_ones(seed):
-    """`</s>` counted."""
+    """Lengths include `</s>`."""
     best = [found(model(seed), num_beams=64, length_penalty=a)[0][0] for a in (-2.0, 0.0, 1.0, 3.0, 10.0)]
     lengths = [len(tokens) + ended for _, tokens, ended in best]
     assert lengths == sorted(lengths)
@@ -132,7 +132,7 @@ def test_early_stopping_takes_the_first_that_are_finished():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_diverse_groups_begin_differently(seed):
-    """With a penalty greater than any difference no two groups take the same first word."""
+    """A penalty above any score difference gives every group another first word."""
     answers, _ = found(model(seed), num_beams=3, n=3, num_beam_groups=3, diversity_penalty=50.0, max_tokens=2)
     firsts = [tokens[:1] for _, tokens, _ in answers]
     assert len(set(firsts)) == len(firsts) == 3
@@ -149,13 +149,13 @@ def test_what_groups_shun_is_no_part_of_their_scores(seed):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_groups_without_a_penalty_search_alike(seed):
-    """Each finds what a search of its size does, and what two find is given once."""
+    """Each group finds the result of a search of its size; duplicates are returned once."""
     alone, _ = found(model(seed), num_beams=2, n=2)
     assert found(model(seed), num_beams=6, n=6, num_beam_groups=3)[0] == alone
 
 
 def test_a_stop_string_ends_a_beam():
-    """Every continuation that has it ends with it."""
+    """A continuation that contains the stop string ends with it."""
     stops = StopBytes(["bc"], [b"", b"", b"", b"a", b"b", b"c"], strip_space=False)
     answers, _ = found(model(1), stops, num_beams=64, n=64)
     for _, tokens, ended in answers:

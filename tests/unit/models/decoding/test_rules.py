@@ -118,7 +118,7 @@ with np.errstate(divide="ignore"):
 
 
 def adjusted(*generated, prompt=(), banned=None, **options):
-    """Scores of the only row, as probabilities that need not sum to one."""
+    """Adjusted scores of a single row, as unnormalised probabilities."""
     parameters = DecodingParameters(max_tokens=9, **options)
     batch = SequenceBatch.of([compile_rules(parameters, np.array(prompt, np.int64), banned)])
     for token in generated:
@@ -134,7 +134,7 @@ def test_unknown_and_start_are_impossible():
 
 
 def test_a_repeated_token_has_its_probability_raised_to_the_penalty():
-    """Of the prompt or generated, however often."""
+    """The penalty applies once to tokens of the prompt and of the generated text."""
     got = adjusted(4, 4, prompt=(3, 3), repetition_penalty=2.0)
     np.testing.assert_allclose(got, [0, 0, 0.1, 0.25, 0.04, 0.1], rtol=1e-6)
 
@@ -150,7 +150,7 @@ def test_a_positive_score_is_divided_by_the_repetition_penalty():
 
 
 def test_presence_counts_once_and_frequency_every_time():
-    """Of what was generated alone."""
+    """Only generated tokens count."""
     got = adjusted(4, 5, 4, 4, prompt=(3,), presence_penalty=0.5, frequency_penalty=0.25)
     np.testing.assert_allclose(
         got, [0, 0, 0.1, 0.5, 0.2 * np.exp(-0.5 - 3 * 0.25), 0.1 * np.exp(-0.5 - 0.25)], rtol=1e-6
@@ -183,7 +183,7 @@ def test_a_banned_sequence_cannot_be_completed():
 
 
 def grown(**options):
-    """Three rows of twenty tokens each: more than there was room for at first."""
+    """Three rows of twenty tokens each, more than the initial capacity."""
     rules = compile_rules(
         DecodingParameters(max_tokens=99, **options), np.zeros(0, np.int64), BannedSequences([(4, 4)])
     )
@@ -231,7 +231,7 @@ def test_a_batch_is_not_changed_by_what_follows_it():
 
 
 def test_a_row_that_fails_may_be_continued_again():
-    """From the same batch, with the same token or another."""
+    """The same batch may be extended again, with any token."""
     batch = grown()
     batch.append(np.array([5, 5, 5]), np.zeros(3, np.float32))
     again = batch.append(np.array([4, 4, 4]), np.zeros(3, np.float32))

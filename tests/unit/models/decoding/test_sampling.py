@@ -20,7 +20,7 @@ NO_PROMPT = np.zeros(0, np.int64)
 
 
 def chosen(log_probs, numbers, **options):
-    """A token for each number, from one distribution."""
+    """Token drawn from one distribution for each number."""
     parameters = DecodingParameters(max_tokens=1, **options)
     rows = np.tile(np.asarray(log_probs, np.float32), (len(numbers), 1))
     batch = SequenceBatch.of([compile_rules(parameters, NO_PROMPT)] * len(numbers))
@@ -40,7 +40,7 @@ def chosen(log_probs, numbers, **options):
     ],
 )
 def test_draws_follow_the_distribution(options):
-    """χ² of 40 000 draws over 600 tokens, in as many bins as are full, stays below its 99.99 % quantile."""
+    """χ² of 40 000 draws over 600 tokens, with small bins merged, is below its 99.99 % quantile."""
     rng, count = np.random.default_rng(7), 40_000
     row = (rng.normal(size=600) * 2 - 4).astype(np.float32)
     parameters = DecodingParameters(max_tokens=1, **options)
@@ -54,7 +54,7 @@ def test_draws_follow_the_distribution(options):
     observed = np.append(seen[full], seen[~full].sum())
     degrees = len(expected) - 1
     chi2 = ((observed - expected) ** 2 / np.maximum(expected, 1e-9)).sum()
-    assert chi2 < degrees + 3.72 * np.sqrt(2 * degrees) + 9  # of the normal approximation, and its skew
+    assert chi2 < degrees + 3.72 * np.sqrt(2 * degrees) + 9  # normal approximation, plus a margin for skew
 
 
 def test_a_token_without_probability_is_never_drawn():
@@ -63,7 +63,7 @@ def test_a_token_without_probability_is_never_drawn():
 
 
 def test_the_last_number_below_one_draws_the_last_possible_token():
-    """Also where it lies several blocks before the end of the row."""
+    """Also if that token is several blocks before the end of the row."""
     row = np.full(5000, -np.inf)
     row[[3, 2040]] = 0.0
     assert chosen(row, [0.0, 1 - 2**-53]).tolist() == [3, 2040]
@@ -106,7 +106,7 @@ def test_top_p_counts_after_the_temperature():
 
 
 def test_typical_leaves_out_what_is_too_probable():
-    """The entropy is nearer to the surprisal of the common one among ten, and of the rare ones among seventy."""
+    """The entropy is closest to the surprisal of the common token with ten rare ones, of the rare ones with 70."""
     row = np.append([-np.inf] * 3, np.log([0.6] + [0.04] * 10))
     kept = set(chosen(row, np.linspace(0, 0.999, 500), typical_p=0.3).tolist())
     assert kept == {3}
@@ -115,7 +115,7 @@ def test_typical_leaves_out_what_is_too_probable():
 
 
 def test_the_models_own_log_probability_is_told():
-    """That of `</s>` where nothing was possible."""
+    """`</s>` has its own log-probability if no token was possible."""
     rows = np.array([[-1, -2, -3, -4, -0.5], [-1, -2, -3, -np.inf, -np.inf]], np.float32)
     parameters = DecodingParameters(max_tokens=1, temperature=0, logit_bias=((4, 5.0),), ignore_eos=True)
     told = choose_tokens(
@@ -126,7 +126,7 @@ def test_the_models_own_log_probability_is_told():
 
 @pytest.mark.parametrize("options", [{}, {"strategy": "greedy"}, {"top_p": 0.5}])
 def test_a_model_that_gives_no_numbers_ends_the_text(options):
-    """And its log-probability is none, which whoever asked can see; the search for a token would never end."""
+    """NaN rows return `</s>` with a NaN log-probability; a search for a token would never end."""
     parameters = DecodingParameters(max_tokens=1, **options)
     rows = np.full((1, 1024), np.nan, np.float32)
     told = choose_tokens(
@@ -162,13 +162,13 @@ def test_room_for_vocabularies_that_have_gone_is_given_back(monkeypatch):
 
 
 def numbers_of(seeds, count):
-    """The first numbers of each row [count, R]."""
+    """First random numbers of each row [count, R]."""
     seeds = np.array(seeds, np.uint64)
     return np.stack([uniform_numbers(seeds, np.full(len(seeds), place)) for place in range(count)])
 
 
 def test_draws_are_each_rows_own():
-    """Of its seed and place, whoever is beside it and however far they are."""
+    """A row's numbers depend only on its seed and position, not on other rows of the batch."""
     seeds = [row_seed(5, *stream) for stream in ((0, 0), (0, 1), (1, 0))]
     numbers = numbers_of(seeds, 150)
     assert len(np.unique(numbers)) == numbers.size
@@ -177,7 +177,7 @@ def test_draws_are_each_rows_own():
 
 
 def test_draws_are_as_random_as_they_should_be():
-    """Mean, variance, and correlation with the number before, the next row's and the next seed's, within 5 sigma."""
+    """Mean, variance and correlations with the previous number, next row and next seed, within 5 sigma."""
     numbers = numbers_of([row_seed(seed, 0, sample) for seed in range(20) for sample in range(20)], 500) - 0.5
     size = numbers.size
     assert abs(numbers.mean()) < 5 * (1 / 12 / size) ** 0.5
@@ -216,7 +216,7 @@ plain = st.builds(
 
 
 class TableState:
-    """Rows of a table of logits."""
+    """State with rows of a table of logits."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -229,7 +229,7 @@ class TableState:
 
 
 class TableModel:
-    """A model that weighs blocks of a table of logits [R, V]."""
+    """Model that computes block weights from a table of logits [R, V]."""
 
     def __init__(self, table):
         self.table = np.full((len(table), PADDED), -np.inf, np.float32)
@@ -282,7 +282,7 @@ def test_the_token_is_the_one_in_whose_share_the_number_falls(table, parameters,
 
 
 def test_where_nearly_all_weight_is_impossible_the_whole_distribution_decides():
-    """`</s>` may not come, and beside it nothing has a weight that single precision tells apart."""
+    """`</s>` is banned, and the other weights underflow in single precision."""
     table = np.full((ROWS, SIZE), -200, np.float32)
     table[:, EOS], table[:, 140] = 50, -100
     model, batch = TableModel(table), batch_of(*[DecodingParameters(max_tokens=9, ignore_eos=True)] * ROWS)
@@ -316,7 +316,7 @@ def test_only_rows_without_further_rules_are_drawn_by_weight(options, is_plain):
 
 @given(tables, st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), st.integers(0, 99))
 def test_a_row_is_given_the_same_whoever_is_beside_it(table, wanted, seed):
-    """Whether the others are drawn by weight or not."""
+    """Other rows may be sampled by blocks or from complete distributions."""
     parameters = [DecodingParameters(max_tokens=9, top_k=top_k) for top_k in (None, 3, None)]
     model, batch, in_full = TableModel(table), batch_of(*parameters, seed=seed), np.array(wanted)
     told = choose_next_tokens(model, state_of(), batch, in_full=in_full)

@@ -1,4 +1,4 @@
-"""Kaldi's lattices as text: both types, several to a file, and what is wrong with some."""
+"""Kaldi lattices as text: both types, several per file, and malformed files."""
 
 import io
 import re
@@ -73,16 +73,16 @@ def test_good_lattices_around_bad_ones_are_read():
 @pytest.mark.parametrize(
     ("lines", "number", "problem"),
     [
-        ("0 1 9 1,2,\n1\n", 2, "'9' is no number that words.txt has"),
-        ("0 1 hello 1,2,\n1\n", 2, "'hello' is no number that words.txt has"),
+        ("0 1 9 1,2,\n1\n", 2, "'9' is not a number in words.txt"),
+        ("0 1 hello 1,2,\n1\n", 2, "'hello' is not a number in words.txt"),
         ("0 1 4 1,2,\n1\n", 2, "#0 is a back-off symbol"),
         ("0 1 1 Infinity,2,\n1\n", 2, "must be finite"),
         ("0 1 1 1,2,\n1 0 1 1,2,\n1\n", 1, "is on a cycle"),
         ("0 1 1 1,2,\n", 1, "no state is final"),
         ("0 1 1 1,2,\n2\n", 1, "no path leads"),
         ("0 1 1 1,2,3,4\n1\n", 2, "is not of the form"),
-        ("0 1\n", 2, "neither an arc nor a final state: it has 2 fields"),
-        ("0 x 1 1,2,\n1\n", 2, "the state 'x' is no number"),
+        ("0 1\n", 2, "2 fields; it is not an arc or a final state"),
+        ("0 x 1 1,2,\n1\n", 2, "the state 'x' is not a number"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(lines, number, problem):

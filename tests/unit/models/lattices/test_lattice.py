@@ -15,7 +15,7 @@ from training.tokenizer import TokenizerSettings, learn_tokenizer
 
 
 def made(sources, targets, words=None, *, start=0, end=None):
-    """A lattice of arcs whose scores do not matter."""
+    """Build a lattice of arcs with zero scores."""
     words, end = words or [f"w{i}" for i in range(len(sources))], max(targets) if end is None else end
     arcs = [Arc(*arc, 0.0, 0.0) for arc in zip(sources, targets, words, strict=True)]
     num_nodes = max(*sources, *targets) + 1
@@ -108,7 +108,7 @@ def test_the_label_without_a_word_has_no_tokens():
 
 
 def test_characters_are_refused():
-    with pytest.raises(UnsupportedParameterError, match=r"the word 'the' has 3 tokens, and said twice 7"):
+    with pytest.raises(UnsupportedParameterError, match=r"the word 'the' has 3 tokens, but repeated 7"):
         LabelTokenizer(learn(kind="char")).label_tokens(WORDS)
 
 
@@ -119,5 +119,5 @@ def test_a_pattern_that_splits_words_is_fine_as_long_as_it_keeps_to_them():
 
 def test_tokens_that_reach_beyond_a_space_are_refused():
     tokenizer = learn(kind="word", pattern=r"the cat|\w+")
-    with pytest.raises(UnsupportedParameterError, match=r"' the cat' reaches beyond a space"):
+    with pytest.raises(UnsupportedParameterError, match=r"' the cat' extends beyond a space"):
         LabelTokenizer(tokenizer)

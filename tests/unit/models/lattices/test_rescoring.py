@@ -48,7 +48,7 @@ def rescored(some, name="ngram", weights=WEIGHTS, **search):
 
 
 def subword_model(name, tokenizer, text):
-    """A model over a SentencePiece vocabulary."""
+    """Model over a SentencePiece vocabulary."""
     if name == "lstm":
         torch.manual_seed(1)
         config = NetworkConfig(cell="lstm", layers=1, embedding_size=8, hidden_size=11)
@@ -159,7 +159,7 @@ def test_the_old_models_score_is_replaced_unless_it_has_a_weight():
 
 
 def test_weights_that_name_nothing_or_are_too_large_are_refused():
-    with pytest.raises(InvalidInputError, match=r"weights.lmscale: a path has no such feature"):
+    with pytest.raises(InvalidInputError, match=r"weights.lmscale is not a feature of a path"):
         PathWeights.of({"lmscale": 1.0}, Scales())
     with pytest.raises(InvalidInputError, match=r"weights.am is 10000000.0; it must be from -1e\+06"):
         PathWeights(am=1e7)
@@ -176,21 +176,21 @@ def test_written_as_a_lattice_the_paths_keep_their_totals():
         lattice = one.as_lattice()
         scales = lattice.scales
         totals = {path.text: path.total for path in nbest_paths(one, 10**6)}
-        # a model that says nothing leaves the lattice's own scores
+        # a model weight of 0 leaves the lattice's own scores
         silent = PathWeights(am=scales.am, old_lm=scales.lm, lm=0.0, words=scales.words)
         again = brute_force(lattice, families.model("ngram"), TOKENIZER, silent)
         assert {text: total for text, (total, _) in again.items()} == pytest.approx(totals)
 
 
 def canonical(graph):
-    """Tokens, and ways by token, those of one in any order."""
+    """Arrays of a graph with the edges of each token sorted."""
     tokens = np.repeat(np.arange(len(graph.nodes)), np.diff(graph.offsets))
     order = np.lexsort((graph.edges.arcs, graph.edges.parents, tokens))
     return [graph.nodes, graph.forward, graph.offsets, tokens, *(column[order] for column in graph.edges)]
 
 
 def lattice_of(*arcs):
-    """Arcs as (source, target, word)."""
+    """Lattice of arcs given as (source, target, word)."""
     end = max(target for _, target, _ in arcs)
     rows = [Arc(*arc, 0.0, 0.0) for arc in arcs]
     return build_lattice(rows, name=None, start=0, end=end, times=np.full(end + 1, np.nan))

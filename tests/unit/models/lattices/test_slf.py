@@ -1,4 +1,4 @@
-"""HTK's lattices: what is read, what is refused and where."""
+"""HTK lattices: accepted files, and rejected ones with line numbers."""
 
 import io
 import math
@@ -93,28 +93,28 @@ def test_words_are_quoted_and_escaped_as_htk_does(written, word):
 @pytest.mark.parametrize(
     ("lines", "number", "problem"),
     [
-        ([*HEADER, "I=0 t=x", *LINKS], 4, "t=x is no number"),
-        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=world a=-"], 9, "a=- is no number"),
-        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=3 W=world"], 9, "E=3 is outside 0 to 2"),
+        ([*HEADER, "I=0 t=x", *LINKS], 4, "t=x is not a number"),
+        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=world a=-"], 9, "a=- is not a number"),
+        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=3 W=world"], 9, "E=3 is out of range; N= allows 0 to 2"),
         ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 W=world"], 9, "E= is missing"),
-        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 a=-1"], 9, "there is no word"),
-        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=a b"], 9, "'b' is no field"),
+        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 a=-1"], 9, "no word"),
+        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=a b"], 9, "'b' is not a field"),
         ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=x a=-inf"], 9, "a=-inf is not finite"),
-        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=x v=1e30"], 9, r"v=1e\+30 is no pronunciation"),
-        ([*HEADER, *NODES, *LINKS[:2]], 1, "3 links, but 2 are there"),
-        ([*HEADER, *NODES, *LINKS, "VERSION=1.1"], 10, "one lattice a file"),
-        ([*HEADER, "I=0", "I=0"], 5, "a second time"),
-        (["N=3 L=1", "I=7", LINKS[0]], 2, "node 7 is outside 0 to 2"),
+        ([*HEADER, *NODES, *LINKS[:2], "J=2 S=1 E=2 W=x v=1e30"], 9, r"v=1e\+30 is not a pronunciation"),
+        ([*HEADER, *NODES, *LINKS[:2]], 1, "L= is 3, but the file has 2 links"),
+        ([*HEADER, *NODES, *LINKS, "VERSION=1.1"], 10, "a file holds one lattice"),
+        ([*HEADER, "I=0", "I=0"], 5, "occurs twice"),
+        (["N=3 L=1", "I=7", LINKS[0]], 2, "node 7 is out of range; N= allows 0 to 2"),
         (["SUBLAT=digits", *HEADER], 1, "sub-lattices are not supported"),
         ([*HEADER, "I=1 L=digits"], 4, "sub-lattices are not supported"),
-        (["base=1", *HEADER, *LINKS], 1, "base=1.0 is not 0 and not above 1"),
-        (["base=0", "N=2 L=1", "J=0 S=0 E=1 W=hi l=0"], 3, "must be above 0"),
+        (["base=1", *HEADER, *LINKS], 1, "base=1.0 must be 0 or greater than 1"),
+        (["base=0", "N=2 L=1", "J=0 S=0 E=1 W=hi l=0"], 3, "must be positive"),
         (
             ["N=3 L=2", "J=0 S=0 E=1 W=a", "J=1 S=1 E=0 W=b"],
             1,
-            "one start node, but there are 1 .2|is on a cycle",
+            "one start node, but 1 nodes qualify .2|is on a cycle",
         ),
-        (["N=3 L=2", "J=0 S=0 E=1 W=a", "J=1 S=0 E=2 W=b"], 1, "one end node, but there are 2 .1, 2"),
+        (["N=3 L=2", "J=0 S=0 E=1 W=a", "J=1 S=0 E=2 W=b"], 1, "one end node, but 2 nodes qualify .1, 2"),
         (["N=2 L=1", "I=0 W=lost", "I=1 W=kept", "J=0 S=0 E=1"], 2, "'lost' is on no path"),
         ([], 1, "N= is missing"),
     ],
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_named_with_its_line(lines, number, problem):
 
 
 def test_bytes_that_are_not_utf_8_are_refused():
-    assert str(read_slf([b"N=2 L=1", b"J=0 S=0 E=1 W=caf\xe9"], "a.slf")).startswith("a.slf:2: is not UTF-8")
+    assert str(read_slf([b"N=2 L=1", b"J=0 S=0 E=1 W=caf\xe9"], "a.slf")).startswith("a.slf:2: the line is not UTF-8")
 
 
 def test_a_lattice_is_written_and_read_back():

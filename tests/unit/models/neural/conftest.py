@@ -1,4 +1,4 @@
-"""A tiny vocabulary, models over it, and texts whose every token is predictable."""
+"""A tiny vocabulary, models over it, and texts of predictable tokens."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def model(request, vocabulary):
 
 @pytest.fixture
 def counting():
-    """Sentences that count up from a random number: 7 8 9, all but the start and the end certain."""
+    """Sentences that count up from a random number, such as 7 8 9; only the first token is uncertain."""
     generator = np.random.default_rng(2)
     starts = generator.integers(3, 9, 300)
     return EncodedCorpus.from_sentences([range(start, start + 6) for start in starts])

@@ -1,4 +1,4 @@
-"""The adaptive softmax: what it computes, its ranks, tying, storage and refusals; unnormalised scores."""
+"""The adaptive softmax: values, ranks, tying, storage and errors; unnormalised scores."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def model(request):
 
 
 def slowly(layer, x):
-    """The distribution after one vector, token by token in float64."""
+    """Reference distribution after one vector, token by token in float64."""
     parameters = {name: p.detach().double().numpy() for name, p in layer.named_parameters()}
     table = [parameters[f"vectors.tables.{i}"] for i in range(3)]
     scores = [v @ x for v in [*table[0], *parameters["clusters"]]] + parameters["biases.0"]
@@ -159,7 +159,7 @@ def test_damaged_ranks_are_refused(model, tmp_path, change, problem):
 @pytest.mark.parametrize("cutoffs", [[], [2, 9], [9, 9], [9, 5]])
 def test_cutoffs_that_do_not_rise_are_refused(cutoffs):
     with pytest.raises(
-        InvalidInputError, match=r"neural\.cutoffs: must be a list that rises from 3 or more.*, given \["
+        InvalidInputError, match=r"neural\.cutoffs: must be an ascending list from 3 or more.*, given \["
     ):
         parse_recipe(
             {"family": "neural", "neural": {"output": "adaptive", "cutoffs": cutoffs}}, source="mine"
@@ -167,7 +167,7 @@ def test_cutoffs_that_do_not_rise_are_refused(cutoffs):
 
 
 def test_an_adaptive_softmax_without_cutoffs_is_refused():
-    with pytest.raises(InvalidInputError, match=r"neural\.cutoffs: must be a list .* given \[\]"):
+    with pytest.raises(InvalidInputError, match=r"neural\.cutoffs: must be an ascending list .* given \[\]"):
         parse_recipe({"family": "neural", "neural": {"output": "adaptive"}}, source="mine")
 
 

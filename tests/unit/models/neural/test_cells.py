@@ -14,7 +14,7 @@ WITH_MATRICES = (*CELLS[:3], "relu")
 
 
 def cell(name, **options):
-    """A small layer; `relu` is Elman's with the other activation."""
+    """Small layer; `relu` is an Elman cell with ReLU."""
     torch.manual_seed(2)
     kind = {"cell": "elman", "activation": "relu"} if name == "relu" else {"cell": name}
     return make_cell(NetworkConfig(**kind, hidden_size=4, **options), 3).double()
@@ -26,7 +26,7 @@ def carried(layer, batch=2):
 
 @pytest.mark.parametrize("name", [*CELLS, "relu"])
 def test_gradients_pass_a_numerical_check(name):
-    """Of outputs and of what is carried on, by inputs, by what was carried and by all weights."""
+    """Gradients of outputs and new states with respect to inputs, old states and all weights."""
     layer = cell(name)
     names, weights = zip(*layer.named_parameters(), strict=True)
     before = carried(layer)
@@ -66,7 +66,7 @@ def test_a_recurrence_by_doubling_is_the_recurrence(steps):
 
 
 def test_a_long_recurrence_neither_overflows_nor_vanishes():
-    """With decays near 0 the product of many underflows; a quotient of products would be 0 / 0."""
+    """With decays near 0 long products underflow; a quotient of products would be 0 / 0."""
     decays = torch.full((400, 1, 1), 1e-6)
     outputs = linear_recurrence(decays, torch.ones(400, 1, 1), torch.ones(1, 1))
     torch.testing.assert_close(outputs, torch.full((400, 1, 1), 1.000001))
@@ -98,7 +98,7 @@ def test_weight_drop_changes_training_and_spares_evaluation(name):
 
 @pytest.mark.parametrize("name", WITH_MATRICES)
 def test_weight_drop_is_the_kernel_with_other_weights(name):
-    """What is computed with dropped weights is what a layer that has them computes; gradients reach the rest."""
+    """Outputs equal those of a layer with the dropped weights set to 0; gradients reach the others."""
     layer = cell(name, weight_drop=0.5)
     inputs, before = torch.randn(4, 2, 3, dtype=torch.float64), carried(layer)
     torch.manual_seed(5)
@@ -117,7 +117,7 @@ def test_weight_drop_is_the_kernel_with_other_weights(name):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WITH_MATRICES)
 def test_dropped_weights_suit_the_kernels_of_every_device(name, device):
-    """Warnings are errors: cuDNN warns of weights that do not lie in one piece, and copies them."""
+    """Warnings are errors here; cuDNN warns of non-contiguous weights and copies them."""
     layer = cell(name, weight_drop=0.5).float().to(device)
     inputs, before = torch.randn(4, 2, 3), [part.float() for part in carried(layer)]
     outputs = layer(inputs.to(device), tuple(part.to(device) for part in before))[0]
@@ -132,11 +132,11 @@ def test_layers_compute_in_bfloat16_where_told_to(name):
     expected = layer(inputs, before)[0]
     with torch.autocast("cpu", torch.bfloat16):
         if name == "lstm" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            with pytest.raises(RuntimeError, match="LSTM"):  # training refuses it by name on such a CPU
+            with pytest.raises(RuntimeError, match="LSTM"):  # training rejects this case with its own error
                 layer(inputs, before)
             return
         outputs, after = layer(inputs, before)
-        layer(inputs, after)  # what is carried on can be read again
+        layer(inputs, after)  # the new state is valid input
     torch.testing.assert_close(outputs.float(), expected, atol=0.03, rtol=0)
 
 
@@ -182,7 +182,7 @@ def test_dropped_weights_are_of_the_share():
 
 @pytest.mark.parametrize("cell", ["feed-forward", "elman", "lstm", "gru", "mingru"])
 def test_a_network_in_evaluation_drops_nothing(cell):
-    """Every kind of dropout on: training answers differ from call to call, evaluation's do not."""
+    """With every dropout, outputs vary between calls in training mode but not in evaluation mode."""
     config = NetworkConfig(
         cell=cell,
         layers=2,

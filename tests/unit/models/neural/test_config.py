@@ -1,4 +1,4 @@
-"""Shapes of networks: what is out of range, and what would do nothing."""
+"""Network configurations: values out of range, and settings without effect."""
 
 import re
 
@@ -86,7 +86,7 @@ def test_keys_that_act_are_not_named(options):
 
 
 def test_defaults_are_never_idle():
-    """Only what was set is looked at: a checkpoint of any family has every key."""
+    """Only explicit settings are checked, because a checkpoint contains every key."""
     config = NetworkConfig(cell="mingru")
     assert config.unused_key() is None
     assert NetworkConfig.model_validate_json(config.model_dump_json()) == config

@@ -1,4 +1,4 @@
-"""Steps that are recorded and replayed are steps; on a CPU, the tape is the computation itself."""
+"""Captured steps equal plain steps; on a CPU a replay repeats the computation."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from models.neural.sequences import advance_one
 
 
 def record_here(compute):
-    """A recording whose replay writes anew what the first run gave, as a device's does."""
+    """CPU stand-in for a captured graph; its replay overwrites the outputs of the first run."""
     outputs = compute()
 
     def replay():

@@ -194,7 +194,7 @@ def test_features_of_integers_are_near_those_of_floats(name):
     assert cosines.min() > 0.99
 
 
-VOCAB_SIZE = 2500  # more than one piece of the output layer, and no multiple of a block
+VOCAB_SIZE = 2500  # several slices of the output layer, not a multiple of a block
 TEMPERATURES = np.array([1, 0.3, 2.5, 1, 0.01], np.float32)
 
 

@@ -44,7 +44,7 @@ def test_gradients_end_where_a_stretch_begins(network):
 
 
 def _reaches(part, network):
-    """Whether a gradient of a part reaches a parameter; where all rows go on, none may."""
+    """True if a gradient of a state part reaches a parameter."""
     grads = torch.autograd.grad(part.sum(), list(network.parameters()), allow_unused=True)
     return any(grad is not None and bool(grad.any()) for grad in grads)
 
@@ -54,7 +54,7 @@ def test_a_learned_state_is_learned_by_rows_that_begin():
     network = Network(config, 15)
     hidden = network.detach_and_reset(network.initial_hidden(2), torch.tensor([True, False]))
     network(torch.tensor([[3, 4]]), hidden)[0][:, 0].sum().backward()
-    assert not any(part.grad.any() for part in network.body.initial)  # row 0 went on
+    assert not any(part.grad.any() for part in network.body.initial)  # row 0 continued
     network.zero_grad()
     hidden = network.detach_and_reset(network.initial_hidden(2), torch.tensor([True, False]))
     network(torch.tensor([[3, 4]]), hidden)[0][:, 1].sum().backward()
@@ -62,7 +62,7 @@ def test_a_learned_state_is_learned_by_rows_that_begin():
 
 
 def test_every_parameter_gets_a_gradient(network):
-    """After some tokens, so that memories and recurrent weights have something to act on."""
+    """Reads several tokens, so memories and recurrent weights are in use."""
     tokens = torch.stack([torch.randperm(40), torch.randperm(40)], dim=1)
     hidden = network.detach_and_reset(network.initial_hidden(2), torch.zeros(2, dtype=torch.bool))
     outputs = network(tokens, hidden)[0]
@@ -92,7 +92,7 @@ def change_tensors(folder, change):
 def test_a_loaded_model_answers_as_the_saved_one(model, saved, vocabulary):
     loaded = NeuralModel.load(saved, vocabulary, device="cpu")
     batch = pad_sequences([[3, 4, 5], [6]])
-    np.testing.assert_allclose(  # a mapped matrix may lie otherwise in memory: torch adds in another order
+    np.testing.assert_allclose(  # a mapped matrix may have another layout, which changes the order of sums
         score_sequences(loaded, loaded.initial_state(2), *batch),
         score_sequences(model, model.initial_state(2), *batch),
         rtol=1e-6,
@@ -141,7 +141,7 @@ def test_a_loaded_network_can_be_trained_further(saved, vocabulary):
 
 
 def test_loading_brings_in_no_compiler(vocabulary, tmp_path):
-    """It takes a second and 64 MB, in every process that serves."""
+    """The compiler costs a second and 64 MB in every serving process."""
     for name in families.NEURAL.keys() - {"adaptive"}:
         (tmp_path / name).mkdir()
         network = Network(NetworkConfig(**families.NEURAL[name], orthogonal=True), len(vocabulary))
@@ -167,9 +167,9 @@ def test_loading_leaves_the_random_stream_alone(saved, vocabulary):
     [
         ({"cell": "rnn"}, r"field 'cell'"),
         ({"hidden_size": -1}, r"field 'hidden_size'"),
-        ({"hidden_size": 11}, r"config\.json asks for"),
-        ({"hidden_size": 8192, "layers": 16}, r"missing or too many"),  # 30 GB if it were built
-        ({"layers": 1}, r"missing or too many"),
+        ({"hidden_size": 11}, r"config\.json requires"),
+        ({"hidden_size": 8192, "layers": 16}, r"missing or unexpected"),  # 30 GB if it were built
+        ({"layers": 1}, r"missing or unexpected"),
         ({"surprise": 1}, r"field 'surprise'"),
         ({"vocab_size": 99}, r"vocab_size is 99, the vocabulary has 15"),
     ],
@@ -199,8 +199,8 @@ def test_what_is_no_configuration_is_refused(saved, vocabulary, content, message
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.pop("projection.bias"), r"missing or too many: projection\.bias"),
-        (lambda t: t.update(extra=torch.zeros(1)), r"missing or too many: extra"),
+        (lambda t: t.pop("projection.bias"), r"missing or unexpected: projection\.bias"),
+        (lambda t: t.update(extra=torch.zeros(1)), r"missing or unexpected: extra"),
         (
             lambda t: t.update({"projection.bias": t["projection.bias"].double()}),
             r"projection\.bias is \[6\] torch.float64",

@@ -87,7 +87,7 @@ def vectors(times, batch=2):
 def test_attention_gradients_pass_a_numerical_check(kind):
     layer = attention_layer(kind)
     names, weights = zip(*layer.named_parameters(), strict=True)
-    before = layer(vectors(2), layer.start(2))[1]  # a memory that is not full
+    before = layer(vectors(2), layer.start(2))[1]  # a partially filled memory
 
     def run(inputs, *rest):
         replaced = dict(zip(names, rest, strict=True))
@@ -101,12 +101,12 @@ def test_attention_gradients_pass_a_numerical_check(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_lies_before_the_window_has_no_say(kind):
-    """The body's own memory is cut off, so that attention alone could look back."""
+    """Recurrent weights are zero, so only attention reaches earlier tokens."""
     layer = attention_layer(kind, window=3)
     layer.inner.cells[0].kernel.weight_hh_l0.data.zero_()
     inputs = vectors(6)
     outputs = layer(inputs, layer.start(2))[0]
-    inputs[2] += 1  # seen at 2, 3 and 4
+    inputs[2] += 1  # in the window at 2, 3 and 4
     changed = (layer(inputs, layer.start(2))[0] != outputs).flatten(1).any(1)
     assert changed.tolist() == [False, False, True, True, True, False]
 

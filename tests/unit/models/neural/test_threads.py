@@ -1,4 +1,4 @@
-"""Rows shared by threads."""
+"""Rows divided among threads."""
 
 import threading
 

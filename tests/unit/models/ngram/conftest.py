@@ -1,4 +1,4 @@
-"""A tiny model that the unit tests of the n-gram family share."""
+"""A tiny n-gram model shared by the unit tests."""
 
 import pytest
 

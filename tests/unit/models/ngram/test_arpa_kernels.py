@@ -1,4 +1,4 @@
-"""Decimals to the nearest float and back: every float there is, and decimals between two of them."""
+"""Decimals to the nearest float and back: all floats, and decimals between two floats."""
 
 from fractions import Fraction
 
@@ -30,7 +30,7 @@ def read(field):
 
 
 def nearest(text):
-    """By exact fractions, from the float below and above."""
+    """Nearest float by exact fractions."""
     exact, about = Fraction(text), np.float32(float(Fraction(text)))
     around = [about, np.nextafter(about, np.float32(9)), np.nextafter(about, np.float32(-9))]
     return min(around, key=lambda f: (abs(exact - Fraction(float(f))), int(f.view(np.int32)) & 1))
@@ -49,7 +49,7 @@ def test_any_float_comes_back_from_its_text():
 
 
 def test_the_text_of_a_float_is_as_short_as_can_be():
-    """Six to nine digits: with one less, another float would be read."""
+    """Six to nine digits; fewer would be read as another float."""
     values = np.random.default_rng(2).uniform(-9, 0, size=2000).astype(np.float32)
     for value, text in zip(values, text_of(values), strict=True):
         digits = len(text.lstrip("-0.").replace(".", ""))
@@ -78,7 +78,7 @@ def test_numbers_look_as_people_write_them(value, text):
 
 
 def test_a_decimal_between_two_floats_becomes_the_nearer_one():
-    """Also one that lies so near the middle that double precision cannot tell."""
+    """Also if double precision cannot distinguish it from the midpoint."""
     rng = np.random.default_rng(3)
     for below in rng.uniform(0.001, 8, size=500).astype(np.float32):
         above = np.nextafter(below, np.float32(9))

@@ -1,4 +1,4 @@
-"""ARPA files of other tools as they are, and refusals of those that are wrong."""
+"""ARPA files of other tools, and errors of malformed files."""
 
 import gzip
 import hashlib
@@ -140,7 +140,7 @@ def test_an_order_may_be_empty(tmp_path):
 
 
 ERRORS = [
-    # the head
+    # header
     ("ngram 1=5", "ngram 0=5", "line 2: found order 0, expected order 1"),
     ("ngram 2=4", "ngram 3=4", "line 3: found order 3, expected order 2"),
     ("ngram 2=4\n", "", "line 3: found order 3, expected order 2"),
@@ -149,7 +149,7 @@ ERRORS = [
     ("ngram 3=2", "ngram 3=1000000000000", "line 4: the header declares 1000000000000 n-grams of order 3"),
     ("ngram 1=5\nngram 2=4\nngram 3=2\n", "", "line 3: no line such as ngram 1=1000"),
     ("\\1-grams:", "\\2-grams:", "line 6: found '\\\\2-grams:', expected a line such as"),
-    # counts that lie
+    # wrong counts
     ("ngram 1=5", "ngram 1=4", "line 11: there are more than the 4 n-grams of order 1 that"),
     ("ngram 1=5", "ngram 1=2000000000", "line 13: the section ends after 5 of the 2000000000 n-grams"),
     ("ngram 2=4", "ngram 2=5", "line 19: the section ends after 4 of the 5 n-grams of order 2 that"),
@@ -293,7 +293,7 @@ def test_a_file_that_cannot_be_read_to_begin_with_is_refused_by_name():
 
 @pytest.mark.parametrize("value", ["0", "nan", "x"])
 def test_what_cannot_stand_for_a_backoff_weight_of_zero_is_refused(tmp_path, value):
-    """Else every n-gram without a weight would lead to nothing."""
+    """Otherwise a missing back-off weight would count as zero probability."""
     with pytest.raises(
         FormatError, match=rf"log-zero is '{value}' in its comment, it must be a number below 0"
     ):

@@ -1,4 +1,4 @@
-"""ARPA files as they are written: layout, what cannot be said in them, nothing half written."""
+"""Written ARPA files: layout, unrepresentable models, no partial files."""
 
 import gzip
 import lzma
@@ -23,7 +23,7 @@ def small(tmp_path):
 
 
 def unigrams(*words, log10_backoff=0.0):
-    """A vocabulary, and a model whose unigrams are all it has; bigrams are listed, but there is none."""
+    """Vocabulary and a model with unigrams and an empty list of bigrams."""
     vocabulary = Vocabulary(words)
     size = len(vocabulary)
     nothing, number = np.zeros(0, np.float32), np.zeros(0, np.int32)

@@ -122,13 +122,13 @@ def test_a_value_that_would_lead_astray_is_refused(saved, vocabulary, array, pla
     arrays = load_file(path)
     arrays[array][place] = value
     save_file(arrays, path)
-    with pytest.raises(ManifestError, match="no back-off automaton"):
+    with pytest.raises(ManifestError, match="not a back-off automaton"):
         load(saved, vocabulary)
 
 
 @pytest.mark.parametrize(("to", "of"), [(1, 0), ([0, 9], [9, 0])])
 def test_a_rank_with_an_arc_twice_or_out_of_order_is_refused(saved, vocabulary, to, of):
-    """The top of a distribution would be sought for ever."""
+    """Otherwise the top-k search would never end."""
     path = saved / AUTOMATON_FILE
     arrays = load_file(path)
     arrays["ranked_arcs"][to] = arrays["ranked_arcs"][of]
@@ -138,7 +138,7 @@ def test_a_rank_with_an_arc_twice_or_out_of_order_is_refused(saved, vocabulary, 
 
 
 def test_a_state_of_many_arcs_without_a_rank_is_refused(tmp_path):
-    """Its arcs would be ranked where there is room for fewer."""
+    """Otherwise ranking its arcs would overflow a buffer."""
     vocabulary = Vocabulary([f"w{i}" for i in range(MAX_UNRANKED_ARCS)])
     corpus = EncodedCorpus.from_sentences([[3, w] for w in range(3, len(vocabulary))] + [[3]])
     model = estimate(corpus, vocabulary, order=2, progress=Silent()).model
@@ -155,7 +155,7 @@ def test_a_state_of_many_arcs_without_a_rank_is_refused(tmp_path):
 
 
 def test_charges_that_only_together_are_too_much_are_refused(saved, vocabulary):
-    """A context of two words and its suffix: what is charged for both is no float any more."""
+    """The product of the back-off weights of a context and its suffix overflows a float."""
     path = saved / AUTOMATON_FILE
     arrays = load_file(path)
     state = int(np.flatnonzero(arrays["suffixes"])[0])
@@ -169,7 +169,7 @@ def test_charges_that_only_together_are_too_much_are_refused(saved, vocabulary):
     ("order_starts", "problem"),
     [
         ([0, 10, 20, *[28] * 254], "its order is 256, it can be 1 to 255"),
-        ([0, 10, 20, 20, 28], "the arcs of the states of one length do not match the n-grams of the next length"),
+        ([0, 10, 20, 20, 28], "do not match the n-grams of the next length"),
         ([0], "its order is 0"),
     ],
 )
@@ -184,12 +184,12 @@ def test_lengths_that_no_ngram_has_are_refused(saved, vocabulary, order_starts, 
 
 @pytest.mark.parametrize("array", Automaton._fields)
 def test_an_array_that_is_too_short_is_refused(model, tmp_path, array):
-    """A quantised file, in which none is empty."""
+    """Uses a quantised file, in which no array is empty."""
     path = tmp_path / AUTOMATON_FILE
     quantise_automaton(model.automaton).save(path)
     arrays = load_file(path)
     save_file(arrays | {array: arrays[array][:-1].copy()}, path)
-    with pytest.raises(ManifestError, match="no back-off automaton"):
+    with pytest.raises(ManifestError, match="not a back-off automaton"):
         Automaton.load(path)
 
 
@@ -253,7 +253,7 @@ VOCABULARY = Vocabulary([f"w{i}" for i in range(400)])
 
 @pytest.fixture(scope="module")
 def exact() -> NGramModel:
-    """Some 20,000 n-grams with more different values than there are codes."""
+    """About 20,000 n-grams with more distinct values than codes."""
     random = np.random.default_rng(5)
     rows = [(random.zipf(1.3, size=12) % 400) + 3 for _ in range(1500)]
     return estimate(EncodedCorpus.from_sentences(rows), VOCABULARY, order=3, progress=Silent()).model
@@ -289,7 +289,7 @@ def test_unknown_words_are_charged_what_they_were(exact, coded):
 
 
 def test_every_answer_agrees_with_the_others(coded):
-    """Scores, distributions and ranks of one model, whatever its precision."""
+    """Scores, distributions and top-k of a quantised model are consistent."""
     state = coded.advance(coded.initial_state(2), np.array([4, 5]))
     row = coded.next_log_probs(state)
     top = coded.top_k(state, 20)

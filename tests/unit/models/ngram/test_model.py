@@ -28,7 +28,7 @@ def test_it_names_itself(model):
 
 
 def test_parameters_are_probabilities_and_backoffs(model):
-    """28 n-grams; contexts: the empty one, 10 words, 10 bigrams."""
+    """28 n-grams, and 21 contexts: the empty one, 10 words, 10 bigrams."""
     assert model.num_parameters == 28 + 21
 
 
@@ -62,7 +62,7 @@ def test_no_rows_are_no_trouble(model):
 
 
 def test_different_pasts_with_one_future_are_one_state(model):
-    """Neither text ends in words that were ever seen together."""
+    """Neither text ends in a known bigram."""
     start = model.initial_state(2)
     after = model.advance(model.advance(start, np.array([8, 6])), np.array([3, 3]))
     assert after.ids[0] == after.ids[1]
@@ -86,7 +86,7 @@ def test_order_one_has_one_state(corpus, vocabulary):
 
 
 def test_scores_say_how_long_an_ngram_was_found_and_what_backing_off_cost(model):
-    """Of "i love mice", "<s> i love" is a trigram; "love mice" is no bigram."""
+    """In "i love mice", "<s> i love" is a known trigram; "love mice" is not a known bigram."""
     detail = model.score_detailed(model.initial_state(1), np.array([[3, 4, 8]]), np.array([3]))
     assert detail.orders.tolist() == [[2, 3, 1]]
     unigram = model.next_log_probs(model.empty_state(1))[0, 8]
@@ -151,7 +151,7 @@ def test_a_vocabulary_of_another_size_is_refused(model):
 
 
 def test_more_rows_than_walk_at_once_are_scored_alike(vocabulary):
-    """Rows of all lengths, so that some finish while others go on."""
+    """Rows of all lengths, so some finish before others."""
     rng = np.random.default_rng(3)
     text = EncodedCorpus.from_sentences([rng.integers(3, 10, size=12) for _ in range(30)])
     random_model = estimate(text, vocabulary, order=4, progress=Silent()).model
@@ -227,7 +227,7 @@ def large_model(request):
 
 
 def answers(model, tokenizer, seed):
-    """Everything that a model can be asked, of texts that depend on a seed."""
+    """Results of every model method for texts drawn from a seed."""
     random = np.random.default_rng(seed)
     tokens, lengths = random.integers(3, 403, (60, 9)), random.integers(0, 10, 60)
     state = prefill_sequences(model, model.initial_state(60), tokens, lengths)
@@ -244,9 +244,7 @@ def answers(model, tokenizer, seed):
 
 
 def test_threads_do_not_disturb_each_other(large_model):
-    tokenizer = WordTokenizer(
-        large_model.vocabulary
-    )  # what it builds when it is first asked, it is asked for by all
+    tokenizer = WordTokenizer(large_model.vocabulary)  # all threads trigger the lazily built tables
     start = threading.Barrier(THREADS)
 
     def ask(seed):

@@ -44,7 +44,7 @@ def test_candidates_are_compared_in_steps(utility, monkeypatch):
         monkeypatch.setattr(f"models.reranking.mbr.{limit}", 500)
     assert (
         len(list(expected_utilities(texts, np.arange(40), utility))) > 40
-    )  # not even all with one reference
+    )  # one reference already takes several steps
     np.testing.assert_allclose(utilities_of(texts, np.arange(40), utility), at_once, rtol=1e-12)
 
 
@@ -53,7 +53,7 @@ def test_texts_are_prepared_in_steps(utility, monkeypatch):
     monkeypatch.setattr("models.reranking.mbr._CHARACTERS_PER_STEP", 1 << 40)
     monkeypatch.setattr("models.reranking.mbr._WORD_PAIRS_PER_STEP", 1 << 60)
     texts = [" ".join(f"w{i * j % 997}" for j in range(300)) for i in range(100)]
-    assert len(list(expected_utilities(texts, np.ones(100), utility))) > 4  # comparing is one
+    assert len(list(expected_utilities(texts, np.ones(100), utility))) > 4  # comparing takes one step
 
 
 def confidences(texts, posteriors, chosen=0):

@@ -11,7 +11,7 @@ import pytest
 from service.bench.driver import PreciseClock, schedule_arrivals
 from service.bench.plan import LoadSettings, OpenLoop
 
-pytestmark = pytest.mark.timeout(method="thread")  # the clock takes the alarm that would end a test
+pytestmark = pytest.mark.timeout(method="thread")  # the clock needs SIGALRM itself
 
 
 def test_constant_arrivals_keep_the_beat_for_ever():
@@ -59,7 +59,7 @@ async def lateness_s(count, gap_s):
 def test_it_wakes_at_the_time_and_never_before():
     late = asyncio.run(lateness_s(100, 0.0023))
     assert min(late) >= 0
-    assert sorted(late)[20] < 0.0005  # a millisecond is what event loops count in
+    assert sorted(late)[20] < 0.0005  # event loops have a resolution of 1 ms
 
 
 def test_whoever_is_late_lets_others_have_their_turn():

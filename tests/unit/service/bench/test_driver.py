@@ -1,4 +1,4 @@
-"""Loads on servers that do what they are told to."""
+"""Loads on scripted servers."""
 
 import asyncio
 import signal
@@ -13,11 +13,11 @@ from service.bench.results import summarise_load
 from tests.support.http import EVENTS, answering, chunk, token_event, whole
 
 NOTHING = Request("/x", b"{}")
-pytestmark = pytest.mark.timeout(method="thread")  # the clock takes the alarm that would end a test
+pytestmark = pytest.mark.timeout(method="thread")  # the clock needs SIGALRM itself
 
 
 def run(answer, load, *, watch=None, requests=(NOTHING,), **terms):
-    """The recording of a load on a server that answers so."""
+    """Run a load on a server that answers with `answer`, and return the recording."""
     with answering(answer) as url:
         return run_load(Target.parse(url), requests, load, LoadSettings(**terms), watch=watch)
 
@@ -27,18 +27,18 @@ async def fine(writer, _number, _request):
 
 
 def stalling(at, stall_s):
-    """A server that stands still once."""
+    """Server that stalls at one request."""
 
     async def answer(writer, number, _request):
         if number == at:
-            time.sleep(stall_s)  # noqa: ASYNC251 - nobody else is answered meanwhile
+            time.sleep(stall_s)  # noqa: ASYNC251 - blocks all other replies
         writer.write(whole())
 
     return answer
 
 
 def test_a_stall_is_seen_by_all_who_come_meanwhile():
-    """No coordinated omission: 60 requests of 200 were due during the stall, and are late."""
+    """No coordinated omission: 60 of 200 requests were due during the stall and count as late."""
     load = OpenLoop(200, arrivals="constant")
     summary = summarise_load(run(stalling(50, 0.3), load, num_requests=200))
     assert summary.latency_ms.p99 > 270
@@ -47,7 +47,7 @@ def test_a_stall_is_seen_by_all_who_come_meanwhile():
 
 
 def test_a_closed_loop_omits_most_of_it():
-    """One client meets the stall once, which is why a closed loop says nothing about latency."""
+    """A single client has one stalled request, so a closed loop does not measure latency."""
     summary = summarise_load(run(stalling(50, 0.3), ClosedLoop(1), num_requests=200))
     assert summary.latency_ms.max > 290
     assert summary.latency_ms.p99 < 150
@@ -60,7 +60,7 @@ def test_an_open_loop_does_not_wait_for_answers():
 
     recording = run(slow, OpenLoop(100, arrivals="constant"), num_requests=30)
     sent = sorted(seen.sent_s for seen in recording.observations)
-    assert sent[-1] - sent[0] < 0.45  # 0.29 s if nobody else uses the machine; 6 s if each waited
+    assert sent[-1] - sent[0] < 0.45  # 0.29 s on an idle machine; 6 s if requests were sequential
     assert len(recording.observations) == 30
 
 
@@ -179,7 +179,7 @@ def test_a_bound_on_connections_is_said_when_it_was_the_limit():
     summary = summarise_load(run(slow, load, num_requests=40, max_connections=2))
     assert summary.generator.waited_for_connection > 20
     assert any("waited for one of the 2 connections" in reason for reason in summary.invalid_because)
-    assert summary.latency_ms.max > 100  # the wait is part of it
+    assert summary.latency_ms.max > 100  # includes the wait
 
 
 def test_what_is_interrupted_has_been_measured_until_then():

@@ -19,13 +19,13 @@ from service.bench.workloads import parse_fields, read_bodies
 
 
 def seen(due, ended, *, late=0.0, error=None, tokens=(), status=200):
-    """A request that was due at a time, and a reply with tokens at others."""
+    """Observation of a request with a due time, and of its reply with token times."""
     observation = Observation(due, due + late, sent_s=due + late, ended_s=ended, status=status, error=error)
     observation.token_times_s, observation.num_tokens = array("d", tokens), len(tokens)
     return observation
 
 
-def recording(*observations, load=OpenLoop(100), began_s=10.0, **terms):  # noqa: B008 - it is frozen
+def recording(*observations, load=OpenLoop(100), began_s=10.0, **terms):  # noqa: B008 - frozen
     made = Recording(
         load, LoadSettings(**(terms or {"duration_s": 2.0})), began_s - 1, began_s, began_s + 2.5
     )
@@ -67,7 +67,7 @@ def test_the_warm_up_is_not_counted():
 
 
 def test_answers_that_come_too_late_are_not_achieved():
-    """An overloaded service answers all in the end, but not at the rate that was offered."""
+    """An overloaded service answers every request eventually, but below the offered rate."""
     summary = summarise_load(recording(seen(10, 10.1), seen(11, 11.1), seen(11, 12.3), seen(11, 12.4)))
     assert (summary.sent_per_s, summary.achieved_per_s) == (2.0, 1.0)
     assert summary.answered == 4

@@ -1,4 +1,4 @@
-"""Running the command line in the test's own process."""
+"""Fixture that runs the command line in the test process."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""`gramophone check`, `complete` and `rerank` in the test's process."""
+"""`gramophone check`, `complete` and `rerank` in the test process."""
 
 import io
 import json
@@ -135,7 +135,7 @@ COMPLETE_TEXT = "\n".join(
 
 @pytest.fixture(scope="module")
 def complete_registry(tmp_path_factory):
-    """A small n-gram model of words."""
+    """Registry with a small n-gram model of words."""
     from training.commands import run_train
 
     folder = tmp_path_factory.mktemp("complete")
@@ -256,7 +256,7 @@ def test_a_format_is_told_by_its_lines_and_bad_ones_are_told(rerank, tmp_path):
     first, second = map(json.loads, done.stdout.splitlines())
     assert (first["id"], [c["index"] for c in first["ranking"]], second["id"]) == ("0", [1, 0], "1")
     assert first["ranking"][0]["features"]["old_lm"] == -2
-    assert done.stderr.startswith(f"gramophone: {tmp_path}/lists:3: there is no |||")
+    assert done.stderr.startswith(f"gramophone: {tmp_path}/lists:3: no |||")
 
 
 def test_the_new_order_is_written_in_a_format(rerank):

@@ -1,4 +1,4 @@
-"""`gramophone bench` where the service fails, and what people see meanwhile."""
+"""`gramophone bench` with a failing service, and its progress output."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""`gramophone evaluate --task …`, as typed: what is printed, what is written, what is refused."""
+"""`gramophone evaluate --task …`: console output, written files, errors."""
 
 import json
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 
 def evaluate(folder, *options, model="order3"):
-    """What is printed on standard output, by lines that are not wrapped."""
+    """Run the command and return its standard output without wrapped lines."""
     given = ["--corpus", str(folder / "text"), "--registry", str(folder), *map(str, options)]
     done = CliRunner().invoke(app, ["evaluate", model, *given], env={"COLUMNS": "160"})
     if done.exception:
@@ -85,7 +85,7 @@ def test_check_tells_programs_every_kind(folder):
 
 @pytest.fixture(scope="module")
 def network(folder):
-    """A small LSTM beside the n-gram models."""
+    """Registry with a small LSTM besides the n-gram models."""
     settings = ["neural.hidden_size=8", "neural.embedding_size=8", "tokenizer.kind=word", "train.max_steps=2"]
     given = {"registry": folder, "corpus": [folder / "text"], "valid": [folder / "text"]}
     run_train("lstm", name="network", assignments=settings, **given)

@@ -58,7 +58,7 @@ def test_keys_of_the_settings_are_read_without_it(monkeypatch):
 
 def test_standard_input_is_read_without_it(typed):
     text = io.TextIOWrapper(io.BytesIO((MARK + "text").encode()), encoding="utf-8")
-    typed("--version", stdin=text)  # which every command does before it reads
+    typed("--version", stdin=text)  # every command sets up standard input first
     assert text.read() == "text"
 
 

@@ -1,4 +1,4 @@
-"""`gramophone lattice`, as typed: what is printed, what is written, exit codes."""
+"""`gramophone lattice`: console output, written files, exit codes."""
 
 import gzip
 import json
@@ -59,7 +59,7 @@ def slf(tmp_path):
 
 @pytest.fixture
 def kaldi(tmp_path):
-    """Options for a packed file of Kaldi's with its words."""
+    """Options for a compressed Kaldi file and its word list."""
     path, words = tmp_path / "lat.gz", tmp_path / "words.txt"
     path.write_bytes(gzip.compress(KALDI.encode()))
     words.write_text("<eps> 0\na 1\nb 2\n")
@@ -83,7 +83,7 @@ def test_given_weights_count_instead_of_the_lattices(gramophone, slf):
 def test_bad_lattices_are_told_and_the_others_are_rescored(gramophone, kaldi):
     code, out, err = gramophone(*kaldi, "--output-format", "text")
     assert (code, out) == (0, "one a b\nthree b\n")
-    assert "lat.gz:8: the word '7' is no number that words.txt has" in err
+    assert "lat.gz:8: the word '7' is not a number in words.txt" in err
 
 
 def test_no_lattice_at_all_is_an_error(gramophone, tmp_path):

@@ -1,4 +1,4 @@
-"""The command line in this process: help, output for people and programs, errors and exit codes."""
+"""The command line in this process: help, human and JSON output, errors and exit codes."""
 
 import io
 import json
@@ -249,7 +249,7 @@ def test_damaged_aliases_are_listed_as_such(typed, registry, tmp_path):
     ("text", "said"), [("[]", "must be an object"), ("[" * 100_000, "recursion"), ('{"test": 1}', None)]
 )
 def test_damaged_figures_are_listed_as_such(typed, registry, tmp_path, text, said):
-    """They ended the list with a traceback."""
+    """Regression: damaged metrics ended the list with a traceback."""
     other = tmp_path / "registry"
     shutil.copytree(registry, other)
     metrics = other / "small" / "versions" / "1" / "metrics.json"
@@ -289,7 +289,7 @@ def commands_below(command, path=()):
 
 @pytest.mark.parametrize("path", list(commands_below(typer.main.get_command(app))), ids=" ".join)
 def test_help_tells_what_to_give_and_not_the_types_that_hold_it(typed, monkeypatch, path):
-    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 300)  # nothing is broken or cut short
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 300)  # no wrapped or truncated lines
     code, out, _ = typed(*path, "--help")
     assert code == 0
     bracketed = {

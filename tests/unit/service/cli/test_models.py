@@ -1,4 +1,4 @@
-"""`gramophone models import-arpa` and `export-arpa`, as typed: what is printed, exit codes."""
+"""`gramophone models import-arpa` and `export-arpa`: console output and exit codes."""
 
 import json
 

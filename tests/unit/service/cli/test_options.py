@@ -1,4 +1,4 @@
-"""`gramophone lists`: converting and looking at files of n-best lists."""
+"""`gramophone lists`: converting and showing n-best list files."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def run(command, *arguments, **options):
 def test_good_lists_are_written_and_bad_lines_told(moses):
     done = run("convert", moses, "-")
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["0", "1"]
-    assert f"gramophone: {moses}:2: there is no |||" in done.stderr
+    assert f"gramophone: {moses}:2: no |||" in done.stderr
     assert done.exit_code == 0
 
 
@@ -100,7 +100,7 @@ def test_scores_of_kaldi_and_beams_of_nemo(tmp_path):
 
 
 def told_of_scores(**features):
-    """What is told on standard error of lists of one candidate each, with these values of features."""
+    """Standard error of `lists show` for lists of one candidate each with these feature values."""
     rows = [dict(zip(features, values, strict=True)) for values in zip(*features.values(), strict=True)]
     lists = [{"candidates": [{"text": "a", "features": row}]} for row in rows]
     return run("show", "-", input="\n".join(map(json.dumps, lists))).stderr
@@ -145,8 +145,8 @@ def test_a_file_without_a_good_list_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--format", "x"], "format is 'x', it can be jsonl"),
-        (["--output-format", "x"], "format is 'x', it can be jsonl"),
+        (["--format", "x"], "format is 'x'; it must be one of jsonl"),
+        (["--output-format", "x"], "format is 'x'; it must be one of jsonl"),
         (["--scores", "am"], "--scores takes NAME=FILE, given 'am'"),
         (["--output-format", "srilm"], "give a folder"),
     ],
@@ -163,7 +163,7 @@ def test_a_closed_stream_is_told(monkeypatch):
 
 
 def test_names_of_features_are_no_markup(tmp_path):
-    """One such as this ended the command with an error of the library that prints."""
+    """Regression: such a name raised an error in the printing library."""
     one = {"candidates": [{"text": "a", "features": {"am[/x]": -1.0}}]}
     (tmp_path / "lists.jsonl").write_text(json.dumps(one))
     assert "candidates with am[/x]" in run("show", tmp_path / "lists.jsonl").stdout

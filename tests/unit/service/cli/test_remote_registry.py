@@ -1,4 +1,4 @@
-"""The command line on registries that are no folders."""
+"""The command line on remote registries."""
 
 import json
 
@@ -12,7 +12,7 @@ TEXT = "the cat sat on the mat\na dog ran to the house\nthe cat ran\nthe dog sat
 
 @pytest.fixture
 def where(request, tmp_path, monkeypatch):
-    """Options that name a registry in memory; its cache is a folder of the test's."""
+    """Options for an in-memory registry; its cache is in the test's folder."""
     monkeypatch.setattr(folders, "_chosen_cache_folder", [])
     monkeypatch.setenv("GRAMOPHONE_REGISTRY_CACHE", str(tmp_path / "cache"))
     return ("--registry", f"memory://{abs(hash(request.node.name))}/models")
@@ -20,7 +20,7 @@ def where(request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def trained(typed, where, tmp_path):
-    """The same, with `small@1`."""
+    """Options for an in-memory registry that contains `small@1`."""
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(TEXT)
     options = ("--corpus", corpus, "--set", "ngram.order=2", "--json")

@@ -1,4 +1,4 @@
-"""`gramophone train --engine duckdb`: the same model as from memory, told as plainly."""
+"""`gramophone train --engine duckdb`: the same model and output as in-memory training."""
 
 import json
 import random
@@ -23,7 +23,7 @@ UNSEEN = "a sun that nobody saw before was seen by the cow\n"
 
 @pytest.fixture
 def train(typed, tmp_path, monkeypatch):
-    """Runs the command on a small text; exit code, result or None, standard error."""
+    """Run the command on a small text: exit code, result or None, standard error."""
     monkeypatch.chdir(tmp_path)
     Path("corpus.txt").write_text("".join(LINES * 3))
     Path("test.txt").write_text(LINES[0] + UNSEEN)
@@ -122,7 +122,7 @@ def test_what_cannot_be_done_is_told_in_one_line(train, argv, recipe, said):
 
 @pytest.fixture
 def room():
-    """Files may not grow past a limit for a while: writing fails as on a full disk."""
+    """Limit the size of files, so writing fails as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def limit(size):

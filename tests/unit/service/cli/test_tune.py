@@ -26,7 +26,7 @@ def right_texts(count, seed=0):
 
 
 def made_lists(count=40):
-    """What is right is second or third in most lists; the others are its words in another order."""
+    """Lists of permuted sentences; the correct one is second or third in most lists."""
     rng = np.random.default_rng(1)
     for number, reference in enumerate(right_texts(count)):
         words = reference.split()
@@ -113,7 +113,7 @@ def test_models_by_fold_score_the_lists_and_the_weights_are_for_the_main_one(tun
         json.loads(tune("--json", *more).stdout) for more in ((), ("--fold-models", "other,other"))
     )
     assert same["model"] == "small@1"
-    assert same["weights"] == plain["weights"]  # the two were trained on one text
+    assert same["weights"] == plain["weights"]  # both models were trained on one text
 
 
 def test_each_fold_needs_a_model(tune):

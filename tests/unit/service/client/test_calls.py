@@ -1,4 +1,4 @@
-"""What a client sends: headers of the caller's own, by which a proxy finds the process that remembers, and paths."""
+"""Requests of the client: custom headers for routing by a proxy, and paths."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ OURS = {"X-Gramophone-Session": "user-17"}
 
 
 def listing(seen):
-    """A service that has no models, and what it is asked with."""
+    """Transport of a service without models that records request headers in `seen`."""
 
     def answer(request):
         seen.append(request.headers)

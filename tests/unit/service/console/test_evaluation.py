@@ -1,4 +1,4 @@
-"""Console output of evaluation and of tuning progress."""
+"""Console output of evaluation and tuning progress."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def test_other_models_have_none(capsys):
 
 
 def test_paths_are_no_markup(capsys):
-    """What stands in brackets was left out, or ended the command once the model was published."""
+    """Regression: text in brackets was omitted, or failed the command after the model was published."""
     show_training({"model": "m@1", "path": "/data/[/old]/[new]", "seconds": 1.0, "notes": []})
     assert "in /data/[/old]/[new];" in capsys.readouterr().out
 
@@ -61,7 +61,7 @@ def test_names_of_features_are_no_markup(capsys):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until it is told."""
+    """Clock that tests set."""
     now = [0.0]
     monkeypatch.setattr("service.console.evaluation.time.monotonic", lambda: now[0])
     return now

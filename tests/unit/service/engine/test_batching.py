@@ -16,7 +16,7 @@ from service.engine.prefill import slice_width
 
 
 class Numbers:
-    """A state that is a number a row, and counts how often it is copied."""
+    """State with one number per row that counts its copies."""
 
     copies = 0
 
@@ -85,13 +85,13 @@ def test_of_equal_calls_the_oldest_go_first():
 @pytest.mark.parametrize(
     ("left", "count", "width"),
     [
-        ([5, 2000], 128, 10),  # the short one is not kept waiting for the long one
-        ([20, 38, 200], 100, 42),  # but who needs no more than twice as much is not cut off
+        ([5, 2000], 128, 10),  # a short text does not wait for a long one
+        ([20, 38, 200], 100, 42),  # up to twice the share is not cut
         ([2000], 128, 128),
         ([26] * 16, 128, 8),
-        ([2, 26, 26, 26], 38, 12),  # what the short ones leave is shared
-        ([26] * 200, 128, 1),  # never less than a column
-        ([3, 7], 128, 7),  # all that is left
+        ([2, 26, 26, 26], 38, 12),  # capacity left by short texts is shared
+        ([26] * 200, 128, 1),  # at least one column
+        ([3, 7], 128, 7),  # all remaining tokens
     ],
 )
 def test_columns_of_a_slice(left, count, width):

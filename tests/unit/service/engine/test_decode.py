@@ -1,4 +1,4 @@
-"""Generating as a call: rows of several calls step together, and each gets what it would get alone."""
+"""Decode calls: rows of several calls step together, with the results of separate runs."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def model():
 
 
 def made(model, seed, *, rows=2, count=6, last=True, top=0, **options):
-    """A call of some rows, as a request of that seed makes it."""
+    """Decode call of a request with this seed."""
     prompt = np.array([3 + seed % 5])
     rules = compile_rules(DecodingParameters(max_tokens=99, **options), prompt)
     batch = SequenceBatch.of([rules] * rows, [row_seed(seed, 0, row) for row in range(rows)])
@@ -32,7 +32,7 @@ def told(drawn):
 
 
 def run(pool, answers, steps=1000, count=256):
-    """Go on until nothing is left, or so many steps; rows of each step."""
+    """Run up to `steps` slices or until the pool is empty; return the rows of each."""
     rows = []
     while len(pool) and len(rows) < steps:
         done = pool.run_slice(count)
@@ -64,7 +64,7 @@ def test_calls_that_join_at_any_time_get_what_they_would_alone(model):
 
 
 def test_a_text_in_parts_is_the_text_at_once(model):
-    """Also while others step beside it."""
+    """Also with another call in the pool."""
     whole = run_single(made(model, 1, count=8, ignore_eos=True))
     pool, answers, parts = DecodeCallBatch(), {}, [[], []]
     call = made(model, 1, count=2, last=False, ignore_eos=True)
@@ -103,7 +103,7 @@ def test_streams_that_go_on_together_copy_nothing(model):
     pool, answers, histories = DecodeCallBatch(), {}, []
     calls = [made(model, seed, count=1, last=False, ignore_eos=True) for seed in range(4)]
     for step in range(6):
-        for call in calls[step % 4 :] + calls[: step % 4]:  # whatever order they come in
+        for call in calls[step % 4 :] + calls[: step % 4]:  # in any order
             pool.add(call)
         run(pool, answers)
         histories += [answers[call].unfinished.base.batch.history for call in calls]
@@ -112,7 +112,7 @@ def test_streams_that_go_on_together_copy_nothing(model):
 
 
 def test_who_leaves_is_missed_by_nobody(model):
-    """A call that was cancelled takes no further step; the others get what they would have got."""
+    """A cancelled call takes no further step; the results of the other calls do not change."""
     pool, answers = DecodeCallBatch(), {}
     calls = [made(model, seed, count=6, ignore_eos=True) for seed in range(3)]
     for call in calls:
@@ -141,7 +141,7 @@ def test_a_call_of_more_rows_than_there_is_room_for_has_its_turn(model):
 
 @pytest.mark.parametrize("where", ["next_log_probs", "advance"])
 def test_only_who_is_at_fault_fails(model, monkeypatch, where):
-    """What the others had before is not done twice."""
+    """Earlier steps of the other calls are not repeated."""
     works = getattr(model, where)
 
     def fails(state, *tokens):
@@ -152,7 +152,7 @@ def test_only_who_is_at_fault_fails(model, monkeypatch, where):
     pool, answers, blamed = DecodeCallBatch(), {}, []
     never = {"logit_bias": ((7, -100.0),), "ignore_eos": True}
     calls = [made(model, seed, **never) for seed in range(4)]
-    bad = made(model, 4, ignore_eos=True)  # its prompt is the token 7
+    bad = made(model, 4, ignore_eos=True)  # its prompt is token 7
     for call in [*calls[:2], bad, *calls[2:]]:
         pool.add(call)
     monkeypatch.setattr(model, where, fails)

@@ -1,4 +1,4 @@
-"""The async shell: outcomes reach the event loop, and its thread outlives every fault."""
+"""The async engine: outcomes reach the event loop, and its thread survives every fault."""
 
 import asyncio
 import threading
@@ -80,7 +80,7 @@ def test_a_stream_that_rests_ends_at_its_deadline_though_the_loop_looks_early(mo
         loop = asyncio.get_running_loop()
         on_time = loop.call_later
 
-        def early(delay_s, *call):  # as uvloop rounds
+        def early(delay_s, *call):  # like uvloop's rounding
             return on_time(max(0.0, delay_s - 0.002), *call)
 
         monkeypatch.setattr(loop, "call_later", early)

@@ -107,7 +107,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def meminfo(tmp_path):
-    """A machine of 8 GiB, half of it free."""
+    """Meminfo file of a machine with 8 GiB, half of it free."""
     file = tmp_path / "meminfo"
     file.write_text(
         f"MemTotal: {8 << 20} kB\nMemFree: 1 kB\nMemAvailable: {4 << 20} kB\nHugePages_Total: 0\n"

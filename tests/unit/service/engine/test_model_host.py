@@ -22,7 +22,7 @@ from tests.support.fake_models import FakeModel, fake_vocabulary
 
 @pytest.fixture
 def registry(tmp_path):
-    """`lstm` with versions 1 to 3 of which 2 is the champion, and `ngram` with one."""
+    """Registry with `lstm` in versions 1 to 3, champion 2, and `ngram` in version 1."""
     registry = LocalRegistry(tmp_path)
     for name in ("lstm", "lstm", "lstm", "ngram"):
         registry.publish(name, write_minimal)
@@ -86,7 +86,7 @@ def test_what_is_published_and_not_loaded_is_said_so(registry):
 
 
 def test_another_name_does_not_change_the_default_and_its_reason_is_told(registry):
-    """After `alpha` was published, and even more after `mixture`, a restart served that."""
+    """Regression: publishing `alpha` or `mixture` changed the default at the next restart."""
     before = made(registry).default.address
     for name in ("alpha", "mixture"):
         registry.publish(name, write_minimal)
@@ -97,7 +97,7 @@ def test_another_name_does_not_change_the_default_and_its_reason_is_told(registr
 
 @pytest.mark.parametrize(("coming", "default"), [("alpha", "alpha@1"), ("mixture", "mixture@1")])
 def test_a_registry_that_remembers_none_is_served_as_ever_and_called_a_guess(registry, coming, default):
-    """As those of earlier versions are."""
+    """Registries of earlier releases have no stored default."""
     registry.publish(coming, write_minimal)
     (registry.root / ".default").unlink()
     host = made(registry)
@@ -115,7 +115,7 @@ def test_the_settings_go_before_what_the_registry_remembers(registry):
 
 
 def test_threads_are_limited_before_a_model_can_be_asked(registry, monkeypatch):
-    """A thread that has computed before keeps the number it had."""
+    """A thread that has already computed keeps its thread count."""
     host, limited = ModelHost(Loader(registry=registry, read=load, num_threads=3)), []
     torch = SimpleNamespace(
         set_num_threads=lambda count: limited.append((count, host.num_loaded)), Tensor=type("Tensor", (), {})
@@ -182,7 +182,7 @@ def test_an_address_with_a_number_without_end_is_not_found(registry):
 
 
 class Host:
-    """One that has a change under way and something to free."""
+    """Host with a pending change and a model to free."""
 
     needs_reaping = True
 
@@ -213,7 +213,7 @@ def test_a_change_that_ends_while_the_service_stops_begins_nothing_more():
 
 
 class Noting(FakeModel):
-    """Notes how many rows it is asked about."""
+    """Fake model that records its batch sizes."""
 
     def __init__(self, vocabulary):
         super().__init__(vocabulary)

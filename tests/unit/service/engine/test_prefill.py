@@ -1,4 +1,4 @@
-"""Texts of several calls in one pool: who is read beside whom, and what is kept in memory."""
+"""Texts of several calls in one pool: composition of batches and memory of states."""
 
 import weakref
 
@@ -13,14 +13,14 @@ from tests.support.fake_models import Numbers
 
 
 class Letters:
-    """A model of texts that remembers the sum of a text's tokens; notes what it was asked, and fails on one token."""
+    """Model whose state is the sum of a text's tokens; records its calls and fails on one token."""
 
     family, vocabulary = "letters", range(100)
 
     def __init__(self, poison=None):
         self.asked, self.states, self.poison = [], [], poison
 
-    def read(self, state, tokens, lengths, want):  # noqa: ARG002 - all are computed
+    def read(self, state, tokens, lengths, want):  # noqa: ARG002 - all results are computed
         is_read = np.arange(tokens.shape[1]) < lengths[:, None]
         if self.poison is not None and self.poison in tokens[is_read]:
             raise ZeroDivisionError
@@ -153,7 +153,7 @@ def test_a_text_at_rest_keeps_no_others_alive():
     joint = model.states[-1]
     pool.remove(gone)
     pool.add(text(model, 1))
-    pool.run_slice(2)  # for the shortest and the oldest
+    pool.run_slice(2)  # for the shortest and oldest texts
     assert joint() is None
 
 

@@ -1,4 +1,4 @@
-"""States of texts that were read before: exact, bounded, the least recently used first out."""
+"""Cached prefix states: exact, bounded, evicted least recently used first."""
 
 import dataclasses
 
@@ -52,12 +52,12 @@ def test_the_size_of_a_state_counts_its_arrays(name):
     model = families.model(name)
     one, many = (state_bytes(model.advance(model.initial_state(b), np.full(b, 5))) for b in (1, 8))
     assert one >= 4
-    if not isinstance(model.initial_state(1), CacheState):  # whose rows may share what they remember
+    if not isinstance(model.initial_state(1), CacheState):  # rows may share their history
         assert many == 8 * one
 
 
 class Counted:
-    """A model that counts the tokens it reads."""
+    """Model wrapper that counts read tokens."""
 
     def __init__(self, model):
         self.model, self.tokens = model, 0
@@ -104,7 +104,7 @@ def test_a_word_that_is_typed_anew_reads_only_that_word(load):
     loaded, model = loaded_with_prefixes(load, "lstm")
     for text in ([5, 9, 12], [5, 9, 13], [5, 9, 14]):
         run_to_completion(prefill(loaded, [np.array(text)], bos=True))
-    assert model.tokens == (2 + 3) + 1 + 1  # what is before the word as a row of its own, beside the whole
+    assert model.tokens == (2 + 3) + 1 + 1  # the prefix before the word is an extra row
 
 
 def test_of_many_tokens_none_is_read_twice(load):

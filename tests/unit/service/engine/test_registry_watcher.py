@@ -1,4 +1,4 @@
-"""How the host follows addresses: new versions, moved aliases, failures, loading and unloading by hand."""
+"""The host's watcher: new versions, moved aliases, failures, manual loading and unloading."""
 
 import os
 import weakref
@@ -21,7 +21,7 @@ from tests.support.object_stores import s3_server, using
 
 
 class Clock:
-    """Seconds that pass when told to."""
+    """Clock that tests set."""
 
     def __init__(self):
         self.now_s = 0.0
@@ -31,7 +31,7 @@ class Clock:
 
 
 class Loads:
-    """Loads made-up models; `broken` are versions whose loading fails, `done` those that were tried."""
+    """Loader of fake models; `broken` lists versions that fail, `done` all attempts."""
 
     def __init__(self):
         self.broken, self.done = set(), []
@@ -51,7 +51,7 @@ class Loads:
 
 
 class Outcomes:
-    """Hears how loads go."""
+    """Observer that records load outcomes."""
 
     def __init__(self):
         self.heard = []
@@ -63,7 +63,7 @@ class Outcomes:
 
 @pytest.fixture
 def registry(tmp_path):
-    """`lstm` with two versions of which the first is the champion, and `ngram` with one."""
+    """Registry with `lstm` in versions 1 and 2, champion 1, and `ngram` in version 1."""
     registry = LocalRegistry(tmp_path)
     for name in ("lstm", "lstm", "ngram"):
         registry.publish(name, write_minimal)
@@ -137,7 +137,7 @@ def test_nothing_is_resolved_or_loaded_again_while_nothing_changes(made, loads, 
 
 def test_changes_within_a_tick_of_the_clock_are_all_seen(made, registry, monkeypatch):
     host = made("lstm", "ngram")
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # so that they follow one another at once
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # so the changes follow immediately
     for number in (2, 1):
         registry.set_alias("lstm", "champion", number)
         registry.publish("ngram", write_minimal)
@@ -148,7 +148,7 @@ def test_changes_within_a_tick_of_the_clock_are_all_seen(made, registry, monkeyp
 
 @pytest.fixture
 def in_a_store(monkeypatch, tmp_path):
-    """Opens `lstm` with two versions in S3, of which the second is the champion, each time with its own cache."""
+    """Function that opens an S3 registry with `lstm` 1 and 2, champion 2, each time with a new cache."""
     with s3_server() as server, using(server, monkeypatch):
         address = server.make_bucket("watched")
         caches = (tmp_path / f"cache-{number}" for number in range(9))
@@ -160,7 +160,7 @@ def in_a_store(monkeypatch, tmp_path):
 
 
 def test_an_alias_that_is_moved_while_it_is_read_and_then_back_is_followed(in_a_store, monkeypatch):
-    """What the listing told is not what was read: the tag of what was read is what later listings differ from."""
+    """Later listings are compared with the tag of the content read, not with the tag of the first listing."""
     registry, other = in_a_store(), in_a_store()
     watcher = RegistryWatcher(registry, ["lstm"])
     list_all = registry.change_stamps
@@ -221,7 +221,7 @@ def test_moving_the_alias_back_forgets_what_failed(made, registry, loads):
 
 
 def test_while_the_new_version_is_loaded_every_alias_goes_on_being_answered(made, registry, loads):
-    """An alias that leads to a model by chance moves with it."""
+    """An alias that is not watched, but points to the loaded version, moves with it."""
     registry.set_alias("lstm", "candidate", 1)
     host = made("lstm")
     seen = []

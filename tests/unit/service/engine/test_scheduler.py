@@ -1,4 +1,4 @@
-"""The scheduler's promises one by one; all orders of events are in tests/property."""
+"""Guarantees of the scheduler one by one; tests/property covers any order of events."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_tokens_are_counted_and_given_back():
     take_turn(scheduler)
     scheduler.submit(
         Job(endless("c", []), Listener(), deadline_s=1, options=RequestOptions(tokens=400))
-    )  # alone, however long
+    )  # accepted as the only job, whatever its length
     assert scheduler.admission.num_tokens == 400
 
 
@@ -254,7 +254,7 @@ def test_bulk_that_is_late_has_longer_slices_up_to_a_bound():
         options=RequestOptions(bulk=True, tokens=1500),
     )
     scheduler.submit(job)
-    for now_s[0] in (0.0, 0.3, 0.6, 1.2, 60.0):  # 0.3 s are its due, 1500 tokens at 5000 a second
+    for now_s[0] in (0.0, 0.3, 0.6, 1.2, 60.0):  # estimated 0.3 s: 1500 tokens at 5000 per second
         take_turn(scheduler)
     assert [width for _, width in model.batches] == pytest.approx([60, 60, 120, 240, 250], abs=1)
 
@@ -267,4 +267,4 @@ def test_a_waiting_job_that_nobody_waits_for_makes_room_at_once():
     scheduler.submit(second)
     take_turn(scheduler)
     assert (len(scheduler), scheduler.admission.num_waiting, log) == (1, 0, ["b"])
-    assert first.work.gi_frame is None  # closed, so that it holds nothing
+    assert first.work.gi_frame is None  # closed, so it holds no memory

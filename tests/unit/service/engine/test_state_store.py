@@ -1,4 +1,4 @@
-"""The store of states: who finds what, for how long, and how much there may be."""
+"""The state store: ownership, lifetime and limits."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ROW_BYTES = 40
 
 
 class Vectors(FeaturedState):
-    """A state whose size is known."""
+    """State with a known size."""
 
     @property
     def nbytes(self):

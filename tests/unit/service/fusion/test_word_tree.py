@@ -1,4 +1,4 @@
-"""Texts that decoders grow: what is asked of the service, how often, and what is freed."""
+"""Word trees of decoders: requests to the service and freed states."""
 
 import math
 from itertools import count
@@ -13,7 +13,7 @@ from service.schemas.replies import AdvancedState, AdvanceReply, ErrorBody, Open
 
 
 class FakeService:
-    """A service to which a word is as probable as e^−(its length and that of the text before it)."""
+    """Service with word log-probabilities of −(length of the word and of the text before it)."""
 
     def __init__(self, *, known=None, lowercase=False):
         self.kept, self.calls, self.numbers, self.address = {}, [], count(), "lm@1"
@@ -81,7 +81,7 @@ def test_words_that_came_up_lately_are_asked_along_and_need_no_call_of_their_own
     assert client.calls[2] == [("cat", "on"), ("cat", "cat"), ("cat", "cap"), ("cat", "sat")]
     tree.extend(cap, "sat")
     assert [len(call) for call in client.calls] == [1, 1, 4, 4]
-    assert len(client.kept) == 1 + 4  # of what was asked along no state is kept
+    assert len(client.kept) == 1 + 4  # no states are kept for companion queries
 
 
 def test_a_text_that_was_asked_along_is_kept_once_it_is_continued(client):
@@ -120,7 +120,7 @@ def test_unknown_words_are_one_where_the_whole_vocabulary_is_known():
     [({"the", "cat", "dog"}, False, ["cat", "the"]), ({"the", "cat"}, True, ["cat", "the"])],
 )
 def test_unknown_words_differ_where_others_may_be_known(known, lowercase, words):
-    """The vocabulary has more words, or the tokenizer makes known words of others."""
+    """The vocabulary has further words, or the tokenizer normalises words to known ones."""
     tree = WordTree(FakeService(known=known, lowercase=lowercase), words=words, companions=0)
     start = tree.start()
     assert tree.extend(start, "Cat") is not tree.extend(start, "dog")
@@ -154,7 +154,7 @@ def test_what_is_dropped_is_freed_with_the_next_question(client):
     text = tree.start()
     for word in ("the", "cat", "sat"):
         text = tree.extend(text, word)
-    assert len(client.kept) == 3 + 1 - 2  # of what went before, two have been freed
+    assert len(client.kept) == 3 + 1 - 2  # two earlier states were freed
     text = None
     tree.close()
     assert client.kept == {}
@@ -180,7 +180,7 @@ def test_what_could_not_be_freed_is_dropped_still(client):
         tree.extend(first, "cat")
     first, client.max_freed = None, 10
     tree.close()
-    assert set(client.kept.values()) == {"the cat"}  # what was kept before the refusal came
+    assert set(client.kept.values()) == {"the cat"}  # stored before the refusal
 
 
 def test_after_the_service_was_started_again_a_decoder_begins_anew(client):
@@ -209,7 +209,7 @@ def test_tokens_are_asked_for_by_the_row_and_kept_when_they_are_continued(client
 
 
 class StateStandIn:
-    """A node of a decoder's tree, as flashlight's `LMState`."""
+    """Node of a decoder's tree, like flashlight's `LMState`."""
 
     def __init__(self):
         self.children = {}
@@ -219,14 +219,14 @@ class StateStandIn:
 
 
 class DecoderLM:
-    """A decoder's base class of language models, which must be told that it is there."""
+    """Decoder's base class of language models, whose `__init__` must run."""
 
     def __init__(self):
         self.ready = True
 
 
 class ServedLM(TorchaudioLM, DecoderLM):
-    """As a user writes it."""
+    """Subclass as written by a user."""
 
 
 def test_torchaudios_tree_leads_to_what_the_service_says(client):

@@ -59,7 +59,7 @@ def test_charts_are_whole_elements_in_the_pages_own_colours(page):
     charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
     assert len(charts) == 4
     for one in charts:
-        ET.fromstring(one.replace("xlink:href", "href"))  # noqa: S314 - ours
+        ET.fromstring(one.replace("xlink:href", "href"))  # noqa: S314 - our own output
         assert "var(--accent)" in one
         assert not re.search(r"#[0-9a-f]{6}\b", one)
 
@@ -71,7 +71,7 @@ def test_the_page_needs_nothing_from_elsewhere(page):
 
 
 def test_a_title_is_taken_as_it_stands():
-    r"""A backslash in the name of a feature was an error when all else was done, and dollars made it a formula."""
+    r"""Regression: a backslash in a feature name raised an error at the end; dollars rendered as a formula."""
     title = r"WER along the weight of \d $x$"
     svg = draw_svg(title, lambda axes: axes.plot([0, 1], [0, 1]))
     assert f'aria-label="{title}"' in svg

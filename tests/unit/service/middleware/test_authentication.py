@@ -1,4 +1,4 @@
-"""API keys: made, kept, recognised; and the file they are kept in."""
+"""API keys: creation, storage, recognition, and the key file."""
 
 import os
 
@@ -33,7 +33,7 @@ def file(tmp_path):
 
 
 def change(file, text):
-    """Write another text, whose time differs for sure."""
+    """Write another text and advance the file's modification time."""
     file.write_text(text)
     os.utime(file, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns + 1_000_000))
 
@@ -159,7 +159,7 @@ def test_a_file_taken_away_changes_nothing(file, clock):
 
 
 def test_a_signal_tells_that_the_file_is_still_gone(file, clock):
-    """Whoever had sent it heard nothing, and took the keys for read."""
+    """Regression: the signal was ignored silently, as if the keys had been reloaded."""
     store = KeyStore(file=file, clock=clock)
     file.unlink()
     clock.now_s = 1.0

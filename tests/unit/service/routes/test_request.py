@@ -28,7 +28,7 @@ def bulk(beside=BODY_ALONE, body_bytes=100):
         {"count": 32, "work_each": 4000 // 8, "predicted_each": 1},  # long rankings
         {"count": 2 * 256 // 2, "predicted_each": 1},  # words after two contexts
         {"count": 300, "work_each": 2000},  # candidates after a long context
-        {"count": 1000, "work_each": 1000 // 16},  # candidates that are compared with each other
+        {"count": 1000, "work_each": 1000 // 16},  # candidates compared pairwise
     ],
 )
 def test_short_bodies_that_ask_for_much_give_way(beside):
@@ -39,7 +39,7 @@ def test_short_bodies_that_ask_for_much_give_way(beside):
     "beside",
     [
         BODY_ALONE,
-        {"count": 1, "predicted_each": 2000},  # a long text is one short step after another
+        {"count": 1, "predicted_each": 2000},  # a long text takes many short steps
         {"count": 4, "predicted_each": 100},
         {"count": 16, "predicted_each": 8},
         {"count": 30, "work_each": 15},
@@ -75,7 +75,7 @@ def test_pieces_are_the_whole_reply(count):
 
 
 def answered(lines):
-    """Outcomes of a batch: an error for an empty line."""
+    """Outcomes of a batch; an empty line gives an error."""
     yield from ()
     return [line or InvalidInputError("empty") for line in lines]
 

@@ -1,4 +1,4 @@
-"""Validation of JSON bodies and lines; model figures as JSON."""
+"""Validation of JSON bodies and lines; model metrics as JSON."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def test_lines_are_what_stands_between_line_feeds(body):
 
 
 def test_many_lines_are_not_cut_at_once():
-    """A list of millions of short lines took many times the memory of the body."""
+    """Regression: splitting millions of short lines took many times the memory of the body."""
     body = b"ab\n" * 300_000
     tracemalloc.start()
     try:
@@ -44,7 +44,7 @@ def test_many_lines_are_not_cut_at_once():
     ],
 )
 def test_a_list_is_not_looked_at_past_what_is_wrong(kind, body):
-    """Four megabytes of wrong items took twenty seconds, and 1.7 gigabytes, to be refused."""
+    """Regression: rejecting 4 MB of invalid items took 20 seconds and 1.7 GB."""
     with pytest.raises(ValidationError) as caught:
         kind.model_validate_json(json.dumps(body))
     assert caught.value.error_count() == 1
@@ -74,7 +74,7 @@ def test_of_a_value_without_end_the_beginning_is_told():
     ],
 )
 def test_figures_are_finite_numbers(metrics, told):
-    """A number too large, or figures that were none, made an error of the whole list of models."""
+    """Regression: a number that was too large, or invalid metrics, failed the complete list of models."""
     assert _figures(metrics) == told
 
 

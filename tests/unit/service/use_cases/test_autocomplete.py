@@ -1,4 +1,4 @@
-"""What autocomplete is made of: the case of words, what models said before, whose words are whose."""
+"""Parts of autocomplete: letter case, cached model results, users' words and sessions."""
 
 import asyncio
 
@@ -103,7 +103,7 @@ def test_what_is_put_is_kept_within_the_bounds(users):
 
 
 def in_a_loop(*bodies):
-    """What becomes of requests of one session, each a time to take, that come one after the other."""
+    """Results of successive (session, duration) requests, and the number of open sessions."""
 
     async def request(sessions, session, seconds):
         answer = asyncio.get_running_loop().create_future()

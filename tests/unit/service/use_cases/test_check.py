@@ -42,7 +42,7 @@ def given(start, end, *texts):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_is_told_what_is_told_without_it(name):
-    """Words with digits have no neighbours, so the caller suggests some."""
+    """Words with digits have no neighbours, so the request provides candidates."""
     spans = (given(6, 8, "w4", "w5"), given(13, 20, "w5", "w4 w5"), given(24, 30, "w7 w8 w9"))
     one = loaded(tokenizer())
     one.checkpoint.model = model(name)

@@ -54,7 +54,7 @@ def complete(prompt, **options):
 
 
 def best_after(*ids, after_bos):
-    """The log-probability of the most probable token that may be generated."""
+    """Log-probability of the most probable token except control tokens."""
     model = families.model("lstm")
     state = (model.initial_state if after_bos else model.empty_state)(1)
     for token in ids:
@@ -133,7 +133,7 @@ PROMPTS = [
 
 
 def step_by_step(model, prompt):
-    """The whole distributions in the places of a prompt's tokens but the first."""
+    """Complete distributions at each prompt token except the first."""
     state = (model.initial_state if prompt.bos else model.empty_state)(1)
     rows = []
     for token in prompt.ids[:-1]:
@@ -172,7 +172,7 @@ def test_a_ranked_score_is_that_of_scoring_whole(name):
 
 
 def predictions(work):
-    """How many distributions each call asks for."""
+    """Number of distributions that each call requests."""
     answer, counts = None, []
     while True:
         try:
@@ -247,7 +247,7 @@ def test_offsets_are_where_tokens_begin(spoken, text):
 
 def test_offsets_go_on_after_a_prompt(spoken):
     ids = spoken.tokenizer.encode("the cat sat")
-    shift = 1 if spoken.tokenizer.leading_space else 0  # the first space is then real
+    shift = 1 if spoken.tokenizer.leading_space else 0  # the first space is then part of the text
     first, second, *_ = entries_of(spoken, ids, continues=True, offset=7).text_offset
     assert (first, second) == (7, 7 + entries_of(spoken, ids).text_offset[1] + shift)
 

@@ -1,4 +1,4 @@
-"""Continuing prompts: rows together, choices, beams, what is reported of them."""
+"""Generation: batched rows, choices, beams and reported values."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -72,7 +72,7 @@ def test_a_choice_is_the_same_however_many_rows_are_decoded_together(words, monk
 
 
 def test_more_choices_change_none_of_the_first(words):
-    """With one prompt, and with several."""
+    """A larger `n` leaves each prompt's first choice unchanged."""
     few, many = said(run(words, n=1)), said(run(words, n=5))
     assert few == many[::5]
     assert len({tuple(one[2]) for one in many}) > 5
@@ -151,7 +151,7 @@ def test_events_add_up_to_the_result(characters, options, continues):
     ],
 )
 def test_log_probs_are_the_models_own(words, options):
-    """And so are the alternatives; `</s>` has its own."""
+    """Alternatives also have the model's log-probabilities; `</s>` has its own."""
     for one in run(words, **{"n": 3, "top": 3, "max_tokens": 30, **options}):
         last = [int(PROMPTS[one.prompt][-1]) if len(PROMPTS[one.prompt]) else 1, *one.token_ids]
         tables = words.model.table[last]
@@ -239,7 +239,7 @@ def test_a_reply_of_too_many_tokens_is_refused_before_it_is_computed(words):
 
 
 def test_a_row_that_was_copied_goes_on_by_itself(words):
-    """A bad word of two tokens is banned for the beams that have its first, and for no other."""
+    """The second token of a bad word is banned only for beams that end with the first."""
     for one in run(words, strategy="beam", n=16, num_beams=16, bad_words=("the cat", "a", "dog ran of")):
         text = f" {one.text} "
         assert not any(f" {word} " in text for word in ("the cat", "a", "dog ran of"))
@@ -248,7 +248,7 @@ def test_a_row_that_was_copied_goes_on_by_itself(words):
 @given(st.lists(st.text(alphabet="abc ", min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 99))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 def test_bad_words_never_appear(characters, texts, seed):
-    characters.model.table[:, 7:29] = -12  # what is not of a, b and c, so that they come often
+    characters.model.table[:, 7:29] = -12  # rare, so a, b and c are frequent
     for one in run(characters, PROMPTS[:2], bad_words=tuple(texts), seed=seed, n=2, max_tokens=25):
         assert not any(text in one.text for text in texts)
 
@@ -281,7 +281,7 @@ def test_penalties_make_words_come_less_often(words):
     ],
 )
 def test_every_row_goes_on_from_its_own_state(family, options):
-    """What is reported is what scoring prompt and continuation says, with models that remember more than a token."""
+    """Reported log-probabilities equal the scores of prompt and continuation, for models with longer contexts."""
     model, tokenizer = families.model(family), families.tokenizer()
     manifest = SimpleNamespace(vocab_size=len(model.vocabulary), direction="forward")
     loaded = LoadedModel("m@1", SimpleNamespace(model=model, tokenizer=tokenizer, manifest=manifest))

@@ -1,4 +1,4 @@
-"""Where a context ends and a text begins, for every kind of tokenizer."""
+"""The boundary between context and text, for every kind of tokenizer."""
 
 import io
 
@@ -13,7 +13,7 @@ from tests.support.fake_models import fake_vocabulary
 
 @pytest.fixture(scope="module")
 def pieces():
-    """A small SentencePiece model."""
+    """Small SentencePiece tokenizer."""
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.Train(
         sentence_iterator=iter(["the cat sat on the mat", "a dog ran of the house"] * 20),
@@ -64,7 +64,7 @@ def test_characters_are_cut_where_the_text_begins(characters):
 
 @pytest.mark.parametrize("text", ["the cat sat on the mat", "a dog ran of the house"])
 def test_pieces_end_within_the_context_or_belong_to_the_text(load, pieces, text):
-    """Cut at every place: the pieces before the border spell no more than the context does."""
+    """Split at every position; pieces before the boundary spell no more than the context."""
     model = load(pieces)
     for cut in range(1, len(text)):
         before, after = encode_after(model, text[:cut], text[cut:], parameter="text")

@@ -38,7 +38,7 @@ LIMITS = Limits(max_texts=10_000, max_tokens_per_sequence=100_000, max_new_token
 
 
 class Memory:
-    """A model whose state is all it has read, so that nothing read wrongly goes unseen."""
+    """Model whose state is the complete text read, so every wrong read is detected."""
 
     family, prefix_cache = "memory", None
 
@@ -142,7 +142,7 @@ def test_groups_of_contexts_change_no_answer(words, finish, monkeypatch):
 
 
 def test_few_contexts_are_kept_at_once(words, finish, monkeypatch):
-    """What a state holds grows with the text it has read."""
+    """State size grows with the text read."""
     largest = 0
 
     def watched(loaded, contexts, *, bos):
@@ -267,7 +267,7 @@ CANDIDATE_LIMITS = Limits(max_texts=1000, max_tokens_per_sequence=1000, max_new_
 
 
 def test_what_a_text_is_called_is_not_sought_for_each_of_many(characters, finish):
-    """To find that looks through all candidates: of the 65,536 that may be tuned on it would take seconds."""
+    """Finding a name searches all candidates, which takes seconds for the maximum of 65,536."""
     candidates = tuple(Candidate(f"a{'b' * length}") for length in range(50))
     named = Mock(return_value="lists[0].")
     distinct, _ = finish(find_distinct_texts([CandidateList(None, "a", candidates)], (), named))

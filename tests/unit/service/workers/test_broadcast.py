@@ -1,4 +1,4 @@
-"""Merged answers and metrics of several workers; exclusive changes."""
+"""Merged replies and metrics of several workers; exclusive changes."""
 
 import asyncio
 import json

@@ -25,7 +25,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-shape: 1,2\r\ndate: now\r\n\
 
 @contextlib.asynccontextmanager
 async def worker(folder, *answers):
-    """A worker whose connections give the answers, one after the other, and hang up after an empty one."""
+    """Worker that sends the given answers in order and closes the connection after an incomplete one."""
     left, connections = list(answers), []
 
     async def connected(reader, writer):
@@ -114,7 +114,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "_REPLY_TIMEOUT_S", 0.05)
 
     async def hang(reader, writer):
-        await reader.read()  # until whoever asked hangs up
+        await reader.read()  # until the peer closes the connection
         writer.close()
 
     async def main():
@@ -169,7 +169,7 @@ def test_a_request_is_encoded_anew_for_its_link():
 
 
 def test_a_request_of_http_1_0_without_a_host_may_pass_over_a_link():
-    """HTTP/1.1, which is spoken there, wants one."""
+    """Links use HTTP/1.1, which requires a host header."""
     scope = {"method": "GET", "raw_path": b"/", "query_string": b"", "headers": []}
     assert encode_scope(scope, b"").startswith(b"GET / HTTP/1.1\r\nhost: \r\n")
 
@@ -256,7 +256,7 @@ def test_a_name_may_be_written_as_some_clients_escape_it(homes):
 
 
 def test_a_user_is_the_one_that_the_request_is_answered_for(homes):
-    """The last of equal keys counts, as where the body is validated, and no key of an inner object."""
+    """The last duplicate key counts, as in body validation; keys of inner objects do not."""
     by_path = homes.of(scope("/v1/autocomplete/users/ann"), b"")
     others = [f"u{i}" for i in range(20)]
     for other in others:
@@ -301,7 +301,7 @@ def message(body, *, more=False):
 
 
 def read(messages, *, max_bytes=10, state=None, headers=()):
-    """The body, and all that is received after it has been read."""
+    """Body, and messages received after it was read."""
 
     async def main():
         left = iter(messages)
@@ -315,7 +315,7 @@ def read(messages, *, max_bytes=10, state=None, headers=()):
         while True:
             try:
                 received.append(await again())
-            except RuntimeError:  # nothing is left
+            except RuntimeError:  # no messages left
                 return body, received
 
     return asyncio.run(main())
@@ -334,7 +334,7 @@ def test_one_that_is_too_long_is_left_to_who_refuses_it():
 
 
 def test_one_that_is_announced_too_long_is_not_waited_for():
-    """It was held until its time was over, in a service of several workers."""
+    """Regression: a service with several workers held such a request until its deadline."""
     messages = [message(b"12", more=True)]
     assert read(messages, headers=[(b"content-length", b"1000000000000000000")]) == (None, messages)
     assert read([message(b"")], headers=[(b"content-length", b"0010")]) == (b"", [message(b"")])

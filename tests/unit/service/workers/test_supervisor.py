@@ -1,4 +1,4 @@
-"""The supervisor: failures of the system, hung workers, shared folders, preloading."""
+"""The supervisor: system failures, hung workers, shared folders, preloading."""
 
 import errno
 import importlib.util
@@ -25,7 +25,7 @@ def supervisor():
 
 
 def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeypatch):
-    """The memory that a worker died for may still be missing; that is no reason for the others to end."""
+    """Memory may still be short after a worker's death; the other workers keep running."""
 
     def refuse():
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
@@ -41,7 +41,7 @@ def test_a_worker_that_cannot_be_forked_is_tried_again_later(supervisor, monkeyp
 
 @pytest.fixture
 def clock():
-    """Seconds that a test sets."""
+    """Clock in seconds that tests set."""
     return [0.0]
 
 
@@ -52,7 +52,7 @@ def silence(clock):
 
 
 def looks(silence, clock, count, beating=()):
-    """What so many looks find, the workers named saying that they are alive before each."""
+    """Hung workers found in `count` polls; workers in `beating` send a heartbeat before each poll."""
     board, silent = silence
     found = []
     for _ in range(count):
@@ -67,7 +67,7 @@ def test_one_that_says_nothing_for_five_looks_hangs(silence, clock):
     assert looks(silence, clock, 1, beating=[0, 1]) == []
     assert looks(silence, clock, 4, beating=[0]) == []
     assert looks(silence, clock, 1, beating=[0]) == [1]
-    assert looks(silence, clock, 5, beating=[0]) == []  # told once
+    assert looks(silence, clock, 5, beating=[0]) == []  # reported once
 
 
 def test_one_that_has_not_begun_is_being_started(silence, clock):
@@ -81,7 +81,7 @@ def test_one_that_took_the_place_of_another_is_listened_to_anew(silence, clock):
 
 
 def test_a_look_that_comes_late_counts_as_one(silence, clock):
-    """The whole machine was held up, and nobody could say anything."""
+    """The complete machine was suspended, so no worker could send heartbeats."""
     looks(silence, clock, 1, beating=[0, 1])
     clock[0] += 1000
     assert silence[1].hung_workers() == []
@@ -99,7 +99,7 @@ def test_without_a_limit_nobody_is_looked_at():
 
 
 def left_over(parent, kind="weights"):
-    """A folder whose holder has died, with something in it."""
+    """Non-empty folder whose holder has died."""
     folder = LockedFolder(kind, parent)
     (folder.path / "file").write_text("x")
     os.close(folder._descriptor)

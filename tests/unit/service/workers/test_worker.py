@@ -20,7 +20,7 @@ from service.workers.worker import _MAX_DEFERRALS, FairListener, WorkerServer
 
 @pytest.fixture
 def board():
-    """Worker 0 is ready and listens; 1 is about to."""
+    """Status board with worker 0 ready and listening, worker 1 starting."""
     board = SharedStatus(2)
     board.started[0] = 1
     board.connections[0] = 3
@@ -28,7 +28,7 @@ def board():
 
 
 async def started(board, folder, *, is_loaded=True, is_stopped=False):
-    """What a worker that takes the place of number 1 has taken over when it has started."""
+    """Start a replacement of worker 1 and return its state."""
     reading, writing = os.pipe()
     crew = WorkerPool(1, 2, "host", board, folder, folder, reading, is_restarted=True)
     config = uvicorn.Config(None, lifespan="off", log_config=None)
@@ -61,7 +61,7 @@ async def started(board, folder, *, is_loaded=True, is_stopped=False):
 
 
 def test_one_that_takes_a_place_takes_over_before_it_listens_and_tells_that_it_is_ready(board, tmp_path):
-    """Else a service of which one worker died while it loaded the first models would never be ready."""
+    """Otherwise a service that lost a worker during the initial load would never become ready."""
     assert asyncio.run(started(board, tmp_path)) == ([NOT_LISTENING], 0, True)
 
 
@@ -84,7 +84,7 @@ def listening_crew(number, board):
 
 
 class Watched(FairListener):
-    """Counts the turns that it leaves to others."""
+    """Listener that counts the turns left to other workers."""
 
     num_left = 0
 
@@ -94,7 +94,7 @@ class Watched(FairListener):
 
 
 async def turns_left(listening, board, count):
-    """How many turns worker 0 leaves to others before it has taken so many connections."""
+    """Number of turns that worker 0 leaves to other workers before it accepts `count` connections."""
     accepted, done = [], asyncio.Event()
 
     def connect(connection):

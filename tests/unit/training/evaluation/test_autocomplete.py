@@ -22,7 +22,7 @@ SHARES = {"the": 0.4, "then": 0.2, "they": 0.1, "cat": 0.15, "car": 0.05}
 
 
 def steady(shares):
-    """A word model that expects the same words everywhere, and a line's end with what is left."""
+    """Word model with one distribution for all contexts; `</s>` has the remaining probability."""
     tokenizer = WordTokenizer(Vocabulary(shares))
     model = FakeModel(tokenizer.vocabulary)
     row = np.full(len(tokenizer.vocabulary), -np.inf)
@@ -48,7 +48,7 @@ def test_ranks_are_those_among_words_that_begin_as_typed():
 
 
 def test_savings_of_a_line_worked_out_by_hand():
-    """13 keys; three shown: t-they 2, cat 1, c-car 2; one shown: they and a space 5, c-cat 2, car and its end 4."""
+    """13 keys; with 3 shown: t-they 2, cat 1, c-car 2; with 1 shown: they + space 5, c-cat 2, car + end 4."""
     told = ratios(Ranks.of(looks(*steady(SHARES), "they cat car")))
     values = {
         name: ratio.numerator.sum() / ratio.denominator.sum()
@@ -83,7 +83,7 @@ def test_unknown_words_are_typed_in_full_and_marks_never_shown():
 
 
 def cyclic_characters():
-    """Characters of which each is followed by the next of "abab…" or a space."""
+    """Character model in which each letter is followed by the next of "abab…" or a space."""
     tokenizer = CharacterTokenizer(Vocabulary("ab ."))
     model = FakeModel(tokenizer.vocabulary)
     _, a, b, space, stop = (tokenizer.vocabulary.id_of(c) for c in "\0ab .")
@@ -153,7 +153,7 @@ def test_case_does_not_count_where_the_tokenizer_lower_cases():
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
 def test_what_is_first_stays_first_while_more_of_it_is_typed(kind):
-    """All other words that go on likewise are fewer with each letter; so long as nothing was cut away."""
+    """Each letter only removes other words, as long as nothing is pruned."""
     tokenizer = tokenizers()[kind]
     for typed in looks(FakeModel(tokenizer.vocabulary), tokenizer, *TEXT):
         for word, of_word in zip(typed.line.words, typed.completion_ranks, strict=True):

@@ -21,7 +21,7 @@ from training.evaluation.autocomplete_metrics import (
 
 
 def typed(*words, text=""):
-    """A line of words given as (letters, spaced, joined, ranks); all first completions have probability 0.5."""
+    """Typed line of words given as (letters, spaced, joined, ranks); first completions have probability 0.5."""
     line = TypingLine(
         text, 100, tuple(WordSpan(0, letters, spaced, joined) for letters, spaced, joined, _ in words)
     )
@@ -34,9 +34,9 @@ def typed(*words, text=""):
         (4, True, (4, 3, 3, 3), 0, 3),  # one letter typed, one key for the rest and the space
         (3, True, (3, 1, 1), 2, 3),
         (3, True, (1, 1, 1), 3, 3),
-        (3, False, (1, 1, 1), 2, 2),  # a comma follows: the key writes no space
+        (3, False, (1, 1, 1), 2, 2),  # followed by a comma, so the key writes no space
         (1, True, (1,), 1, 1),
-        (1, False, (1,), 0, 0),  # one key for one letter
+        (1, False, (1,), 0, 0),  # one key saves one letter
         (3, True, (0, 0, 1), 1, 1),
         (3, False, (0, 0, 1), 0, 0),
         (3, True, (0, 0, 0), 0, 0),
@@ -61,7 +61,7 @@ def test_phrases_match_where_each_word_was_first_and_only_a_space_stood_between(
         (2, True, False, (1, 1)),
         (2, True, True, (1, 1)),
         (2, True, True, (2, 1)),
-        (2, True, False, (1, 1)),  # a comma before it
+        (2, True, False, (1, 1)),  # preceded by a comma
         (2, True, True, (1, 1)),
     )
     told = ratios(Ranks.of([line]))

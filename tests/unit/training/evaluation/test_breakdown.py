@@ -47,7 +47,7 @@ def targets():
 
 
 def assert_groups(groups, targets, name_of):
-    """Every group has the tokens that a function puts there, with their mean."""
+    """Check that each group has the tokens assigned by `name_of`, and their mean."""
     expected = defaultdict(list)
     for number, (token, log_prob) in enumerate(zip(targets.tokens.tolist(), targets.log_probs, strict=True)):
         expected[name_of(number, token)].append(float(log_prob))
@@ -106,7 +106,7 @@ def test_the_error_of_a_difference_is_what_resampling_sentences_gives():
     random = np.random.default_rng(1)
     corpus = EncodedCorpus.from_sentences([[3] * n for n in random.integers(0, 30, 300)])
     owners = np.repeat(np.arange(300), np.diff(corpus.offsets) + 1)
-    shared = random.normal(-5, 3, corpus.num_tokens)  # what is hard for both
+    shared = random.normal(-5, 3, corpus.num_tokens)  # difficulty shared by both
     a, b = shared + random.normal(0.1, 0.5, len(shared)) + random.normal(0, 0.3, 300)[owners], shared
     got = log_prob_difference(as_targets(a), as_targets(b), corpus, context="sentence")
     sums, lengths = np.bincount(owners, a - b), np.bincount(owners)
@@ -139,7 +139,7 @@ WINDOW = 4
 
 
 def texts(context):
-    """(Tokens before, tokens) of everything that is read from an empty state."""
+    """(Context, tokens) of each sequence read from an empty state."""
     rows = [FEW_HELD_OUT.sentence(i).tolist() for i in range(FEW_HELD_OUT.num_sentences)]
     if context == "sentence":
         return [([BOS], [*row, EOS]) for row in rows]
@@ -153,7 +153,7 @@ def texts(context):
 
 
 def every_row(model, context):
-    """The distribution over every predicted token [N, V], in the corpus's order."""
+    """Distributions at every predicted token [N, V], in corpus order."""
     rows = []
     for before, ids in texts(context):
         state = model.empty_state(1)

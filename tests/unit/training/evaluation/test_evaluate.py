@@ -1,4 +1,4 @@
-"""Perplexity and related metrics against sums by hand; n-gram hit rates."""
+"""Perplexity and related metrics against step-by-step sums; n-gram hit rates."""
 
 import json
 import math
@@ -19,7 +19,7 @@ HELD_OUT = families.corpus(25, seed=9)
 
 
 def expected(model, texts):
-    """Log-probabilities of (context token ids, text ids) pairs, one token at a time."""
+    """Log-probabilities of (context ids, text ids) pairs, token by token."""
     scores = []
     for context, ids in texts:
         state = model.empty_state(1)
@@ -129,7 +129,7 @@ def test_no_token_has_no_rates():
 
 
 def seen_ngrams(order):
-    """Every n-gram of the text that the families' n-gram model was estimated from."""
+    """N-grams in the training text of the families' n-gram model."""
     training = families.corpus()
     rows = [(BOS, *training.sentence(i).tolist(), EOS) for i in range(training.num_sentences)]
     return {row[i : i + k] for row in rows for k in range(1, order + 1) for i in range(len(row) - k + 1)}

@@ -33,7 +33,7 @@ HELD_OUT = ["the cat sat on the roof", "the newt sat on the mat", "owl dog hen s
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A registry with two n-gram models of one vocabulary, one of another, and one that reads backward."""
+    """Registry of n-gram models with equal and different vocabularies, and a backward one."""
     folder = tmp_path_factory.mktemp("evaluation")
     files = {"train.txt": TRAIN, "held-out.txt": HELD_OUT, "other.txt": ["a b c d"] * 30}
     for name, lines in files.items():
@@ -206,7 +206,7 @@ def test_what_integers_cannot_compute_is_told_instead():
     model = NeuralModel(Network(config, len(vocabulary)), vocabulary)
     facts = int8_facts(model, families.corpus(), context="sentence", progress=Silent())
     assert facts == {
-        "int8": {"problems": ["int8 knows no layer that reads more than 131072 numbers, given 131136"]}
+        "int8": {"problems": ["int8 supports layer inputs of up to 131072 numbers, given 131136"]}
     }
 
 

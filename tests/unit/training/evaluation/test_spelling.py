@@ -1,4 +1,4 @@
-"""`run_check_task`: errors put into text, and how well they are found."""
+"""`run_check_task`: artificial errors in text, and detection metrics."""
 
 import json
 from pathlib import Path

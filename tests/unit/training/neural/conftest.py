@@ -1,3 +1,3 @@
-"""The tiny vocabulary and the predictable texts of the networks' own tests."""
+"""The tiny vocabulary and predictable texts of the network tests."""
 
 from tests.unit.models.neural.conftest import counting, vocabulary  # noqa: F401 - fixtures

@@ -1,4 +1,4 @@
-"""Gradients by lag and gate statistics against closed forms; unnormalised scores and their training."""
+"""Gradients by lag and gate statistics against closed forms; training of unnormalised scores."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def some_tokens(length=9, rows=4):
 
 
 class Decaying(Body):
-    """h ← a h + W x: a gradient a^k after k steps."""
+    """Body with h ← a h + W x, whose gradient after k steps is a^k."""
 
     def __init__(self, a):
         super().__init__()
@@ -104,7 +104,7 @@ def sigmoid(x):
 
 
 def slow_gates(net, tokens):
-    """Gate values of an LSTM by layer [T, B, H], in double precision."""
+    """Reference gate values of an LSTM by layer [T, B, H], in double precision."""
     inputs = net.embedding.weight.detach().double().numpy()[tokens]
     gates = []
     for cell in net.body.cells:
@@ -130,7 +130,7 @@ def test_gates_of_an_lstm_are_those_of_its_equations():
     net, tokens = network(), some_tokens(20, 6)
     with torch.no_grad():
         for parameter in net.body.parameters():
-            parameter.mul_(6)  # so that many are saturated
+            parameter.mul_(6)  # to saturate many gates
     expected = slow_gates(net, tokens.numpy())
     got = gate_saturation(net, tokens)
     assert [(g["layer"], g["gate"]) for g in got] == [
@@ -182,7 +182,7 @@ def test_an_elman_networks_gradient_vanishes_where_an_lstms_does_not():
     tokens = some_tokens(41, 8)
     elman, lstm = (network(cell, layers=1) for cell in ("elman", "lstm"))
     with torch.no_grad():
-        lstm.body.cells[0].kernel.bias_ih_l0[H : 2 * H] = 4.0  # forget gates that are mostly open
+        lstm.body.cells[0].kernel.bias_ih_l0[H : 2 * H] = 4.0  # mostly open forget gates
     lost = [gradient_by_lag(net, tokens) for net in (elman, lstm)]
     assert lost[0][39] < 1e-3 * lost[0][1]
     assert lost[1][39] > 1e-1 * lost[1][1]
@@ -236,7 +236,7 @@ def fit(vocabulary, counting):
     def run(network=TINY, **changes):
         settings = TrainSettings(**(QUICK | changes))
         key = (network.model_dump_json(), settings.model_dump_json())
-        if key not in _fitted:  # the same training serves several tests, which only read the model
+        if key not in _fitted:  # tests share trained models, which they only read
             given = {
                 "network": network,
                 "settings": settings,
@@ -296,7 +296,7 @@ def test_the_pull_brings_log_normalisers_near_zero(fit, counting):
 
 
 def test_patience_waits_for_the_second_loss(fit, counting):
-    """Negative sampling makes perplexity worse at first, which says nothing of what follows."""
+    """Negative sampling raises perplexity at first, before the second loss lowers it."""
     model = fit(loss="negative-sampling", samples=4, sampled_share=0.5, patience=2, validations=40)
     assert evaluate(model, counting, progress=Silent()).perplexity < 5
 
@@ -321,7 +321,7 @@ def test_noise_contrastive_estimation_brings_them_near_zero_too(fit, counting):
     ],
 )
 def test_every_loss_learns_the_pattern(fit, counting, settings, allowed):
-    """1.29 is perfect, 8 is knowing the counts; all are evaluated by the exact softmax."""
+    """Perplexity is 1.29 for a perfect model and 8 for unigram counts; evaluation uses the exact softmax."""
     assert evaluate(fit(**settings), counting, progress=Silent()).perplexity < allowed
 
 

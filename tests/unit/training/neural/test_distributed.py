@@ -1,4 +1,4 @@
-"""Distributed training: batch shares, heartbeats, signals, agreement of processes."""
+"""Distributed training: batch shares, heartbeats, signals, consistency of processes."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def test_divided_masks_are_those_of_the_whole_batch(variational):
 
 
 def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
-    """The second process has what the first one would have to go on with."""
+    """The second process has the state that the first one needs to resume."""
 
     class Told(Processes):
         def broadcast_bytes(self, content):
@@ -66,7 +66,7 @@ def test_machines_started_in_another_order_do_not_begin_anew(tmp_path):
 
 
 class Store:
-    """Like torch's, in one process."""
+    """In-process stand-in for torch's store."""
 
     def __init__(self):
         self.values = {}
@@ -78,7 +78,7 @@ class Store:
 
     def multi_get(self, keys):
         while not all(key in self.values for key in keys):
-            self._fail_if_gone()  # torch's breaks off, too
+            self._fail_if_gone()  # torch's store also aborts
             time.sleep(0.001)
         return [self.values[key] for key in keys]
 
@@ -95,7 +95,7 @@ def fast(monkeypatch):
 
 @pytest.fixture
 def company():
-    """Makes processes of one run of three, which leave at the end."""
+    """Factory of monitors in a run of three processes, which leave at the end."""
     store, made = Store(), []
 
     def make(rank, *, patience_s=60.0):
@@ -109,7 +109,7 @@ def company():
 
 
 def dead(store, rank):
-    """A process that spoke once."""
+    """Store the only heartbeat of a dead process."""
     store.set(
         f"gramophone/process/{rank}",
         json.dumps({"machine": "far", "beats": 1, "meetings": 0, "farewell": None}),
@@ -141,7 +141,7 @@ def test_they_meet_again_and_again(company):
 
 
 def test_one_that_is_busy_is_waited_for_beyond_patience(company):
-    """It beats, so it lives."""
+    """Its heartbeats continue."""
     first, second, busy = (company(rank, patience_s=0.3) for rank in range(3))
     threading.Thread(target=second.barrier).start()
     threading.Timer(0.6, busy.barrier).start()
@@ -204,7 +204,7 @@ def test_sigterm_ends_a_command_with_143():
 
 
 def test_a_second_sigterm_would_end_the_process_at_once():
-    """Also while it cleans up after the first."""
+    """Also during the clean-up after the first."""
     with exit_on_sigterm():
         with pytest.raises(Terminated):
             send(signal.SIGTERM)
@@ -212,7 +212,7 @@ def test_a_second_sigterm_would_end_the_process_at_once():
 
 
 def test_what_a_library_makes_of_sigterm_is_sigterm():
-    """DuckDB swallows what the handler raises and says that its query was interrupted."""
+    """DuckDB swallows the handler's exception and reports an interrupted query."""
 
     def query():
         with contextlib.suppress(Terminated):
@@ -310,7 +310,7 @@ def test_no_more_is_listed_than_can_be_read():
 
 
 class _Told:
-    """Processes of which the second one says what it is given to say."""
+    """Two processes whose second one returns a changed text."""
 
     def __init__(self, monkeypatch, change):
         monkeypatch.setattr("training.commands.Processes.current", lambda: self)

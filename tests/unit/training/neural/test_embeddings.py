@@ -1,4 +1,4 @@
-"""Vectors read from files of word2vec, fastText and GloVe, and a network that starts from them."""
+"""Vectors from word2vec, fastText and GloVe files, and networks initialised with them."""
 
 import gzip
 import lzma
@@ -29,7 +29,7 @@ def read(tmp_path, content, size=3):
     [
         LINES,
         f"6 3\n{LINES}",
-        LINES.replace("\n", " \n"),  # as word2vec ends its lines
+        LINES.replace("\n", " \n"),  # word2vec's line ends
         LINES.replace("\n", "\r\n"),
         gzip.compress(LINES.encode(), mtime=0),
         lzma.compress(f"6 3\n{LINES}".encode()),

@@ -1,4 +1,4 @@
-"""Errors of a training that cannot continue; optional TensorBoard output."""
+"""Errors that end a training run; optional TensorBoard output."""
 
 import math
 import os
@@ -83,7 +83,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory():
 
 
 def test_a_run_out_of_memory_keeps_its_state(tmp_path):
-    """What was saved before is still there, and can be gone on with."""
+    """The saved state remains and can be resumed."""
 
     class Exhausting(Silent):
         def advance(self, *_):
@@ -97,7 +97,7 @@ def test_a_run_out_of_memory_keeps_its_state(tmp_path):
 
 
 class Signalling(Silent):
-    """Presses Ctrl-C after the third update."""
+    """Progress that sends SIGINT after the third update."""
 
     def __init__(self):
         self.updates = 0

@@ -30,7 +30,7 @@ def test_every_parameter_is_updated_once(normalised_network, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_matrices_decay_and_nothing_else_does(normalised_network, name):
-    """Without a gradient but that of the decay, only matrices move."""
+    """With zero gradients except the decay, only matrices change."""
     for parameter in normalised_network.parameters():
         parameter.data.fill_(1.0)
         parameter.grad = torch.zeros_like(parameter)
@@ -54,7 +54,7 @@ def linear_network():
 
 
 def walk(network, average, values, done=0.5):
-    """Set all weights to one value after the other, each as an update."""
+    """Set all weights to each value in turn, one update per value."""
     for value in values:
         for parameter in network.parameters():
             parameter.data.fill_(value)
@@ -92,7 +92,7 @@ def test_an_exponential_average_begins_where_it_is_told_to(linear_network):
 
 
 def test_the_mean_begins_when_validation_stops_improving(linear_network):
-    """At the first validation worse than the best of those more than two before it."""
+    """It begins at the first validation that is worse than the best of those more than two before it."""
     average = WeightAverage(linear_network, TrainSettings(average="nt-asgd", nonmonotone=2))
     for perplexity in (9.0, 5.0, 6.0, 7.0):
         average.record_validation(perplexity)
@@ -123,7 +123,7 @@ def test_a_restored_average_goes_on_the_same(linear_network):
 
 
 class Clock:
-    """Stands still until it is set."""
+    """Clock that tests set."""
 
     now = 100.0
 
@@ -160,7 +160,7 @@ def test_the_rate_rises_to_its_peak_and_falls_to_zero():
     rates = [run.learning_rate(share / 100) for share in range(101)]
     assert max(rates) == rates[20] == 0.5
     assert rates[10] == pytest.approx(0.25)
-    assert rates[60] == pytest.approx(0.25)  # half way down
+    assert rates[60] == pytest.approx(0.25)  # halfway down
     assert 0 < rates[0] < 0.01
     assert rates[100] == pytest.approx(0)
 
@@ -211,7 +211,7 @@ def network_of(**changes):
 
 
 def gradients(network, extra=None):
-    """Of a loss of the features, and of what is given, for one stretch."""
+    """Gradients of a loss of the features, plus an extra term, for one stretch."""
     torch.manual_seed(2)
     tokens = torch.randint(0, 11, (5, 3))
     outputs, _ = network(tokens, network.initial_hidden(3))

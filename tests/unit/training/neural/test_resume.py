@@ -1,4 +1,4 @@
-"""A training that was interrupted goes on as if it had not been, or says why it cannot."""
+"""A resumed training run equals an uninterrupted one, or fails with the reason."""
 
 import os
 
@@ -12,10 +12,10 @@ from training.progress import Silent
 
 
 class Ending(Silent):
-    """Presses Ctrl-C after so many updates."""
+    """Progress that raises KeyboardInterrupt after a number of updates."""
 
     def __init__(self, updates):
-        self.left = updates + 1  # a resumed run begins with what is behind it
+        self.left = updates + 1  # a resumed run first reports its earlier progress
 
     def advance(self, _=1, note=""):
         self.left -= 1
@@ -113,7 +113,7 @@ def test_a_new_bound_shapes_the_schedule_anew_and_says_so(state_file):
 
 
 def test_time_used_counts_across_pieces(state_file):
-    """Pieces of whatever length add up to the bound."""
+    """The durations of all runs add up to the limit."""
     seconds = []
     for _ in range(3):
         fit(state_file, progress=Ending(10), max_minutes=60.0)
@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_does_not_end_the_training(state_file, monkeypatch):
 
 
 def test_a_folder_that_takes_no_changes_is_told_as_such(tmp_path):
-    """A file system that went read-only refuses the removal too, which ended the training."""
+    """Regression: a read-only file system also rejects the removal, which ended the training."""
     (tmp_path / "runs").write_text("a file where the folder should be")
     with pytest.raises(RegistryError, match="cannot save the training state"):
         write_state(tmp_path / "runs" / "state.pt", {})

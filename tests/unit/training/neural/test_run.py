@@ -1,4 +1,4 @@
-"""What validation during training reads."""
+"""Validation texts during training."""
 
 import math
 

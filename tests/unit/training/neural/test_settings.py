@@ -1,4 +1,4 @@
-"""Settings that make no sense, and those of precision."""
+"""Invalid settings, and precision settings."""
 
 import pytest
 import torch

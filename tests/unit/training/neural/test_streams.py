@@ -1,4 +1,4 @@
-"""The corpus as streams."""
+"""Division of a corpus into streams."""
 
 import itertools
 

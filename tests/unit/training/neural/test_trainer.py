@@ -1,4 +1,4 @@
-"""The trainer: that it learns, ends when it should, and can be repeated."""
+"""The trainer: learning, stopping criteria, reproducibility."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ QUICK = {
 
 @pytest.fixture
 def fit(vocabulary, counting):
-    """Trains on the counting corpus, or another, with some settings changed."""
+    """Function that trains on the counting corpus, or another, with changed settings."""
 
     def run(train=counting, valid=counting, *, network=TINY, seed=1, progress=None, clock=None, **changes):
         more = {} if clock is None else {"clock": clock}
@@ -56,7 +56,7 @@ def weights(result):
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_a_pattern_is_learnt(fit, cell):
-    """Of seven tokens only the first is uncertain, one of six: 1.29 is perfect, 8 is knowing the counts."""
+    """Only the first of seven tokens is uncertain, one of six: perplexity is 1.29 at best, 8 from counts."""
     result = fit(network=TINY.model_copy(update={"cell": cell}), epochs=10)
     assert result.history[-1].valid_perplexity < 1.8
     assert result.model.family == cell
@@ -74,14 +74,14 @@ def test_a_pattern_is_learnt(fit, cell):
     ids=lambda settings: " ".join(map(str, settings.values())),
 )
 def test_every_optimiser_and_schedule_learns(fit, settings):
-    """Perplexity starts above 9, the tokens' frequencies."""
+    """Perplexity starts above 9, the level of token frequencies."""
     history = fit(**({"epochs": 10} | settings)).history
     assert history[-1].valid_perplexity < 6
 
 
 @pytest.mark.parametrize("average", ["ema", "nt-asgd"])
 def test_the_average_is_what_is_validated_and_kept(fit, counting, average):
-    """At a rate too high to settle, the average is better than any weights on the way."""
+    """At a learning rate too high to converge, the average is better than any weights."""
     rough = {"learning_rate": 0.06, "schedule": "constant", "epochs": 12, "validations": 24, "patience": 24}
     averaging = {"ema": {"average_decay": 0.98}, "nt-asgd": {"nonmonotone": 2}}[average]
     plain = fit(**rough)
@@ -92,7 +92,7 @@ def test_the_average_is_what_is_validated_and_kept(fit, counting, average):
 
 
 def test_patience_is_not_tried_before_the_mean_begins(fit, counting):
-    """What is worse six validations in a row makes it begin; patience for two counts from then on."""
+    """The mean begins after six worse validations; a patience of two counts from then on."""
     backwards = EncodedCorpus.from_sentences([counting.sentence(i)[::-1] for i in range(30)])
     result = fit(
         valid=backwards, epochs=100, validations=100, patience=2, average="nt-asgd", schedule="constant"
@@ -106,13 +106,13 @@ def test_the_rate_follows_the_length_of_the_stretch(fit):
     history = fit(
         variable_bptt=True, schedule="constant", warmup=0.0, learning_rate=0.016, max_steps=60
     ).history
-    lengths = [record.learning_rate * 1000 for record in history]  # of 16 tokens at 0.016
+    lengths = [record.learning_rate * 1000 for record in history]  # 16 tokens have rate 0.016
     assert len({round(length) for length in lengths}) > 3
     assert lengths == pytest.approx([round(length) for length in lengths])
 
 
 def test_validation_leaves_the_training_as_it_was(fit):
-    """The average goes in and out between updates, the last of which decides the last record's loss."""
+    """Validation swaps the average in and out between updates without changing the training loss."""
     dropping = TINY.model_copy(update={"dropout": 0.3})
     losses = [
         fit(network=dropping, max_steps=40, validations=v, average="ema").history[-1].train_loss
@@ -160,8 +160,8 @@ def test_the_random_stream_of_the_caller_is_left_alone(fit):
 
 
 def test_state_is_carried_from_stretch_to_stretch(fit):
-    """With stretches of one token, what comes next is known from the carried state alone."""
-    text = EncodedCorpus.from_sentences([[3, 5, 5, 4] * 500])  # a second 5 or a 4 follows 5
+    """With stretches of one token, only the carried state predicts the next token."""
+    text = EncodedCorpus.from_sentences([[3, 5, 5, 4] * 500])  # 5 is followed by 5 or 4
     settings = {"batch_size": 16, "bptt_length": 1, "epochs": 3}
     carried = fit(text, text, reset=0.0, **settings).history[-1].train_loss
     emptied = fit(text, text, reset=1.0, **settings).history[-1].train_loss
@@ -191,7 +191,7 @@ def test_the_number_of_updates_is_honoured(fit):
 
 
 def test_training_stops_early_and_keeps_the_best_weights(fit, counting):
-    """The validation text contradicts the training text, so it gets worse as training goes on."""
+    """The validation text contradicts the training text, so its perplexity rises during training."""
     backwards = EncodedCorpus.from_sentences([counting.sentence(i)[::-1] for i in range(30)])
     result = fit(valid=backwards, epochs=100, validations=100, patience=3)
     measured = [r.valid_perplexity for r in result.history if r.valid_perplexity is not None]
@@ -237,7 +237,7 @@ def test_divergence_names_the_learning_rate(fit):
         fit(optimizer="sgd", learning_rate=1e30, clip_norm=1e30, epochs=50)
     assert caught.value.parameter == "train.learning_rate"
     assert "at step 2:" in str(caught.value)
-    assert re.search(r"row of text: '.*w\d w\d", str(caught.value))
+    assert re.search(r"highest loss is '.*w\d w\d", str(caught.value))
 
 
 def test_progress_ends_at_a_hundred_per_cent(fit):

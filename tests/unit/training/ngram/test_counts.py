@@ -12,7 +12,7 @@ from training.progress import Silent
 
 
 def counts_by_words(sentences, order, vocab_size=6):
-    """The counted n-grams of the highest order, spelt out by following prefixes."""
+    """Counts of the highest order, with n-grams reconstructed from prefixes."""
     counted = count_ngrams(
         EncodedCorpus.from_sentences(sentences), vocab_size, order=order, progress=Silent()
     )
@@ -52,7 +52,7 @@ def test_ngrams_come_in_lexicographic_order():
 def test_suffixes_drop_the_first_word(corpus):
     _, bigrams, trigrams = count_ngrams(corpus, 10, order=3, progress=Silent())
     assert np.array_equal(bigrams.ngrams.words[trigrams.ngrams.suffixes], trigrams.ngrams.words)
-    second = bigrams.ngrams.words[trigrams.ngrams.prefixes]  # the middle word, from either side
+    second = bigrams.ngrams.words[trigrams.ngrams.prefixes]  # the middle word, by prefix and by suffix
     assert np.array_equal(bigrams.ngrams.prefixes[trigrams.ngrams.suffixes], second)
 
 
@@ -108,7 +108,7 @@ def observed(prune, order=4):
 
 
 def spelt(orders):
-    """Each order's n-grams in words, by way of their prefixes."""
+    """Counts of each order, with n-grams reconstructed from prefixes."""
     answer, shorter = [], [()]
     for order in orders:
         ngrams = order.ngrams
@@ -177,7 +177,7 @@ def test_nothing_is_copied_where_nothing_is_dropped():
     for one_order, order in zip(counted, Observations(counted).occurrences(), strict=True):
         assert order.ngrams.words is one_order.ngrams.words
         assert order.ngrams.suffixes is one_order.ngrams.suffixes
-    assert counted[0].counts[BOS] == 400  # the caller's counts are as they were
+    assert counted[0].counts[BOS] == 400  # the caller's counts are unchanged
 
 
 def test_an_order_of_which_nothing_is_left_keeps_its_place():

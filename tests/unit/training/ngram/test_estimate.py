@@ -35,7 +35,7 @@ def model_of(name, *, order, held_out=None, **settings):
 
 
 def p(model, word, context=""):
-    """Of a word after a context, which may begin with `<s>`."""
+    """Probability of a word after a context, which may begin with `<s>`."""
     state = model.empty_state(1)
     for w in context.split():
         state = model.advance(state, np.array([BOS if w == "<s>" else VOCABULARY.id_of(w)]))
@@ -55,9 +55,9 @@ def p(model, word, context=""):
         ("mice", "i love", 0),
         ("i", "", 2 / 12),
         ("<unk>", "", 0),
-        ("i", "mice mice", 0),  # never seen: «mice» answers, after which only </s> came
+        ("i", "mice mice", 0),  # unseen, so the context «mice» decides, followed only by </s>
         ("</s>", "mice mice", 1),
-        ("i", "mice </s>", 2 / 12),  # nothing comes after </s>: all words answer
+        ("i", "mice </s>", 2 / 12),  # nothing follows </s>, so unigrams decide
     ],
 )
 def test_maximum_likelihood_is_relative_frequency(word, context, expected):
@@ -98,7 +98,7 @@ def test_add_k_of_single_words():
 
 
 def test_additive_smoothing_does_not_ask_shorter_contexts():
-    """«dogs love» never came, so that «love» before it says nothing; nor does a lone «love» with order 3."""
+    """«dogs love» is unseen and «love» is not used instead; nor is «love» alone in a model of order 3."""
     model = model_of("laplace", order=3)
     assert p(model, "cats", "dogs love") == pytest.approx(1 / 8, rel=1e-6)
     assert p(model, "cats", "love") == pytest.approx(1 / 8, rel=1e-6)
@@ -107,7 +107,7 @@ def test_additive_smoothing_does_not_ask_shorter_contexts():
 
 
 def test_witten_bell_mixes_by_the_number_of_kinds():
-    """Two kinds start a sentence; 7 kinds are in the text, 1/8 is below."""
+    """2 types start a sentence, the text has 7 types, and the lowest order is uniform, 1/8."""
     lower = (2 + 7 * 1 / 8) / (12 + 7)
     model = model_of("witten-bell", order=2)
     assert p(model, "i", "<s>") == pytest.approx((2 + 2 * lower) / (3 + 2), rel=1e-6)
@@ -131,7 +131,7 @@ def test_kneser_ney_counts_the_different_words_before():
 
 
 def test_modified_kneser_ney_falls_back_on_constant_discounts():
-    """No word is left for a fourth count: discounts ½, 1, 3/2 for the counts 1, 2, 3."""
+    """No word has a fourth count, so counts 1, 2 and 3 get the discounts ½, 1 and 3/2."""
     model = model_of("modified-kneser-ney", order=2)
     freed = (5 * 0.5 + 1 + 1.5) / 10
     assert p(model, "cats") == pytest.approx((2 - 1) / 10 + freed / 8, rel=1e-6)
@@ -139,19 +139,19 @@ def test_modified_kneser_ney_falls_back_on_constant_discounts():
 
 
 def test_good_turing_gives_what_it_frees_to_words_never_seen():
-    """No estimate from so little: half a count is taken from each of 7 words, all for <unk>."""
+    """Too little data for an estimate: half a count is taken from each of 7 words, all for <unk>."""
     model = model_of("good-turing", order=2)
     assert p(model, "<unk>") == pytest.approx(3.5 / 12, rel=1e-6)
     assert p(model, "i") == pytest.approx(1.5 / 12, rel=1e-6)
-    # after <s>: 1 of 3 is freed, for all but «i» and «cats», whose shares of the words are 1.5/12 each
+    # after <s>, 1 of 3 is freed for all words except «i» and «cats», whose unigram shares are 1.5/12 each
     assert p(model, "i", "<s>") == pytest.approx(1.5 / 3, rel=1e-6)
     assert p(model, "love", "<s>") == pytest.approx((1 / 3) * (1.5 / 12) / (9 / 12), rel=1e-6)
 
 
 def test_jelinek_mercer_mixes_with_the_weight_that_held_out_text_likes_best():
-    """Of 9 held-out words 8 are known, each with the frequency q = 1/4; u = 1/7 is below.
+    """8 of 9 held-out words are known, each with frequency q = 1/4; the lowest order is uniform, u = 1/7.
 
-    λ is where 8 (q − u) / (λ q + (1 − λ) u) = 1 / (1 − λ).
+    λ solves 8 (q − u) / (λ q + (1 − λ) u) = 1 / (1 − λ).
     """
     q, u = 1 / 4, 1 / 7
     result = estimate(

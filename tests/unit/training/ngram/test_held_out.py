@@ -1,4 +1,4 @@
-"""What is fitted on held-out text: the matching, the maximum, and that it is worth it."""
+"""Parameters fitted on held-out text: matching, optimum, and gain."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ VOCABULARY = Vocabulary([f"w{i}" for i in range(TYPES)])
 
 
 def texts(seed, sentences):
-    """Words that depend on the one before, a few of them much more often than others."""
+    """Texts in which each word depends on its predecessor, with some words much more frequent."""
     rng = np.random.default_rng(seed)
     answer = []
     for _ in range(sentences):
@@ -48,7 +48,7 @@ def estimated(name, train=TRAIN, held_out=HELD_OUT, **settings):
 
 
 def histories(sentences):
-    """Every token with all that is before it."""
+    """Every token with its complete context."""
     for sentence in sentences:
         text = (BOS, *sentence, EOS)
         yield from ((text[i], text[:i]) for i in range(1, len(text)))
@@ -122,7 +122,7 @@ def test_a_bucket_that_nothing_reaches_takes_the_weight_of_the_one_before():
 
 
 def test_weights_stay_below_one_so_that_nothing_becomes_impossible():
-    """The held-out text is the training text, and of all that could come it has seen all but <unk>."""
+    """The held-out text equals the training text, which contains every token except <unk>."""
     result = estimate(
         EncodedCorpus.from_sentences([[3, 3, 3]]),
         Vocabulary(["a"]),
@@ -136,7 +136,7 @@ def test_weights_stay_below_one_so_that_nothing_becomes_impossible():
 
 
 def test_discounts_stop_exactly_at_their_bounds():
-    """Held-out text of nothing but unknown words wants all discounts as high as they go; known text, as low."""
+    """Held-out text of unknown words drives all discounts to their maximum, known text to their minimum."""
     unknown = estimated("absolute", held_out=[[0] * 200], discounts="held-out")
     assert unknown.facts["discounts"][0] == [1.0, 1.0, 1.0]
     known = estimated("absolute", train=[[3, 4, 5]] * 9, held_out=[[3, 4, 5]] * 9, discounts="held-out")
@@ -144,10 +144,10 @@ def test_discounts_stop_exactly_at_their_bounds():
 
 
 def test_fitted_discounts_beat_the_fallback_on_other_text_of_a_closed_vocabulary():
-    """Words of four pieces each, one a sentence, and every word five times in the training text.
+    """Sentences are words of four pieces, and every word occurs five times in the training text.
 
-    So nothing occurs once, counts of counts say nothing of words or of the highest order, and
-    constants take far more than new combinations are worth.
+    Nothing occurs once, so counts of counts give no discounts for words or the highest order, and the
+    constant discounts are far too large for the few new combinations.
     """
     rng = np.random.default_rng(3)
     words = rng.integers(3, TYPES + 3, size=(150, 4)).tolist()

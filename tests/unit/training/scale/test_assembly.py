@@ -1,4 +1,4 @@
-"""Sorted tables to the automaton's arrays."""
+"""Assembly of sorted tables into the automaton's arrays."""
 
 import resource
 
@@ -90,7 +90,7 @@ def test_an_order_may_be_empty(tmp_path):
 
 @pytest.mark.parametrize("block", [1, 7, 1000])
 def test_arcs_are_ranked_alike_in_blocks_of_any_size(monkeypatch, block):
-    """States with few arcs and with many; equal probabilities among them."""
+    """States have few or many arcs, with tied probabilities."""
     random = np.random.default_rng(3)
     sizes = random.choice([0, 3, 200, 500], size=40)
     first_arcs = np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32)
@@ -105,9 +105,9 @@ def test_arcs_are_ranked_alike_in_blocks_of_any_size(monkeypatch, block):
 
 def test_more_ngrams_than_can_be_numbered_are_refused():
     check_ngram_counts([10, MAX_STATES - 11, MAX_NGRAMS - MAX_STATES])
-    with pytest.raises(InvalidInputError, match=r"would have 4,294,967,296 n-grams, at most 4,294,967,295"):
+    with pytest.raises(InvalidInputError, match=r"have 4,294,967,296 n-grams; the limit is 4,294,967,295"):
         check_ngram_counts([10, MAX_NGRAMS - 9])
-    with pytest.raises(InvalidInputError, match=r"2,147,483,648 n-grams below the highest order, at most"):
+    with pytest.raises(InvalidInputError, match=r"2,147,483,648 n-grams below the highest order; the"):
         check_ngram_counts([10, MAX_STATES - 10, 0])
 
 

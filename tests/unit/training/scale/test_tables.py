@@ -157,7 +157,7 @@ def test_keys_depend_on_every_part():
 
 
 def test_what_a_killed_change_of_estimation_left_is_not_gone_on_with(tmp_path, monkeypatch):
-    """Of the old estimation some stages are gone by then, and tables of others."""
+    """Some stages and tables of the old estimation are already deleted."""
     with workspace(tmp_path) as work:
         work.claim("this")
         work.stage("one", "key", writer("a"))
@@ -195,7 +195,7 @@ def test_single_words_are_windows_of_one():
 
 
 def test_the_table_has_the_windows_of_all_blocks_with_counts_and_overlap_beside(tmp_path):
-    sentences = ["a b c a b c a b", "c b a"] * 5000  # more than one block
+    sentences = ["a b c a b c a b", "c b a"] * 5000  # several blocks
     held_out = {"valid": ["a b c a b c a b", "b b b b b b b b"]}
     found = write_windows(
         tmp_path, TOKENIZER, sentences, order=3, backward=False, held_out=held_out, progress=SILENT
@@ -230,7 +230,7 @@ def test_the_texts_are_those_that_are_read_into_memory(files, unit, with_valid):
     streamed = read_texts(files, valid, [], unit=unit, read=stream_corpus, progress=SILENT)
     read = read_texts(files, valid, [], unit=unit, progress=SILENT)
     assert list(streamed.train.sentences) == read.train.sentences
-    assert list(streamed.train.sentences) == read.train.sentences  # and again
+    assert list(streamed.train.sentences) == read.train.sentences  # repeatable
     assert len(streamed.train.sentences) == len(read.train.sentences)
     assert streamed.train[1:] == read.train[1:]
     assert streamed[1:] == read[1:]

@@ -1,4 +1,4 @@
-"""Integers of eight bits: rounding, products, elementary functions."""
+"""8-bit integer kernels: rounding, products, elementary functions."""
 
 import numba
 import numpy as np
@@ -26,7 +26,7 @@ LEVELS = {
     "plain, a row": (1, kernels._dot_intrinsic(1, kernels._word_products)),
     "plain, four rows": (4, kernels._dot_intrinsic(4, kernels._word_products)),
 }
-"""Ways to sum products of bytes that this processor has, and how many rows each takes at once."""
+"""Dot-product kernels that this processor supports, and the number of rows of each."""
 if kernels.HAS_VNNI:
     LEVELS["VNNI, a row"] = (1, kernels._dot_intrinsic(1, kernels._byte_products))
     LEVELS["VNNI, four rows"] = (4, kernels._dot_intrinsic(4, kernels._byte_products))
@@ -60,7 +60,7 @@ def test_a_row_of_zeros_stays_one():
 
 
 def integers_of(matrix):
-    """The weights of rows in 255 steps, and the steps, as NumPy rounds them."""
+    """Row-wise weights in 255 steps and the step sizes, with NumPy's rounding."""
     steps = np.abs(matrix).max(axis=1) / np.float32(127)
     return np.rint(matrix / steps[:, None]).astype(np.int64), steps
 
@@ -96,7 +96,7 @@ def test_one_product_a_row_is_that_of_all():
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("width", [64, 192])
 def test_every_level_of_the_processor_sums_integers_exactly(level, width):
-    """The largest among them, in the second of two blocks of weights and from the second row on."""
+    """Includes the largest integers, in the second of two weight blocks and from the second row on."""
     (count, tile), tiled = LEVELS[level], level == "AMX"
 
     @numba.njit

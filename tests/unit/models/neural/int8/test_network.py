@@ -1,4 +1,4 @@
-"""Quantised models against float64 arithmetic on the rounded numbers, and against single precision."""
+"""Quantised models against float64 arithmetic on rounded numbers, and against single precision."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def network_of(shape, scale=0.5):
 
 
 def rounded(vectors):
-    """Each vector to 255 steps of its own, in float64."""
+    """Round each vector to 255 steps, in float64."""
     scales = np.abs(vectors).max(axis=-1, keepdims=True, initial=1e-30) / 127
     return np.floor(vectors / scales + 0.5) * scales
 
@@ -70,7 +70,7 @@ def sigmoid(x):
 
 
 class Reference:
-    """The same network in float64, with weights and activations rounded, one text at a time."""
+    """Float64 network with rounded weights and activations, one text at a time."""
 
     def __init__(self, network):
         self.config = network.config
@@ -119,7 +119,7 @@ class Reference:
         return (x - x.mean()) / np.sqrt(x.var() + 1e-5) * weight + bias
 
     def products(self, layer, inputs):
-        """What inputs and the last outputs contribute to each gate."""
+        """Contributions of the inputs and the last outputs to each gate."""
         of_inputs, of_hidden, *biases = (
             self.weights[f"{self.inner}cells.{layer}.kernel.{name}_l0"]
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -199,7 +199,7 @@ def test_steps_equal_float64_arithmetic_on_the_rounded_numbers(shape):
     for token in (BOS, 5, 0, 69, 2, 17, 5, 33):
         state = model.advance(state, np.array([token]))
         reference.read(token)
-        # an activation on the border of two steps may fall to either side
+        # an activation halfway between two steps may round either way
         assert model.next_log_probs(state)[0] == pytest.approx(reference.log_probs(), abs=2e-3)
 
 
@@ -234,7 +234,7 @@ def test_ids_that_are_no_tokens_are_refused():
 
 
 def test_fewer_tokens_than_rows_are_refused():
-    """A kernel would write past its arrays."""
+    """Otherwise a kernel would write out of bounds."""
     model = Int8Model(network_of(SHAPES[0]), VOCABULARY)
     with pytest.raises(ValueError, match="reshape"):
         model.advance(model.initial_state(3), np.array([4, 5]))
@@ -283,4 +283,4 @@ def test_a_layer_so_wide_that_sums_could_leave_32_bits_is_not_computed_in_intege
     widest = {"cell": "feed-forward", "window": 64, "embedding_size": 2048}
     assert unsupported_reason(NetworkConfig(**widest)) is None
     problem = unsupported_reason(NetworkConfig(**widest | {"embedding_size": 2049}))
-    assert problem == "int8 knows no layer that reads more than 131072 numbers, given 131136"
+    assert problem == "int8 supports layer inputs of up to 131072 numbers, given 131136"

@@ -1,4 +1,4 @@
-"""The n-gram model on a device as any consumer of the protocol sees it; its numbers are compared elsewhere."""
+"""The n-gram model on a device through the protocol; property tests compare its numbers."""
 
 import logging
 
@@ -67,7 +67,7 @@ def test_states_are_values(moved):
 
 
 def test_a_decoder_may_stay_on_the_device(moved):
-    """Tokens and rows as tensors."""
+    """Tokens and rows may be tensors."""
     state = moved.initial_state(2)
     tokens = moved.next_log_probs(state).argmax(dim=1)
     rows = torch.arange(2, device=moved.device)
@@ -168,7 +168,7 @@ def test_words_of_three_bytes_are_put_together():
 
 
 def test_nothing_is_charged_below_the_empty_context(model, moved):
-    """Whatever a file says of it: the CPU does not look there."""
+    """A file's back-off weight of the empty context is ignored, as on the CPU."""
     backoffs = model.automaton.log10_backoffs.copy()
     backoffs[0] = -3
     odd = NGramModel(model.automaton._replace(log10_backoffs=backoffs), model.vocabulary)
@@ -177,7 +177,7 @@ def test_nothing_is_charged_below_the_empty_context(model, moved):
 
 
 class Recorder(TorchDispatchMode):
-    """Notes every operation that torch does: on a device each would start a kernel."""
+    """Record every torch operation; on a device each would launch a kernel."""
 
     def __init__(self):
         super().__init__()
@@ -199,7 +199,7 @@ CALLS = {
 
 
 def operations(model, call, batch):
-    """What torch does for a batch of this size, whose texts are of different lengths."""
+    """Torch operations for a batch of texts of different lengths."""
     rows = np.random.default_rng(batch).integers(0, 10, (batch, 5))
     state = model.advance(model.initial_state(batch), rows[:, 0])
     with Recorder() as recorder:
@@ -214,7 +214,7 @@ def test_there_is_no_loop_over_rows_or_words(moved, call):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_nothing_waits_for_the_device_but_to_fetch_results_and_lengths(moved, call):
-    """Each of these operations needs numbers from the device before the host can go on."""
+    """Each of these operations makes the host wait for the device."""
     waiting = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "repeat_interleave"}
     assert waiting.isdisjoint(operations(moved, call, 20))
 

@@ -63,7 +63,7 @@ MLM = {
 
 @pytest.mark.parametrize("indent", [None, 0, 2])
 def test_mlm_scorings_hypotheses_come_by_their_numbers(indent):
-    """However the document is laid out."""
+    """For any layout of the document."""
     first, second = read(json.dumps(MLM, indent=indent), "mlm-scoring")
     assert first == CandidateList(
         "utt1", "", (Candidate("ERNIE", {"score": -7.0}), Candidate("ELMo", {"score": -8.5})), ("BERT",)

@@ -1,4 +1,4 @@
-"""Detection and reading of n-best files, references from files of their own, and how they are matched."""
+"""Detection and reading of n-best files, and matching with separate reference files."""
 
 import gzip
 import io
@@ -64,7 +64,7 @@ def test_a_line_past_the_limit_is_told_and_not_kept():
 
 
 def test_a_bomb_is_read_in_blocks(monkeypatch):
-    """A packed file of one enormous line needs no more memory than its blocks."""
+    """A compressed file with one enormous line needs only the memory of its blocks."""
     packed = gzip.compress(b"\0" * (1 << 23))
     (bad,) = read_lists(io.BytesIO(packed), format_name="moses")
     assert bad.number == 1
@@ -109,9 +109,9 @@ def test_what_looks_like_no_format_is_refused_with_a_hint(head):
 
 def test_options_of_other_formats_are_refused(tmp_path):
     for options in ({"beam_size": 3}, {"scores": {"am": tmp_path}}):
-        with pytest.raises(InvalidInputError, match="not to moses"):
+        with pytest.raises(InvalidInputError, match="not for moses"):
             list(read_lists(io.BytesIO(ONE), **options))
-    with pytest.raises(InvalidInputError, match="format is 'cdec', it can be jsonl, moses"):
+    with pytest.raises(InvalidInputError, match="format is 'cdec'; it must be one of jsonl, moses"):
         list(read_lists(io.BytesIO(ONE), format_name="cdec"))
 
 
@@ -128,14 +128,14 @@ def test_a_folder_of_srilms_has_a_list_a_file(tmp_path):
     assert [(one.name, one.candidates[0].text) for one in read_lists(tmp_path)] == [("a", "a.gz"), ("b", "b")]
 
 
-@pytest.mark.parametrize(("name", "problem"), [("moses", "files with all lists"), ("srilm", "without files")])
+@pytest.mark.parametrize(("name", "problem"), [("moses", "all lists in one file"), ("srilm", "without files")])
 def test_other_folders_are_refused(tmp_path, name, problem):
     with pytest.raises(FormatError, match=problem):
         list(read_lists(tmp_path, format_name=name))
 
 
 def test_the_head_is_read_again(monkeypatch):
-    """A format is told without losing a byte, whatever the size of the blocks."""
+    """Format detection loses no bytes, whatever the block size."""
     monkeypatch.setattr(reader, "_HEAD_BYTES", 10)
     assert texts(read_lists(io.BytesIO(ONE * 3))) == [["a"] * 3]
 
@@ -217,8 +217,8 @@ def test_several_files_give_several_references(file):
         (MOSES, "x\n", r"none for list 1 \(2\)"),
         (KALDI, "w x\n", "has no line with the id of list 1, 'u'"),
         (b"a\t1\n", '{"text": 3}\n', "line 1: text is a number"),
-        (b"a\t1\n", '{"text": "a"}\n{\n', "line 2: it is not JSON"),
-        (b"a\t1\n", "x\n\ud800\n", "line 2: is not UTF-8"),
+        (b"a\t1\n", '{"text": "a"}\n{\n', "line 2: invalid JSON"),
+        (b"a\t1\n", "x\n\ud800\n", "line 2 is not UTF-8"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(tmp_path, body, text, problem):
@@ -229,7 +229,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path, body, text, problem):
 
 
 def test_a_line_without_an_id_is_refused(file):
-    with pytest.raises(FormatError, match="line 2: there is no id"):
+    with pytest.raises(FormatError, match="line 2 has no id"):
         references(JSONL, file("v\tb\n\tc\n"))
 
 
@@ -238,7 +238,7 @@ TEXTS = {
     "1": ("a dog ran on", "2 dogs ran"),
     "2": ("my hen", "my hens"),
 }
-"""What was recognised, and the reference, by id."""
+"""Recognised text and reference by id."""
 RIGHT, REVERSED = 100 * 5 / 8, 100 * 8 / 8
 LINES = {
     "lines": lambda _, text: text,
@@ -256,7 +256,7 @@ IN_ORDER, WITHOUT_IDS = (
 
 
 def outcome(lists, layout, *, is_reversed):
-    """The word error rate to expect; None for an error."""
+    """Expected word error rate; None for an error."""
     if lists in {"jsonl without ids", "nemo"}:
         return (REVERSED if is_reversed else RIGHT) if layout in WITHOUT_IDS else None
     if lists in {"srilm", "kaldi"} and layout == "lines":
@@ -265,7 +265,7 @@ def outcome(lists, layout, *, is_reversed):
 
 
 def written(lists, folder):
-    """A file of lists, the name of its format, and their ids."""
+    """Write a file of lists; return its path, format and list ids."""
     form, _, without = lists.partition(" without ")
     prefix = "" if form in {"moses", "jsonl of numbers"} else "utt-"
     names = [f"{prefix}{name}" for name in TEXTS]
@@ -318,18 +318,18 @@ def read(names, text, folder, **options):
     ("names", "text", "problem"),
     [
         ("u1 u2 u3", "u1 a\nb\nu3 c", "no line with the id of list 2, 'u2'"),
-        ("u1 u2 u3", "a\nu2 b\nc", "line 2 has 'u2', the id of list 2, where an id would be"),
+        ("u1 u2 u3", "a\nu2 b\nc", "line 2 seems to have the id of list 2, 'u2'"),
         ("u1 u2", "u1 a", "no line with the id of list 2, 'u2'"),
-        ("u1 u2", "u1 a\nu2 b\nu9 c", r"line 3: there is no list with the id 'u9' \(1 such"),
-        ("u1 u2", "u1 a\nu2 b\nu1 c", "line 3 has the id 'u1', as line 1 has"),
+        ("u1 u2", "u1 a\nu2 b\nu9 c", r"line 3: no list has the id 'u9' \(1 such"),
+        ("u1 u2", "u1 a\nu2 b\nu1 c", "line 3 has the id 'u1', like line 1"),
         ("u1 u2 u1", "u1 a\nu2 b", "line 1 is the reference of two lists: list 3 has the id 'u1'"),
         ("u1 u2", "v1 a\nv2 b", "no line with the id of list 1, 'u1'"),
         ("utt-x utt-y", "spk-utt-x a\nspk-utt-y b", "no line with the id of list 1, 'utt-x'"),
-        ("x the", "a cat\nthe dog", "line 2 has 'the', the id of list 2, where an id would be"),
+        ("x the", "a cat\nthe dog", "line 2 seems to have the id of list 2, 'the'"),
         ("u1 u2", "u1\ta\nb", "no line with the id of list 2"),
-        ("x y", "a (x)\nb", r"line 1 has 'x', the id of list 1"),
-        ("x y", '{"id": "x", "text": "a"}\n{"text": "b"}', "line 2: there is no id"),
-        ("0 1 2", "0 a\nb\n2 c", "line 1 has '0', the id of list 1"),
+        ("x y", "a (x)\nb", "line 1 seems to have the id of list 1, 'x'"),
+        ("x y", '{"id": "x", "text": "a"}\n{"text": "b"}', "line 2 has no id"),
+        ("0 1 2", "0 a\nb\n2 c", "line 1 seems to have the id of list 1, '0'"),
         ("0 1 2", "2 a\nb\n0 c", "ids of 2 of 3 lists"),
         ("x y", "a\nb\nc", "has 3 references, but there are 2 lists"),
     ],

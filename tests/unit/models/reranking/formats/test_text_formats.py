@@ -31,7 +31,7 @@ def test_lists_are_closed_when_the_id_changes():
 
 
 def test_the_manuals_example_has_a_feature_for_every_value():
-    """Colons after labels, as old versions wrote them."""
+    """Labels end with colons, as in old Moses versions."""
     line = "0 ||| we must discuss . ||| d: 0 -5.56438 lm: -36.0974 -13.3428 w: -7 ||| -9.2298"
     want = {"d_0": 0, "d_1": -5.56438, "lm_0": -36.0974, "lm_1": -13.3428, "w": -7, "score": -9.2298}
     assert features(line) == want
@@ -73,7 +73,7 @@ def test_what_marian_puts_before_the_features_is_left_out(extra):
         ("0 ||| a ||| d= 1e999", "d is '1e999'"),
         ("0 ||| a ||| d= 1 ||| inf", "the total is 'inf'"),
         ("0 ||| a ||| d= lm= 1", "'d' has no value"),
-        ("0 ||| a ||| d= 1 d= 2", "'d' is there twice"),
+        ("0 ||| a ||| d= 1 d= 2", "'d' occurs twice"),
         ("0 ||| a ||| d= 1 2 d_0= 3", "same name"),
     ],
 )
@@ -85,7 +85,7 @@ def test_bad_lines_are_told_and_others_served(line, problem):
 
 
 def test_values_of_one_feature_stand_under_one_label():
-    """MERT takes a label with a low line in it for a sparse feature."""
+    """MERT interprets a label with an underscore as a sparse feature."""
     one = CandidateList("0", "", (Candidate("a  b", {"d_0": 1.0, "d_1": 2.0, "x_0": 3.0, "score": 4.0}),))
     assert list(format_lists([one], "moses")) == ["0 ||| a b ||| d= 1.0 2.0 x_0= 3.0 ||| 4.0\n"]
 
@@ -102,12 +102,12 @@ def test_what_could_not_be_read_back_is_refused(name, text, feature):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scores_that_are_not_finite_are_not_written(value):
-    with pytest.raises(InvalidInputError, match="only finite"):
+    with pytest.raises(InvalidInputError, match="must be finite"):
         list(format_lists([CandidateList("0", "", (Candidate("a", {"d": value}),))], "moses"))
 
 
 def test_neighbours_of_the_same_name_would_become_one():
-    with pytest.raises(InvalidInputError, match="as that of the list before it"):
+    with pytest.raises(InvalidInputError, match="the id of the list before it"):
         list(format_lists([CandidateList("0", "", (Candidate("a"),))] * 2, "moses"))
 
 
@@ -144,7 +144,7 @@ def test_a_bytelog_is_1024_logarithms_to_base_1_0001():
 
 @pytest.mark.parametrize("header", ["NBestList1.0\n", ""])
 def test_composite_scores_are_bytelogs(header):
-    """SRILM takes parentheses for this format even without its header."""
+    """SRILM recognises this format by its parentheses, even without the header."""
     assert candidates(f"{header}(-1000) the cat\n") == (Candidate("the cat", {"score": -1000 * BYTELOG}),)
 
 
@@ -299,7 +299,7 @@ def test_a_candidate_without_a_score_is_left_out(words, tmp_path):
 def test_a_line_without_a_key_is_told(tmp_path):
     (tmp_path / "text").write_text("the cat\nu-1 a\n")
     _, (bad,) = read_kaldi(tmp_path / "text", format_name="kaldi")
-    assert bad.startswith("text:1: begins with 'the'")
+    assert bad.startswith("text:1: line starts with 'the'")
 
 
 def test_a_folder_without_words_is_refused(tmp_path):
@@ -331,6 +331,6 @@ def test_a_feature_that_the_first_candidate_lacks_is_not_lost_silently(tmp_path)
         CandidateList("u", "", (Candidate("a", {"am": 1.0}),)),
         CandidateList("v", "", (Candidate("b", {"am": 1.0, "lm": 2.0}),)),
     ]
-    with pytest.raises(InvalidInputError, match="v-1 has 'lm', but the first candidate of all has not"):
+    with pytest.raises(InvalidInputError, match="v-1 has 'lm', but the first candidate of the first list does not"):
         write_lists(some, tmp_path / "out", "kaldi")
     assert list((tmp_path / "out").iterdir()) == []

@@ -1,4 +1,4 @@
-"""Files, folders and streams of lists."""
+"""Writing lists to files, folders and streams."""
 
 import gzip
 import io

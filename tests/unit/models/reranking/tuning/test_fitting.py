@@ -103,7 +103,7 @@ def scaled(errors, totals, sizes):
 
 
 def test_the_scale_makes_posteriors_as_sure_as_the_totals_are_right():
-    """Of lists whose first total is 1 above the other, it is right in three of four: odds of 3."""
+    """The first total exceeds the other by 1 and is right in three of four lists, so the odds are 3."""
     scale, found = scaled([0, 5] * 3 + [5, 0], [1, 0] * 4, [2] * 4)
     assert scale == pytest.approx(np.log(3), rel=1e-3)
     assert found.cross_entropy == pytest.approx(-0.75 * np.log(0.75) - 0.25 * np.log(0.25), rel=1e-3)
@@ -127,7 +127,7 @@ def test_totals_that_are_all_alike_stay_as_they_are():
 
 
 def test_a_scale_is_one_that_a_request_may_ask_for():
-    """Of lists whose best candidate always has the greatest total, be it by ever so little."""
+    """The best candidate of every list has the greatest total, by a tiny margin."""
     scale, found = scaled([0, 5] * 9, [1e-6, 0] * 9, [2] * 9)
     assert 1e5 < scale <= MAX_POSTERIOR_SCALE
     assert found.cross_entropy < found.cross_entropy_uniform

@@ -1,4 +1,4 @@
-"""Losses over all, clustered and drawn tokens against their formulas in float64, written out."""
+"""Losses over all, clustered and sampled tokens, against explicit formulas in float64."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ COUNTS = torch.arange(V, 0, -1).float() ** 2
 
 @pytest.fixture
 def text():
-    """Features and the tokens that follow, some of them often."""
+    """Features and target tokens, some of them frequent."""
     torch.manual_seed(3)
     ids = torch.multinomial(COUNTS.index_fill(0, torch.tensor([BOS]), 0.0), N, replacement=True)
     return torch.randn(N, E), ids
@@ -58,7 +58,7 @@ def sampler(samples=12, seed=1, kind="unigram"):
 
 
 def check_gradients(loss, output, features, ids, formula, atol=1e-6):
-    """Loss and all gradients against autograd through a formula of the layer in float64."""
+    """Check the loss and all gradients against autograd through a float64 formula of the layer."""
     output.zero_grad()
     learned = loss(features, ids, precision=torch.float32)
     got = {name: p.grad.clone() for name, p in output.named_parameters()}

@@ -1,4 +1,4 @@
-"""The full softmax's loss and gradients, in slices by the kernel, against autograd on the whole."""
+"""The full softmax's loss and gradients, sliced and by the kernel, against autograd on the full batch."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_slices_give_the_loss_and_the_gradient_of_the_whole(network, monkeypatch
 
 
 def test_torch_does_the_same_as_the_kernel():
-    """What runs on CUDA devices, here on the CPU."""
+    """Runs the code for CUDA devices on the CPU."""
     logits, bias, targets = torch.randn(9, 50) * 5, torch.randn(50), torch.randint(50, (9,))
     bias[BOS], targets[targets == BOS] = -torch.inf, 3
     ours, torchs = logits.clone(), logits.clone()
@@ -69,7 +69,7 @@ def test_torch_does_the_same_as_the_kernel():
 
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 1000])
 def test_the_kernel_is_exact_for_any_width(size):
-    """Against float64, also with logits far apart and some that are minus infinity."""
+    """Compared with float64, for widely spread logits, some of them −∞."""
     generator = np.random.default_rng(size)
     logits = generator.normal(scale=15, size=(3, size)).astype(np.float32)
     logits[:, 1 : size // 2 : 3] = -np.inf
@@ -86,7 +86,7 @@ def test_the_kernel_is_exact_for_any_width(size):
 
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 1000])
 def test_the_logistic_kernel_is_exact_for_any_width(size):
-    """Against float64, also with logits far apart and some that are minus infinity."""
+    """Compared with float64, for widely spread logits, some of them −∞."""
     logits = np.random.default_rng(size).normal(scale=20, size=(3, size)).astype(np.float32)
     logits[:, 1 : size // 2 : 3] = -np.inf
     exact = logits.astype(np.float64)

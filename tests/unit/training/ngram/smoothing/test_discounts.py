@@ -56,7 +56,7 @@ def test_good_turing_ratios_free_as_much_as_was_seen_once():
 
 
 def test_good_turing_discounts_fewer_counts_where_higher_ones_allow_no_estimate():
-    """With n₅ = 0 the counts 5 and 4 are out (4 would be left with nothing), and 3 is the highest."""
+    """With n₅ = 0 the counts 5 and 4 have no estimate (4 would be discounted to 0), and 3 is the highest."""
     assert len(discount_ratios([0, 60, 20, 10, 6, 0, 2])) == 3
 
 
@@ -81,7 +81,7 @@ def test_unigrams_by_hand():
 
 
 def test_lower_orders_count_different_predecessors():
-    """Word "3" occurs three times but only ever after <s>: as a unigram it weighs no more than 4."""
+    """Word "3" occurs three times, but only after <s>, so its unigram probability equals that of "4"."""
     corpus = EncodedCorpus.from_sentences([[3, 4], [3, 4], [3, 4]])
     (_, unigrams), _ = estimated_orders(corpus, 5, order=2)
     assert unigrams.log10_probs[3] == unigrams.log10_probs[4]
@@ -114,20 +114,20 @@ def row_after(texts, context, *, order=2):
 
 
 def test_a_context_with_high_counts_only_is_counted_once_more():
-    """7 times b comes after a and nothing else: b gets 7/8, the rest share 1/8."""
+    """Only b follows a, 7 times: b gets 7/8, the other words share 1/8."""
     row = row_after([[3, 4]] * 7, [3])
     assert row[4] == pytest.approx(7 / 8, rel=1e-6)
     assert row[[UNK, EOS, 3]].sum() == pytest.approx(1 / 8, rel=1e-6)
 
 
 def test_where_every_word_was_seen_nothing_is_discounted():
-    """After a come <unk>, a, b and </s>, once each: no word is left that could take what is freed."""
+    """<unk>, a, b and </s> follow a once each, so no unseen word could receive freed probability."""
     row = row_after([[3, 0], [3, 3, 4], [3]], [3])
     assert row[[UNK, EOS, 3, 4]] == pytest.approx([1 / 4] * 4, rel=1e-6)
 
 
 def test_what_remains_is_summed_term_by_term():
-    """The shorter context is number 1: n-grams 2 to 5, of which 2 and 4 are listed, and 1e-15 for unlisted words."""
+    """Context 1 has the n-grams 2 to 5, of which 2 and 4 are listed, and 1e-15 for unlisted words."""
     prefixes = np.array([0, 0, 1, 1, 1, 1, 2], dtype=np.int32)
     lower = np.array([9.0, 9.0, 0.5, 2e-15, 0.5, 4e-15, 9.0])
     listed = np.array([2, 4], dtype=np.int32)
@@ -136,7 +136,7 @@ def test_what_remains_is_summed_term_by_term():
 
 
 def test_a_tiny_remainder_keeps_its_digits():
-    """One context lists two of three words of the shorter one; the third has 1e-14 there."""
+    """A context lists two of the three words of its suffix, where the third has probability 1e-14."""
     int32 = {"dtype": np.int32}
     _, backoffs, unlisted = _back_off(
         np.array([0, 0], **int32),
