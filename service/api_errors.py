@@ -130,7 +130,7 @@ def error_response(status: int, body: ErrorBody, headers: dict[str, str] | None 
 def not_found(path: str) -> Response:
     """Return the response for a path without a route."""
     body = ErrorBody(
-        f"no endpoint has the path {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
+        f"no endpoint at {path[:200]}", "invalid_request_error", None, _HTTP_CODES[HTTPStatus.NOT_FOUND]
     )
     return error_response(HTTPStatus.NOT_FOUND, body)
 

@@ -67,7 +67,7 @@ _STOP_GRACE_S = 10.0
 
 _PREFIX_CACHE_GAUGES = {
     "queries": "Prefix-cache lookups since the model was loaded",
-    "hits": "Prefix-cache lookups since the model was loaded that found a cached prefix",
+    "hits": "Prefix-cache lookups that found a prefix, since the model was loaded",
     "num_bytes": "Bytes of model states in the prefix cache",
 }
 
@@ -341,7 +341,7 @@ def _add_gauges(services: Services, *, follows: bool) -> None:
     metrics.describe(version=importlib.metadata.version("gramophone-lm"))
     for name, (description, read) in gauges.items():
         metrics.add_gauge(name, description, read)
-    metrics.add_model_gauge("model_memory_bytes", "Bytes of memory of a loaded model", host.bytes_by_model)
+    metrics.add_model_gauge("model_memory_bytes", "Memory of a loaded model, in bytes", host.bytes_by_model)
     for figure, description in _PREFIX_CACHE_GAUGES.items():
         name = f"prefix_cache_{figure.removeprefix('num_')}"
         metrics.add_model_gauge(name, description, partial(host.prefix_cache_figures, figure))

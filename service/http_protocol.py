@@ -90,7 +90,7 @@ class SlowClients:
 
 
 def _unsent_bytes(transport: asyncio.Transport) -> int:
-    """Return the unsent bytes in this process and in the kernel, which shows progress in small steps."""
+    """Count the unsent bytes in this process and in the kernel, which reports free space only in large steps."""
     buffered = transport.get_write_buffer_size()
     try:
         queued = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))

@@ -32,8 +32,7 @@ _OTHER_FILES = 128
 def reserve_descriptors(max_connections: int) -> int:
     """Raise the limit on file descriptors for `max_connections`; return the number of connections that fit.
 
-    Each needs two, because as many connections over the limit are accepted and answered with 503. Processes often
-    start with a soft limit of 1,024 descriptors and a higher hard limit.
+    As many again are reserved for connections that get 503. The usual soft limit, 1,024, is below the hard limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * max_connections + _OTHER_FILES
@@ -46,7 +45,7 @@ def reserve_descriptors(max_connections: int) -> int:
         return max_connections
     capacity = max(1, (soft - _OTHER_FILES) // 2)
     if capacity < max_connections:
-        _log.warning("too few file descriptors for GRAMOPHONE_MAX_CONNECTIONS", room=capacity, max_open_files=soft)
+        _log.warning("fewer connections than GRAMOPHONE_MAX_CONNECTIONS", room=capacity, max_open_files=soft)
     return min(capacity, max_connections)
 
 

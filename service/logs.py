@@ -86,7 +86,7 @@ def _format_value(value: Any) -> str:
 
 
 class _LineLogger:
-    """Factory and logger that writes complete lines and drops those that cannot be written.
+    """Factory and logger that writes complete lines and drops lines that cannot be written.
 
     Args:
         stream: stream to write to.
@@ -135,7 +135,7 @@ class _ExceptionText:
 
     Args:
         texts: True to write messages of exceptions that a request may have caused.
-        is_ours: True for lines of this program, which include the id of the current request.
+        is_ours: True for lines of this program, which have a `request_id` if a request caused them.
     """
 
     def __init__(self, *, texts: bool, is_ours: bool) -> None:

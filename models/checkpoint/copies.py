@@ -1,13 +1,13 @@
 """Private copies of versions whose folder other processes write to.
 
-    <folder>/<64 hex digits>.copy/    a whole version, keyed by its path and the hashes of its files
+    <folder>/<64 hex digits>.copy/    a complete version, keyed by its path and the hashes of its files
 
-The operating system ends a process with SIGBUS when a file that it has mapped is truncated, and
-`cp` over a file truncates it before writing. Nobody writes to a copy. Processes that load the same
-version share one copy, and so its pages. Each holds a `flock` on it, which ends with the process:
-the last one to release it removes it, and the copies of killed processes are reused or removed by
-the next process that acquires one. Loaded models keep working when their copy is removed, as a map
-keeps its file.
+The operating system kills a process with SIGBUS when a file that it has mapped is truncated, and
+`cp` over a file truncates it before writing. No process writes to a copy. Processes that load the same
+version share one copy, and so its memory pages. Each holds a `flock` on it, which ends with the
+process: the last process to release a copy removes it, and the copies of killed processes are reused
+or removed by the next process that acquires one. Loaded models keep working when their copy is
+removed, because a mapping keeps its file.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ _log = logging.getLogger(__name__)
 _SUFFIX = ".copy"
 _CHUNK_BYTES = 1 << 20
 _FICLONE = 0x40049409
-"""The request of linux/fs.h that has two files share their blocks until one of them is written to."""
+"""ioctl of linux/fs.h that makes two files share their blocks until one of them is written."""
 
 
 class Copy:
-    """A copy that this process holds.
+    """Copy that this process holds.
 
     Args:
         path: its folder.
@@ -47,7 +47,7 @@ class Copy:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def discard(self) -> None:
-        """Remove it unless another process has put a new one in its place, and hold it no longer."""
+        """Release it, and remove it unless another process has replaced it."""
         try:
             with locked_folder(self.path.parent):
                 if self.path.is_dir() and os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
@@ -56,7 +56,7 @@ class Copy:
             self.release()
 
     def release(self) -> None:
-        """Hold it no longer, and remove it if nobody else holds it. A second time nothing happens."""
+        """Release it, and remove it if no other process holds it; idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -68,8 +68,8 @@ class Copies:
     """Copies in a folder that all processes of a user share.
 
     Args:
-        folder: on a file system with `flock`; there or not. A copy takes neither room nor time where that is the
-            registry's, too, and can share blocks between files (Btrfs, XFS).
+        folder: existing or not, on a file system with `flock`. Copies cost neither space nor time if the registry is
+            on the same file system and it can share blocks between files (Btrfs, XFS).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,17 +77,17 @@ class Copies:
         self._held: weakref.WeakSet[Copy] = weakref.WeakSet()
 
     def take(self, directory: Path, manifest: Manifest) -> Copy | None:
-        """A copy of a version, in which every file was found to be what was published.
+        """Copy a version and verify all files of the copy.
 
         Args:
-            directory: the version's, which others may write to at any time.
-            manifest: the version's.
+            directory: the version's folder, which other processes may write to at any time.
+            manifest: the version's manifest.
 
         Returns:
-            None if no copy can be written, to a full disk say, which is told in the log.
+            None if no copy can be written, for example to a full disk; the log has a warning.
 
         Raises:
-            IntegrityError: a file is not what was published.
+            IntegrityError: a file differs from the published one.
         """
         hashes = {name: entry.sha256 for name, entry in manifest.files.items()}
         what = json.dumps([str(directory.absolute()), hashes], sort_keys=True)
@@ -97,8 +97,8 @@ class Copies:
             copy = self._acquire(self._folder / f"{key}{_SUFFIX}", directory, manifest)
         except OSError as error:
             _log.warning(
-                "%s is served without a copy, because %s cannot be written to (%s): copying files over it would kill "
-                "this process; make room, or set GRAMOPHONE_REGISTRY_CACHE to another folder",
+                "%s is served without a copy, because %s cannot be written to (%s): overwriting its files would kill "
+                "this process; free disk space, or set GRAMOPHONE_REGISTRY_CACHE to another folder",
                 directory,
                 self._folder,
                 error.strerror or error,
@@ -108,13 +108,13 @@ class Copies:
         return copy
 
     def release(self) -> None:
-        """Hold none any longer: for a process that ends."""
+        """Release all copies, at the end of the process."""
         for copy in list(self._held):
             copy.release()
 
     def _acquire(self, path: Path, directory: Path, manifest: Manifest) -> Copy:
         while True:
-            with locked_folder(self._folder):  # of several processes that want it, one copies
+            with locked_folder(self._folder):  # only one of several processes copies
                 copy = Copy(path) if path.is_dir() else None
                 _remove_unused(self._folder)
                 if copy is None:
@@ -123,7 +123,7 @@ class Copies:
             try:
                 verify_files(path, manifest)
             except IntegrityError as error:
-                _log.warning("%s: it is copied anew", error)
+                _log.warning("%s; copying again", error)
                 copy.discard()
             else:
                 return copy
@@ -141,17 +141,17 @@ class Copies:
 def copy_and_verify(
     directory: Path, manifest: Manifest, new: Path, copied: Callable[[int], object] = int
 ) -> None:
-    """Copy the files of a version, and compare the copies with its manifest.
+    """Copy the files of a version, and verify the copies by its manifest.
 
     Args:
-        directory: the version's.
-        manifest: the version's, which is not copied.
+        directory: the version's folder.
+        manifest: the version's manifest, which is not copied.
         new: an empty folder.
-        copied: told of bytes as they are copied.
+        copied: callback for the number of bytes copied since the last call.
 
     Raises:
-        IntegrityError: a file is not what was published.
-        OSError: the file system refused to write.
+        IntegrityError: a file differs from the published one.
+        OSError: writing failed.
     """
     try:
         for name, entry in manifest.files.items():
@@ -170,10 +170,10 @@ def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]
     with read, target.open("xb") as written:
         found = os.fstat(read.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-            raise IntegrityError(f"{source} has {found.st_size} bytes, {size} were published")
+            raise IntegrityError(f"{source} has {found.st_size} bytes, but {size} were published")
         try:
             fcntl.ioctl(written, _FICLONE, read.fileno())
-        except OSError:  # another file system, or one that cannot
+        except OSError:  # another file system, or one without shared blocks
             while chunk := read.read(_CHUNK_BYTES):
                 written.write(chunk)
                 copied(len(chunk))
@@ -182,11 +182,11 @@ def _copy(source: Path, target: Path, size: int, copied: Callable[[int], object]
 
 
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Open a file, even if it is a pipe that nobody writes to."""
+    """Open a file without blocking, even if it is a pipe without a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove what no process holds; for one that holds the folder."""
+    """Remove copies that no process holds; the caller holds the folder's lock."""
     for pattern in (f"{TEMPORARY_PREFIX}*", f"*{_SUFFIX}"):
         remove_stale_folders(folder, pattern)

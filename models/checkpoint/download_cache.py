@@ -2,13 +2,13 @@
 
     <cache>/blobs/<sha256>                              content of a file, stored once
     <cache>/registries/<URL>/<model>/versions/<7>/      a version: hard links to blobs, and its manifest
-    <cache>/registries/<URL>/.known/…                   versions, aliases and default last seen
+    <cache>/registries/<URL>/.known/…                   last known versions, aliases and default
     <cache>/registries/<URL>/.runs/…                    training runs that can be resumed
 
-Nothing appears under its name before its hash was verified. Processes share a cache by locks and
-renames. It can be removed at any time: missing files are downloaded again.
+A file gets its final name only after its hash is verified. Processes share a cache by locks and
+renames. It can be deleted at any time: missing files are downloaded again.
 
-`CachedStore` answers from the cache for some seconds after the store could not be reached.
+`CachedStore` returns cached data for some seconds after the store could not be reached.
 """
 
 import contextlib
@@ -52,15 +52,15 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]+")
 _MAX_NAME_LENGTH = 80
 
 BLOBS_FOLDER = ".blobs"
-"""The folder of contents."""
+"""Folder of file contents in a remote registry."""
 
 
 class DownloadCache:
-    """Files fetched from one remote registry.
+    """Files downloaded from one remote registry.
 
     Args:
-        folder: of the cache, which other registries and processes use too; there or not.
-        store: the registry's.
+        folder: cache folder, shared with other registries and processes; existing or not.
+        store: the registry's store.
     """
 
     def __init__(self, folder: Path, store: ObjectStore) -> None:
@@ -71,22 +71,22 @@ class DownloadCache:
         self.root = folder / "registries" / f"{readable}-{digest}"
 
     def manifest(self, version: Version) -> bytes | None:
-        """The manifest of a version that is here; None if it is not."""
+        """Return the cached manifest of a version, or None."""
         try:
             return (version.path / MANIFEST_FILE).read_bytes()
         except OSError:
             return None
 
     def materialise(self, version: Version, raw: bytes) -> Path:
-        """The folder of a version, with all its files; those that are not here are fetched.
+        """Return the folder of a version with all its files, downloading missing ones.
 
         Args:
-            version: which.
-            raw: its manifest, which all must agree with.
+            version: the version.
+            raw: its manifest, which all files must match.
 
         Raises:
-            CheckpointError: a file is not what the manifest says, or the manifest is none.
-            RegistryError: a file cannot be fetched, or there is no room for it.
+            CheckpointError: a file does not match the manifest, or the manifest is invalid.
+            RegistryError: a file cannot be downloaded, or the disk is full.
         """
         manifest = parse_manifest(raw, f"{version.address}: {MANIFEST_FILE}")
         if self._is_complete(version, raw, manifest):
@@ -94,17 +94,17 @@ class DownloadCache:
         model = version.path.parents[1]
         with report_write_errors(model):
             model.mkdir(parents=True, exist_ok=True)
-            with locked_folder(model):  # of several processes that want it, one fetches it
+            with locked_folder(model):  # only one of several processes downloads
                 if not self._is_complete(version, raw, manifest):
                     self._assemble(version, raw, manifest)
         return version.path
 
     def blob(self, version: Version, name: str, entry: FileEntry) -> Path:
-        """One file of a version by its content, fetched if it is not here.
+        """Return the path of a file's content, downloading it if it is missing.
 
         Raises:
-            IntegrityError: what came is not what the manifest says.
-            RegistryError: it cannot be fetched, or there is no room for it.
+            IntegrityError: the download does not match the manifest.
+            RegistryError: it cannot be downloaded, or the disk is full.
         """
         path = self._blobs / entry.sha256
         if _matches_entry(path, entry):
@@ -122,19 +122,19 @@ class DownloadCache:
                 os.fsync(file.fileno())
             if num_bytes != entry.bytes:
                 raise IntegrityError(
-                    f"{name} came with {num_bytes} bytes, {entry.bytes} were published; nothing of it is kept"
+                    f"{name} was received with {num_bytes} bytes, but {entry.bytes} were published; it is discarded"
                 )
             if digest.hexdigest() != entry.sha256:
                 raise IntegrityError(
-                    f"{name} came with other bytes than were published: its SHA-256 does not match; "
-                    "nothing of it is kept"
+                    f"{name} was received with a different content than published: its SHA-256 does not match; "
+                    "it is discarded"
                 )
             temporary.replace(path)
         return path
 
     def adopt(self, folder: Path, version: Version, manifest: Manifest) -> None:
-        """Keep what was written in a scratch folder, and has been published since, as that version."""
-        with contextlib.suppress(OSError):  # it can be fetched
+        """Add a version to the cache that was just published from a scratch folder."""
+        with contextlib.suppress(OSError):  # it can be downloaded later
             self._blobs.mkdir(parents=True, exist_ok=True)
             for name, entry in manifest.files.items():
                 with contextlib.suppress(FileExistsError):
@@ -142,7 +142,7 @@ class DownloadCache:
             folder.rename(version.path)
 
     def _is_complete(self, version: Version, raw: bytes, manifest: Manifest) -> bool:
-        """Return whether this very version is here, and its files are as they were."""
+        """True if the cache has this version with this manifest, and its files are intact."""
         if self.manifest(version) != raw:
             return False
         try:
@@ -162,12 +162,12 @@ class DownloadCache:
             with (new / MANIFEST_FILE).open("xb") as file:
                 file.write(raw)
             fsync_tree(new)
-            if version.path.exists():  # damaged, or of a registry that was emptied since
+            if version.path.exists():  # damaged, or from a registry that has been emptied since
                 version.path.rename(old)
             new.rename(version.path)
 
     def _download(self, version: Version, name: str, entry: FileEntry) -> Iterator[bytes]:
-        # a local registry that was copied as it is has the files beside their manifest
+        # an unchanged copy of a local registry has the files next to their manifest
         for key in (f"{BLOBS_FOLDER}/{entry.sha256}", f"{version.name}/versions/{version.number}/{name}"):
             try:
                 yield from self._store.chunks(key, entry.bytes)
@@ -188,17 +188,17 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _KNOWN_FOLDER = ".known"
 _RETRY_AFTER_S = 10.0
-"""For so long after a failure questions are answered from what is known, without asking again."""
+"""Seconds after a failure during which cached data is returned without a request."""
 
 
 class CatalogueStore(FolderStore):
-    """Record of what was last seen of a store: an empty manifest for each version, the aliases and the default.
+    """Last known catalogue of a store: an empty manifest for each version, the aliases and the default.
 
-    A full disk is no reason not to answer: then only less is known later.
+    Write errors, such as a full disk, are ignored; less data is then available later.
     """
 
     def remember_entries(self, folder: str, entries: Iterable[ObjectEntry]) -> None:
-        """Take note of what there is in a folder, which may be the root."""
+        """Record the entries of a folder, which may be the root."""
         with contextlib.suppress(OSError, RegistryError):
             before, now = _manifest_keys(self.entries(folder)), _manifest_keys(entries)
             for key in before - now:
@@ -208,7 +208,7 @@ class CatalogueStore(FolderStore):
                 (self._root / key).touch()
 
     def remember(self, key: str, content: bytes | None) -> None:
-        """Take note of a small object; None if there is none."""
+        """Record a small object; None if it does not exist."""
         path = self._root / key
         with contextlib.suppress(OSError):
             if content is None:
@@ -218,7 +218,7 @@ class CatalogueStore(FolderStore):
 
     @override
     def _check_root(self) -> None:
-        """Accept a missing folder: nothing is known yet."""
+        """Accept a missing folder, which means an empty record."""
 
 
 def _manifest_keys(entries: Iterable[ObjectEntry]) -> set[str]:
@@ -227,15 +227,15 @@ def _manifest_keys(entries: Iterable[ObjectEntry]) -> set[str]:
 
 
 class CachedStore(ObjectStore):
-    """A store for reading; while it cannot be reached, answers are what is last known of it.
+    """Read-only store that returns the last known data while the store cannot be reached.
 
     Args:
-        store: what is asked.
-        folder: of what is known; there or not.
-        clock: seconds, monotonic.
+        store: store to read.
+        folder: folder for the recorded data, existing or not.
+        clock: monotonic clock in seconds.
 
     Attributes:
-        known: what was last seen.
+        known: the recorded data.
     """
 
     def __init__(self, store: ObjectStore, folder: Path, clock: Callable[[], float]) -> None:
@@ -249,7 +249,7 @@ class CachedStore(ObjectStore):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the last question was answered by the store."""
+        """True if the store answered the last request."""
         return self._failure is None
 
     @override
@@ -270,10 +270,10 @@ class CachedStore(ObjectStore):
         def recall() -> list[TaggedContent | None] | None:
             known = self.known.read(key)
             if known is None and not _manifest_keys(self.known.entries(key.rpartition("/")[0])):
-                return None  # nothing is known of the model: that is not to say that it has none
+                return None  # unknown model: it may have aliases
             return [known]
 
-        [found] = self.ask(lambda: [note()], recall)  # in lists, as None is an answer, too
+        [found] = self.ask(lambda: [note()], recall)  # lists, because None is a valid value
         return found
 
     @override
@@ -281,24 +281,24 @@ class CachedStore(ObjectStore):
         return self._store.chunks(key, num_bytes)
 
     def refresh(self) -> list[ObjectEntry]:
-        """All entries, as the store has them now.
+        """Read all entries from the store.
 
         Raises:
-            RegistryError: it cannot be reached.
+            RegistryError: the store cannot be reached.
         """
         entries = self._entries("")
         self._failure = None
         return entries
 
     def ask(self, read: Callable[[], R], recall: Callable[[], R | None]) -> R:
-        """Ask the store; if it fails, or has failed just now, return the last known value.
+        """Read from the store; if it fails, or has just failed, return the last known value.
 
         Args:
-            read: asks the store.
-            recall: what is known; None if nothing is.
+            read: reads from the store.
+            recall: returns the last known value, or None.
 
         Raises:
-            RegistryError: the store cannot be reached, and nothing is known.
+            RegistryError: the store cannot be reached, and no value is known.
         """
         failure = self._failure
         if failure is None or self._clock() - self._failed_s >= _RETRY_AFTER_S:
@@ -307,7 +307,7 @@ class CachedStore(ObjectStore):
             except RegistryError as error:
                 failure = self._failure = error
                 self._failed_s = self._clock()
-                _log.warning("registry out of reach, answering by what was fetched before: %s", error)
+                _log.warning("registry unreachable, using cached data: %s", error)
             else:
                 self._failure = None
                 return answer

@@ -1,6 +1,6 @@
 """Object stores on fsspec: any file system that can list and read, and `memory://`.
 
-A file system of fsspec has no conditional writes, so it can only be read. The store in memory is
+fsspec file systems have no conditional writes, so they are read-only here. The store in memory is
 writable: a process-wide lock makes its conditional writes atomic.
 """
 
@@ -23,24 +23,24 @@ _CHUNK_BYTES = 8 << 20
 
 
 class FsspecStore(ObjectStore):
-    """The files below a URL.
+    """Files below a URL, read-only.
 
     Args:
-        url: of the root.
-        patience: how long the file system is waited for; only those that are asynchronous inside can be given up.
+        url: URL of the root.
+        patience: timeouts; only asynchronous file systems support them.
 
     Raises:
         RegistryError: the file system needs a package that is not installed.
     """
 
     failures: tuple[type[Exception], ...] = (OSError, RuntimeError, ValueError)
-    """Errors raised by the file system for a failed operation."""
+    """Errors that the file system raises for a failed operation."""
 
     def __init__(self, url: str, patience: StoreTimeouts) -> None:
         self.location = url.rstrip("/")
         self._timeouts = patience
         self._opened: dict[int, Any] = {}
-        self._root = str(self._file_system._strip_protocol(self.location)).rstrip("/")  # noqa: SLF001 - fsspec's own way
+        self._root = str(self._file_system._strip_protocol(self.location)).rstrip("/")  # noqa: SLF001 - as in fsspec
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
@@ -81,7 +81,7 @@ class FsspecStore(ObjectStore):
         for path, info in found.items():
             if path.startswith(f"{self._root}/"):
                 size, created = info.get("size"), info.get("created")
-                modified_s = created if isinstance(created, float) else math.inf  # as that in memory tells it
+                modified_s = created if isinstance(created, float) else math.inf  # a float only in memory
                 key = path[len(self._root) + 1 :]
                 entries.append(ObjectEntry(key, -1 if size is None else int(size), "", modified_s))
         return entries
@@ -90,7 +90,7 @@ class FsspecStore(ObjectStore):
         return f"{self._root}/{key}" if key else self._root
 
     def _invoke(self, method: str, *arguments: Any, num_bytes: int = 0, **options: Any) -> Any:
-        """Call the file system, no longer than it is waited for."""
+        """Call the file system with a timeout."""
         file_system = self._file_system
         if file_system.async_impl:
             options["timeout"] = self._timeouts.for_bytes(num_bytes)
@@ -98,7 +98,7 @@ class FsspecStore(ObjectStore):
 
     @property
     def _file_system(self) -> Any:
-        """The file system, made anew in a forked process: its connections are not to be shared."""
+        """File system, recreated in a forked process because connections must not be shared."""
         process = os.getpid()
         if process not in self._opened:
             try:
@@ -113,7 +113,7 @@ class FsspecStore(ObjectStore):
 
     @contextlib.contextmanager
     def _translate_errors(self, what: str, key: str) -> Iterator[None]:
-        """Convert errors of the file system into one kind of error that names the failed operation."""
+        """Convert errors of the file system to a RegistryError that names the failed operation."""
         try:
             yield
         except self.failures as error:
@@ -128,7 +128,7 @@ _memory_lock = threading.RLock()
 
 
 class MemoryStore(FsspecStore, LockedStore):
-    """fsspec's files in memory; a lock of the process makes its conditional writes atomic."""
+    """fsspec's files in memory; a process-wide lock makes conditional writes atomic."""
 
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:

@@ -1,7 +1,7 @@
 """Loading of a checkpoint: verify its hashes, rebuild the model, replay its golden test.
 
-Model classes are imported when a model of their family is loaded, so an n-gram server needs no
-torch.
+The module of a model family is imported only when a model of that family is loaded, so an n-gram
+server needs no torch.
 """
 
 import hashlib
@@ -44,25 +44,25 @@ FAMILIES = {
     NGRAM_FAMILY: ("models.ngram.model", "NGramModel"),
     **dict.fromkeys(NEURAL_FAMILIES, ("models.neural.model", "NeuralModel")),
 }
-"""Where each family's class is; imported when one is loaded, so an n-gram server needs no torch."""
+"""Module and class of each family, imported on demand."""
 
 COMPOSITES = {
     MixtureModel.family: ("models.mixture", "MixtureModel"),
     CACHE_FAMILY: ("models.cache.model", "CacheModel"),
 }
-"""Families whose models are made of others, which lie under `parts/`."""
+"""Families of models that contain other models, stored under `parts/`."""
 
 
 class Checkpoint(NamedTuple):
-    """A loaded version.
+    """Loaded version.
 
     Attributes:
-        manifest: what it says it is.
-        model: ready to answer.
-        tokenizer: the one that belongs to it.
-        metrics: held-out figures, as published.
-        path: its directory.
-        precision: `int8` if a network in it computes in integers, else `float32`.
+        manifest: its manifest.
+        model: the model.
+        tokenizer: the model's tokenizer.
+        metrics: published held-out metrics.
+        path: directory of the version.
+        precision: `int8` if one of its networks computes in int8, else `float32`.
     """
 
     manifest: Manifest
@@ -81,24 +81,24 @@ def load_checkpoint(
     shared: Path | None = None,
     copies: Copies | None = None,
 ) -> Checkpoint:
-    """Load a version: hashes first, then the model, then its golden test, which warms it up.
+    """Load a version: verify its hashes, build the model, and replay its golden test, which warms it up.
 
     Args:
         directory: the version's directory.
-        device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if there is one, and the CPU for an n-gram
-            model, which answers a few contexts sooner than a device can be told of them. An n-gram model
-            that a device has no room for is left on the CPU, with a line in the log.
-        precision: of networks: `float32`; `int8`, on a CPU only; or `auto`: int8 on a CPU if it was measured at
-            publishing and costs little. A network of a kind that int8 cannot compute stays in float32.
-        shared: a folder that the processes of this host which load the version have in common, and nobody else
-            may write to: packed weights are laid there by whoever comes first, and mapped by all. Files of
-            weights and n-grams are mapped, hence shared, in any case; on a CUDA device nothing is.
-        copies: where the version is copied to and loaded from, so that nothing that happens to its directory
-            later changes or ends what is loaded; None loads from the directory itself.
+        device: `cpu`, `cuda`, `cuda:1`, … or `auto`: a CUDA device if available, but the CPU for n-gram models,
+            which answer a few contexts faster than the transfer to a device takes. An n-gram model that does not
+            fit into a device's memory stays on the CPU, with a log message.
+        precision: of networks: `float32`; `int8`, CPU only; or `auto`: int8 on a CPU if it was measured at
+            publishing and its cost is small. Networks that int8 does not support stay in float32.
+        shared: a folder shared by this host's processes that load the version, writable for no other user: the
+            first process writes packed weights there, and all processes map them. Files of weights and n-grams are
+            always mapped, and so shared; nothing is shared on a CUDA device.
+        copies: where the version is copied before loading, so later changes of its directory do not affect the
+            loaded model; None loads from the directory itself.
 
     Raises:
-        InvalidInputError: there is no such device or precision, or int8 does not go with the device or the version.
-        CheckpointError: a byte, the format or an answer is not what was published.
+        InvalidInputError: unknown device or precision, or int8 is not possible on the device or for the version.
+        CheckpointError: a file, the format or a score differs from the published one.
     """
     manifest = read_manifest(directory)
     copy = None if copies is None else copies.take(directory, manifest)
@@ -120,13 +120,13 @@ def load_checkpoint(
 def _load_verified(
     directory: Path, location: Path, manifest: Manifest, device: str, precision: str, shared: Path | None
 ) -> Checkpoint:
-    """A version from verified files in a directory, which is its place or a copy."""
+    """Load a version from verified files; `location` is its published directory if `directory` is a copy."""
     tokenizer = load_tokenizer(directory)
     if (
         tokenizer.fingerprint != manifest.tokenizer_fingerprint
         or tokenizer.vocabulary.fingerprint != manifest.vocabulary_fingerprint
     ):
-        raise ManifestError(f"{directory}: the tokenizer is not the one that the manifest names")
+        raise ManifestError(f"{directory}: the tokenizer is not the one in the manifest")
     device = _resolve_device_name(device, directory, manifest)
     wanted = check_precision(precision)
     try:
@@ -141,10 +141,10 @@ def _load_verified(
         replay_golden(directory, model, device=device, precision=used)
     except CheckpointError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:  # the hashes agreed
-        if "cannot cache function" in str(error):  # numba compiles the n-gram kernels once and keeps them
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:  # although the hashes match
+        if "cannot cache function" in str(error):  # numba compiles the n-gram kernels once and caches them
             raise CheckpointError(
-                f"{directory}: no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one"
+                f"{directory}: no folder for compiled kernels is writable; set NUMBA_CACHE_DIR to a folder"
             ) from error
         raise ManifestError(
             f"{directory}: cannot be rebuilt as a model of the family {manifest.family}: {error}"
@@ -155,51 +155,51 @@ def _load_verified(
 def _read_metrics(path: Path) -> dict[str, Any]:
     metrics: Any = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(metrics, dict) or not isinstance(metrics.get(INT8, {}), dict):
-        raise ManifestError(f"{path} is not an object of figures")
+        raise ManifestError(f"{path} is not a JSON object of metrics")
     try:
-        json.dumps(metrics, allow_nan=False, ensure_ascii=False).encode()  # as the service tells them
+        json.dumps(metrics, allow_nan=False, ensure_ascii=False).encode()  # as the service's replies require
     except ValueError as error:
-        raise ManifestError(f"{path} says what JSON cannot: {error}") from None
+        raise ManifestError(f"{path} has a value that JSON cannot represent: {error}") from None
     return metrics
 
 
 def _uses_int8(
     directory: Path, location: Path, metrics: dict[str, Any], device: str, precision: Precision
 ) -> bool:
-    """Return whether the networks are to compute in integers."""
+    """True if the networks should compute in int8."""
     if precision == FLOAT32 or (
         precision == "auto" and (device != "cpu" or not is_int8_recommended(metrics))
     ):
         return False
     if device != "cpu":
         raise InvalidInputError(
-            f"precision is int8, which is for the CPU; the device is {device}", parameter="precision"
+            f"precision is int8, which requires the CPU; the device is {device}", parameter="precision"
         )
     if has_int8(directory):
         return True
-    problems = metrics.get(INT8, {}).get("problems") or ["it was published without scores in int8"]
+    problems = metrics.get(INT8, {}).get("problems") or ["it was published without int8 scores"]
     _log.warning("%s stays in float32: %s", location, "; ".join(problems))
     return False
 
 
 def _resolve_device_name(device: str, directory: Path, manifest: Manifest) -> str:
-    """The device by its own name; torch, not needed by an n-gram server, is imported only where needed."""
+    """Resolve a device to its own name; n-gram models do not import torch for it."""
     if device == "cpu" or (device == "auto" and _families(directory, manifest) == {NGRAM_FAMILY}):
         return "cpu"
-    from models.neural.network import resolve_device  # brings in torch
+    from models.neural.network import resolve_device  # imports torch
 
     return str(resolve_device(device))
 
 
 def _families(directory: Path, manifest: Manifest) -> set[str]:
-    """The families of the model and of everything in it that is not made of others."""
+    """Return the families of a model's parts, or its own family if it has no parts."""
     if manifest.family not in COMPOSITES:
         return {manifest.family}
     return set().union(*(_families(part, read_manifest(part)) for part in _part_folders(directory)))
 
 
 def _part_folders(directory: Path) -> Iterator[Path]:
-    """Parts of a mixture or a cache, in order."""
+    """Yield the folders of the parts of a mixture or cache model, in order."""
     folders = (directory / PARTS_FOLDER / str(number) for number in itertools.count())
     return itertools.takewhile(Path.is_dir, folders)
 
@@ -213,22 +213,22 @@ def _build(
 ) -> LanguageModel[Any]:
     if manifest.family in COMPOSITES:
         parts = []
-        for part in _part_folders(directory):  # the parent's manifest vouches for the parts' files
+        for part in _part_folders(directory):  # the parent's manifest has the hashes of the parts' files
             inner = read_manifest(part)
             known = inner.vocabulary_fingerprint == vocabulary.fingerprint
-            its_own = vocabulary if known else load_tokenizer(part).vocabulary  # every word is an object
+            its_own = vocabulary if known else load_tokenizer(part).vocabulary  # shared, to save memory
             parts.append(_build(part, inner, its_own, device, weight_cache))
         composite: LanguageModel[Any] = _import_class(*COMPOSITES[manifest.family]).load(directory, parts)
         return composite
     if manifest.family not in FAMILIES:
         raise IncompatibleVersionError(
-            f"{directory} holds a model of the family {manifest.family!r}; this version knows "
+            f"{directory} has a model of the family {manifest.family!r}; this version supports "
             f"{', '.join([*FAMILIES, *COMPOSITES])}: upgrade gramophone-lm"
         )
     packing = {"weight_cache": weight_cache(directory)} if manifest.family in NEURAL_FAMILIES else {}
     loaded = _import_class(*FAMILIES[manifest.family]).load(directory, vocabulary, device=device, **packing)
     if manifest.family == NGRAM_FAMILY and device != "cpu":
-        from models.ngram.cuda.model import move_if_it_fits  # brings in torch
+        from models.ngram.cuda.model import move_if_it_fits  # imports torch
 
         loaded = move_if_it_fits(loaded, device)
     model: LanguageModel[Any] = loaded
@@ -238,9 +238,9 @@ def _build(
 def _shared_weight_cache(
     shared: Path | None, root: Path, manifest: Manifest, directory: Path
 ) -> PackedWeightCache:
-    """The weight cache for what is computed from the files of a directory, whose hashes have been verified.
+    """Create the cache of weights packed from the verified files of a directory.
 
-    Alone or as a part of several models, the same files have the same cache.
+    Equal files have the same cache, alone or as part of any model.
     """
     if shared is None:
         return PackedWeightCache()
@@ -253,5 +253,5 @@ def _shared_weight_cache(
 
 
 def _import_class(module: str, name: str) -> Any:
-    """A class by name, imported now: what a server does not load it does not import."""
+    """Import a class on demand."""
     return getattr(importlib.import_module(module), name)

@@ -1,12 +1,11 @@
 """Manifest of a checkpoint, and the names, numbers, aliases and default model of a registry.
 
-`manifest.json` says what a checkpoint is and lists the hash of every other file. It is written
-last, and protects itself by a checksum over its own canonical bytes, so damage to any byte of any
-file is detected.
+`manifest.json` describes a checkpoint and lists the hash of every other file. It is written last, and
+contains a checksum of its own canonical bytes, so damage to any byte of any file is detected.
 
 The default model answers requests that name none. A registry with several models stores its name in
-`.default`, before a second name is published or by `gramophone models default`: so a new name never
-changes what is served, and a service writes nothing.
+`.default`, before a second name is published or by `gramophone models default`. A new name therefore
+never changes the default, and a service writes nothing.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ from models.errors import (
 
 MANIFEST_FILE = "manifest.json"
 SCHEMA_VERSION = 2
-"""What this code writes, and the newest it reads."""
+"""Version that this code writes, and the newest that it reads."""
 
 Direction = Literal["forward", "backward"]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -40,7 +39,7 @@ class _Strict(BaseModel):
 
 
 class FileEntry(_Strict):
-    """One file's hash and size."""
+    """Hash and size of a file."""
 
     sha256: Sha256
     bytes: int = Field(ge=0)
@@ -55,11 +54,11 @@ class SpecialIds(_Strict):
 
 
 class Manifest(_Strict):
-    """A checkpoint's description.
+    """Description of a checkpoint.
 
-    `reader_version` is the smallest `SCHEMA_VERSION` that can read it. `created` is ISO 8601,
-    UTC. `direction` says in which order a text's tokens are read: `backward` is from its end to
-    its start. `normalisation_deviation` is the largest |Σp − 1| measured when it was written.
+    `reader_version` is the smallest `SCHEMA_VERSION` that can read it. `created` is ISO 8601, UTC.
+    `direction` is the order in which the model reads tokens; `backward` is from the end of a text to
+    its start. `normalisation_deviation` is the largest |Σp − 1|, measured when it was written.
     """
 
     schema_version: int
@@ -78,7 +77,7 @@ class Manifest(_Strict):
 
 
 def file_entries(directory: Path) -> dict[str, FileEntry]:
-    """Hash and size of every file under a directory, the manifest at its top aside."""
+    """Return hash and size of every file under a directory, except the manifest at its top."""
     return {
         path.relative_to(directory).as_posix(): FileEntry(sha256=sha256_of(path), bytes=path.stat().st_size)
         for path in sorted(directory.rglob("*"))
@@ -87,47 +86,47 @@ def file_entries(directory: Path) -> dict[str, FileEntry]:
 
 
 def sha256_of(path: Path) -> str:
-    """A file's SHA-256 in hex, read in bounded chunks."""
+    """Compute a file's SHA-256 in hex, in bounded memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write `manifest.json`; the last file of a checkpoint to be written."""
+    """Write `manifest.json`, after all other files of a checkpoint."""
     fields = manifest.model_dump(mode="json")
     fields["checksum"] = _checksum(fields)
     (directory / MANIFEST_FILE).write_bytes(_canonical(fields))
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read and check `manifest.json`; the files it lists are not touched.
+    """Read and check `manifest.json`; the listed files are not read.
 
     Raises:
-        ManifestError: it is missing, unreadable, or breaks the schema.
-        IntegrityError: its bytes are not those that were written.
-        IncompatibleVersionError: it needs a newer reader.
+        ManifestError: it is missing, unreadable, or violates the schema.
+        IntegrityError: its bytes differ from those written.
+        IncompatibleVersionError: it requires a newer reader.
     """
     path = directory / MANIFEST_FILE
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise ManifestError(f"{path} is missing: not a checkpoint, or one that was never finished") from None
+        raise ManifestError(f"{path} is missing: not a checkpoint, or an unfinished one") from None
     except OSError as error:
         raise ManifestError(f"{path} is not a manifest: {error}") from None
     return parse_manifest(raw, path)
 
 
 def parse_manifest(raw: bytes, location: object) -> Manifest:
-    """Check the bytes of a `manifest.json`.
+    """Parse and check the bytes of a `manifest.json`.
 
     Args:
         raw: its bytes.
-        location: what messages call it.
+        location: its path in messages.
 
     Raises:
-        ManifestError: they break the schema.
-        IntegrityError: they are not those that were written.
-        IncompatibleVersionError: they need a newer reader.
+        ManifestError: it violates the schema.
+        IntegrityError: its bytes differ from those written.
+        IncompatibleVersionError: it requires a newer reader.
     """
     try:
         fields: Any = json.loads(raw)
@@ -140,14 +139,14 @@ def parse_manifest(raw: bytes, location: object) -> Manifest:
         return _checked(raw, fields, location)
     except CheckpointError:
         written = fields.get("schema_version")
-        if isinstance(written, int) and written > SCHEMA_VERSION:  # what looks wrong may be new
+        if isinstance(written, int) and written > SCHEMA_VERSION:  # may be valid in a newer version
             raise _too_new(location, written) from None
         raise
 
 
 def _too_new(location: object, version: int) -> IncompatibleVersionError:
     return IncompatibleVersionError(
-        f"{location} needs a newer Gramophone: it is of version {version}, this one reads up to {SCHEMA_VERSION}: "
+        f"{location} needs a newer Gramophone: its version is {version}, this one reads up to {SCHEMA_VERSION}: "
         "upgrade gramophone-lm"
     )
 
@@ -168,17 +167,17 @@ def _checked(raw: bytes, fields: dict[str, Any], location: object) -> Manifest:
 
 
 def _is_intact(raw: bytes, fields: dict[str, Any]) -> bool:
-    """Return whether fields, whose checksum is taken out, are those that were written, in the same spelling."""
+    """True if the checksum, which is removed from `fields`, matches, and the bytes are in canonical form."""
     checksum = fields.pop("checksum", None)
     try:
         return checksum == _checksum(fields) and raw == _canonical({**fields, "checksum": checksum})
-    except RecursionError:  # what is nested this deeply can be read, but was never written
+    except RecursionError:  # such deep nesting can be parsed, but was never written
         return False
 
 
 def _is_inside(name: str) -> bool:
-    """Return whether it is a plain relative path to another file than the manifest, in its only spelling."""
-    path = PurePosixPath(name)  # absolute with two slashes as well as with one
+    """True if a name is a relative path inside the checkpoint, in canonical form, and not the manifest."""
+    path = PurePosixPath(name)  # two leading slashes count as absolute, too
     is_plain = name.isprintable() and path.as_posix() == name and not path.is_absolute()
     return is_plain and ".." not in path.parts and name not in {".", MANIFEST_FILE}
 
@@ -187,14 +186,14 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
     """Compare every listed file's size and hash with the manifest.
 
     Raises:
-        IntegrityError: a file is missing, cut, or changed; the message names it.
+        IntegrityError: a file is missing, truncated, or changed; the message names it.
     """
     for name, entry in manifest.files.items():
         path = directory / name
         try:
             size = path.stat().st_size
             if size != entry.bytes:
-                raise IntegrityError(f"{path} has {size} bytes, {entry.bytes} were published")
+                raise IntegrityError(f"{path} has {size} bytes, but {entry.bytes} were published")
             if sha256_of(path) != entry.sha256:
                 raise IntegrityError(f"{path} was changed after it was published: its SHA-256 does not match")
         except OSError as error:
@@ -217,12 +216,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Version(NamedTuple):
-    """One published version.
+    """Published version of a model.
 
     Attributes:
-        name: of the model.
-        number: of the version.
-        path: its folder: in a local registry where it lies, else where `Registry.fetch` lays it.
+        name: name of the model.
+        number: version number.
+        path: its folder: the registry's own if local, else the one that `Registry.fetch` fills.
     """
 
     name: str
@@ -231,36 +230,36 @@ class Version(NamedTuple):
 
     @property
     def address(self) -> str:
-        """`name@number`."""
+        """Address `name@number`."""
         return f"{self.name}@{self.number}"
 
 
 def is_name(name: str) -> bool:
-    """Return whether it can be the name of a model or an alias."""
+    """True if a string can be the name of a model or an alias."""
     return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
 
 
 def is_version_number(text: str) -> bool:
-    """Return whether it is a version number as it is spelled in paths and addresses."""
+    """True if a string is a version number in the form used in paths and addresses."""
     return _NUMBER.fullmatch(text) is not None
 
 
 def check_name(name: str, *, parameter: str = "name") -> None:
-    """Refuse what cannot be the name of a model or an alias.
+    """Check the name of a model or an alias.
 
     Raises:
-        InvalidInputError: it has other characters than letters, digits, `.`, `_`, `-`, or is too long.
+        InvalidInputError: it has characters other than letters, digits, `.`, `_` and `-`, or is too long.
     """
     if not is_name(name):
         raise InvalidInputError(
-            f"{parameter} is {name[:120]!r}; it must start with a letter or digit, go on with letters, digits, "
+            f"{parameter} is {name[:120]!r}; it must start with a letter or digit, continue with letters, digits, "
             f"'.', '_' or '-', and have at most {MAX_NAME_LENGTH} characters",
             parameter=parameter,
         )
 
 
 def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
-    """Refuse to delete a version that is in use.
+    """Refuse to delete a version with an alias.
 
     Raises:
         InvalidInputError: an alias points to it.
@@ -268,18 +267,18 @@ def check_unaliased(version: Version, aliases: dict[str, int]) -> None:
     pointing = [alias for alias, target in aliases.items() if target == version.number]
     if pointing:
         raise InvalidInputError(
-            f"{version.address} is {' and '.join(pointing)}: point the alias elsewhere first",
+            f"{version.address} is {' and '.join(pointing)}: move the alias to another version first",
             parameter="version",
         )
 
 
 def format_aliases(aliases: dict[str, int]) -> bytes:
-    """Write `aliases.json`."""
+    """Format `aliases.json`."""
     return (json.dumps(aliases, indent=1, sort_keys=True) + "\n").encode()
 
 
 def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelNotFoundError:
-    """The error that lists the aliases there are."""
+    """Create the error for an unknown alias, which lists the existing ones."""
     known = ", ".join(sorted(aliases)) or "none"
     return ModelNotFoundError(
         f"model {name!r} has no alias {alias[:MAX_NAME_LENGTH]!r}; its aliases: {known}"
@@ -287,7 +286,7 @@ def unknown_alias_error(name: str, alias: str, aliases: Iterable[str]) -> ModelN
 
 
 def version_address(path: Path) -> str:
-    """The `name@version` of a version's directory."""
+    """Return the address `name@version` of a version's directory."""
     return f"{path.parents[1].name}@{path.name}"
 
 
@@ -297,12 +296,12 @@ _DEFAULT_HINT = "choose one with `gramophone models default NAME` or GRAMOPHONE_
 
 
 class DefaultChoice(NamedTuple):
-    """The default among some models.
+    """Default model, chosen among several.
 
     Attributes:
         name: its name.
-        reason: why it is that one.
-        is_guess: whether nobody has said so, and others are there.
+        reason: reason of the choice.
+        is_guess: True if no default is stored and there are other models.
     """
 
     name: str
@@ -311,20 +310,20 @@ class DefaultChoice(NamedTuple):
 
 
 def choose_default(names: Sequence[str], remembered: str | None) -> DefaultChoice:
-    """The default among names, of which there is one at least.
+    """Choose the default among one or more models.
 
     Args:
-        names: of models, sorted.
-        remembered: what the registry remembers.
+        names: names of the models, sorted.
+        remembered: name stored in the registry.
     """
     if remembered is not None and remembered in names:
         return DefaultChoice(remembered, "it is set as the registry's default")
     if len(names) == 1:
         return DefaultChoice(names[0], "it is the only model")
-    name, reason = names[0], "this is the first name in the alphabet"
+    name, reason = names[0], "this is the first name in alphabetical order"
     if PREFERRED_DEFAULT in names:
         name, reason = PREFERRED_DEFAULT, "a model of this name is preferred"
     missing = (
-        "no default was chosen" if remembered is None else f"the chosen default {remembered!r} is not here"
+        "no default was chosen" if remembered is None else f"the chosen default {remembered!r} does not exist"
     )
     return DefaultChoice(name, f"{missing}, and {reason}: {_DEFAULT_HINT}", is_guess=True)

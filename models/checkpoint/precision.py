@@ -14,39 +14,39 @@ INT8: Literal["int8"] = "int8"
 PRECISIONS: tuple[Precision, ...] = ("auto", FLOAT32, INT8)
 
 NEURAL_FAMILIES: tuple[str, ...] = get_args(CellName)
-"""Families that have weights to round."""
+"""Families with weights that can be quantized."""
 
 CACHE_FAMILY = "cache"
 """The family of caches around another model."""
 
 MAX_INT8_COST = 0.005
-"""By how much int8 may raise the perplexity and still be the default, as a share."""
+"""Maximum relative increase of the perplexity with which int8 is the default."""
 
 
 def check_precision(precision: str) -> Precision:
-    """The precision, if there is one of that name.
+    """Check the name of a precision.
 
     Raises:
-        InvalidInputError: there is none.
+        InvalidInputError: the name is unknown.
     """
     if precision not in PRECISIONS:
         raise InvalidInputError(
-            f"precision is {precision!r}, it can be {', '.join(PRECISIONS)}", parameter="precision"
+            f"precision is {precision!r}; it must be one of {', '.join(PRECISIONS)}", parameter="precision"
         )
     return precision
 
 
 def is_int8_recommended(metrics: Mapping[str, Any]) -> bool:
-    """Return whether int8 was measured when the model was published, and cost little enough."""
+    """True if int8 was measured at publishing and its cost is within `MAX_INT8_COST`."""
     measured = metrics.get(INT8)
     cost = measured.get("cost") if isinstance(measured, Mapping) else None
     return isinstance(cost, int | float) and cost <= MAX_INT8_COST
 
 
 def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
-    """The same model with its networks in integers of eight bits, but for those that `int8_problems` names.
+    """Quantize a model's networks to int8, except those that `int8_problems` reports.
 
-    The very same object if there is nothing to round.
+    Returns the model itself if there is nothing to quantize.
     """
     if isinstance(model, MixtureModel):
         parts = [to_int8(part) for part in model.parts]
@@ -54,7 +54,7 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
             return model
         return MixtureModel(parts, model.weights, weights_by_context=model.weights_by_context)
     if model.family == CACHE_FAMILY:
-        from models.cache.model import CacheModel  # brings in numba
+        from models.cache.model import CacheModel  # imports numba
 
         cache: Any = model
         inner = to_int8(cache.inner)
@@ -68,7 +68,7 @@ def to_int8(model: LanguageModel[Any]) -> LanguageModel[Any]:
 
 
 def int8_problems(model: LanguageModel[Any]) -> list[str]:
-    """Why some of a model's networks cannot compute in integers; none if all can, or there are none."""
+    """Return the reasons why networks of a model do not support int8; empty if all do or it has none."""
     if isinstance(model, MixtureModel):
         return [problem for part in model.parts for problem in int8_problems(part)]
     if model.family == CACHE_FAMILY:
@@ -76,7 +76,7 @@ def int8_problems(model: LanguageModel[Any]) -> list[str]:
         return int8_problems(cache.inner)
     if model.family not in NEURAL_FAMILIES:
         return []
-    from models.neural.int8.network import unsupported_reason  # brings in torch
+    from models.neural.int8.network import unsupported_reason  # imports torch
 
     network: Any = model
     problem = unsupported_reason(network.config)

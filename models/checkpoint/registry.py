@@ -1,13 +1,13 @@
 """Registry in a local folder, and the factory of registries and object stores by address.
 
     <root>/<model>/versions/<7>/        a checkpoint; visible once its directory has this name
-    <root>/<model>/versions/.tmp-…/     one being written; ignored by readers
+    <root>/<model>/versions/.tmp-…/     unfinished version; ignored by readers
     <root>/<model>/versions/.deleted-7/ an empty tombstone: the number is never used again
     <root>/<model>/aliases.json         {"champion": 7}
     <root>/.default                     name of the model for requests that name none
 
-A version appears by one `rename` after its files are written, flushed and verified, so a reader
-sees all of it or nothing, whenever the writer dies.
+A version appears by one `rename` after its files are written, flushed and verified, so readers see
+the complete version or nothing, whenever the writer dies.
 """
 
 import errno
@@ -41,7 +41,7 @@ from models.checkpoint.stores import FolderStore, ObjectStore, StoreTimeouts, re
 from models.errors import InvalidInputError, ManifestError, RegistryError
 
 Address: TypeAlias = str | Path
-"""Of a registry: a folder, or a URL such as `s3://bucket/prefix`."""
+"""Address of a registry: a folder, or a URL such as `s3://bucket/prefix`."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE_URL = "file://"
@@ -52,16 +52,15 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
     """Open a registry by its address.
 
     Args:
-        address: a folder, or a URL: `file:///folder`, `s3://bucket/prefix`, or of whatever else fsspec can list
-            and read.
-        create: for writing: make a missing folder, otherwise that is an error; ask a remote registry whether it is
-            there and can be written to, before there is something to lose.
-        cache: the folder where versions of remote registries are kept; None means the process's own choice,
+        address: a folder, or a URL: `file:///folder`, `s3://bucket/prefix`, or any URL that fsspec can list and read.
+        create: open for writing: create a missing folder, which is otherwise an error; check early that a remote
+            registry exists and is writable.
+        cache: folder for the versions of remote registries; None: the process-wide setting in
             `models.checkpoint.folders`.
 
     Raises:
-        RegistryError: there is no such registry, it needs a package that is not installed, or cannot be written to.
-        InvalidInputError: the URL holds credentials or cannot be a registry's.
+        RegistryError: the registry does not exist, needs a package that is not installed, or is not writable.
+        InvalidInputError: the URL contains credentials or is not valid for a registry.
     """
     folder = local_registry_folder(address)
     if folder is not None:
@@ -75,10 +74,10 @@ def open_registry(address: Address, *, create: bool = False, cache: Path | None 
 
 
 def local_registry_folder(address: Address) -> Path | None:
-    """The folder that an address means; None if it is the URL of something remote.
+    """Return the folder of an address; None if it is a remote URL.
 
     Raises:
-        InvalidInputError: it is empty, a `file:` URL without an absolute path, or a URL with one slash only.
+        InvalidInputError: it is empty, a `file:` URL without an absolute path, or a URL with only one slash.
     """
     text = str(address)
     if not text:
@@ -103,14 +102,14 @@ _DELETED = ".deleted-"
 
 
 class LocalRegistry(Registry):
-    """A registry in a local folder.
+    """Registry in a local folder.
 
     Args:
         root: the folder.
-        create: make it if it is missing; otherwise a missing folder is an error.
+        create: create a missing folder, which is otherwise an error.
 
     Raises:
-        RegistryError: the folder is missing, or is no folder.
+        RegistryError: the folder is missing or not a folder.
     """
 
     def __init__(self, root: Path, *, create: bool = False) -> None:
@@ -140,8 +139,8 @@ class LocalRegistry(Registry):
         try:
             return path.read_bytes()
         except OSError as error:
-            if not self.models():  # it is gone, or a volume that is not mounted
-                raise RegistryError(f"cannot read {path}: the registry is not there") from None
+            if not self.models():  # deleted, or a volume that is not mounted
+                raise RegistryError(f"cannot read {path}: the registry does not exist") from None
             raise ManifestError(f"{path}: {error}") from None
 
     @override
@@ -149,23 +148,23 @@ class LocalRegistry(Registry):
         make_read_only(folder)
         fsync_tree(folder)
         self.pin_default(name)
-        with locked_folder(folder.parent):  # nobody deletes the newest while the next number is looked for
+        with locked_folder(folder.parent):  # no version is deleted while the next number is chosen
             number = _rename_to_next_number(folder, folder.parent)
         return self.version(name, number)
 
     def replace_aliases(self, name: str, aliases: dict[str, int]) -> None:
-        """Point aliases at versions, atomically, and take all others away; for one who knows the versions.
+        """Replace all aliases of a model atomically, without checking the versions.
 
         Raises:
-            RegistryError: the registry cannot be written to.
+            RegistryError: the registry cannot be written.
         """
         require_writable(self._store).put(f"{name}/{ALIASES_FILE}", format_aliases(aliases))
 
     def retire_numbers(self, name: str, backup: "LocalRegistry") -> None:
-        """Have no later version of a model get a number that was deleted in a backup.
+        """Reserve the version numbers that were deleted in a backup, so that no new version gets them.
 
         Raises:
-            RegistryError: the registry cannot be written to.
+            RegistryError: the registry cannot be written.
         """
         versions, present = self.root / name / "versions", self.versions(name)
         with report_write_errors(versions):
@@ -176,9 +175,9 @@ class LocalRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        """A live writer is recognized by its lock, whatever the age."""
+        """Remove leftovers of any age; the lock identifies a running writer."""
         removed = 0
-        self.models()  # raises what prevents reading
+        self.models()  # raises RegistryError if the registry cannot be read
         for versions in self.root.glob("*/versions"):
             folder = versions.parent
             if is_name(folder.name) and versions.is_dir():
@@ -193,7 +192,7 @@ class LocalRegistry(Registry):
         self.resolve(f"{name}@{number}")
         folder = self.root / name
         with report_write_errors(folder), locked_folder(folder), locked_folder(folder / "versions"):
-            version = self.resolve(f"{name}@{number}")  # somebody else may have deleted it meanwhile
+            version = self.resolve(f"{name}@{number}")  # another process may have deleted it meanwhile
             check_unaliased(version, self.aliases(name))
             tombstone = version.path.with_name(f"{_DELETED}{number}")
             version.path.rename(tombstone)
@@ -201,7 +200,7 @@ class LocalRegistry(Registry):
 
 
 def _empty_folder(tombstone: Path) -> bool:
-    """Remove what is in a folder; whether anything was."""
+    """Remove the content of a folder; return True if it was not empty."""
     entries = list(tombstone.iterdir())
     for entry in entries:
         shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -215,7 +214,7 @@ def _rename_to_next_number(temporary: Path, versions: Path) -> int:
         try:
             temporary.rename(versions / str(number))
         except OSError as error:
-            # another publisher was faster: a directory with files in it is never replaced
+            # another publisher was faster: rename never replaces a directory with files
             if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
                 raise
             number += 1
@@ -225,33 +224,31 @@ def _rename_to_next_number(temporary: Path, versions: Path) -> int:
 
 
 STORE_TIMEOUTS = StoreTimeouts()
-"""How long every store is waited for."""
+"""Timeouts of every store."""
 
 _FORBIDDEN = re.compile(r"[@?#\s]|::")
 
 
 def open_store(address: Address) -> ObjectStore:
-    """The store of a registry; no request is made yet.
+    """Open the store of a registry, without a request yet.
 
     Raises:
-        InvalidInputError: the URL holds credentials or a query, or names no bucket or folder.
-        RegistryError: it needs a package that is not installed, or fsspec knows no such protocol.
+        InvalidInputError: the URL contains credentials or a query, or no bucket or folder.
+        RegistryError: it needs a package that is not installed, or fsspec does not support the protocol.
     """
     folder = local_registry_folder(address)
     if folder is not None:
         return FolderStore(folder)
     url = str(address)
     protocol, _, rest = url.partition("://")
-    if _FORBIDDEN.search(rest):  # not quoted: it may hold a password
+    if _FORBIDDEN.search(rest):  # not quoted in the message because it may contain a password
         raise InvalidInputError(
-            f"the registry's {protocol}:// URL has one of @ ? # or a space: credentials and options do not go there "
-            "but into the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",
+            f"the registry's {protocol}:// URL contains @, ?, #, :: or a space; set credentials and options in "
+            "the environment, such as AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL",
             parameter="registry",
         )
     if not rest.strip("/"):
-        raise InvalidInputError(
-            f"the registry is {url!r}, which names no bucket or folder", parameter="registry"
-        )
+        raise InvalidInputError(f"the registry is {url!r}, without a bucket or folder", parameter="registry")
     if protocol == "memory":
         from models.checkpoint.fsspec_store import MemoryStore
 

@@ -1,15 +1,15 @@
 """Registry in an object store, with a cache on disk.
 
-    <root>/.blobs/<sha256>                      content of files, of any version; always whole
-    <root>/<model>/versions/<7>/manifest.json   the version; an empty file: it was deleted
+    <root>/.blobs/<sha256>                      content of files, of any version; always complete
+    <root>/<model>/versions/<7>/manifest.json   the version; an empty file marks a deleted version
     <root>/<model>/aliases.json                 {"champion": 7}
     <root>/.default                             name of the model for requests that name none
 
-A version exists once its manifest does, which is written last and create-only: of concurrent
-publishers one gets the number, the others the next ones. Their files never mix, as a file's key is
-the hash of its content; equal files of versions, models and mixtures are stored once. A manifest is
-never removed, only emptied, so no number is used twice. Aliases change by compare-and-swap. A sweep
-removes contents that are old and that no manifest names.
+A version exists once its manifest exists, which is written last and create-only: of concurrent
+publishers, one gets the number and the others the next ones. Their files never mix, because a file's
+key is the hash of its content; equal files of versions, models and mixtures are stored once. A
+manifest is never removed, only emptied, so no number is used twice. Aliases change by
+compare-and-swap. A sweep removes old contents that no manifest lists.
 """
 
 import math
@@ -34,17 +34,17 @@ from models.checkpoint.stores import (
 from models.errors import InvalidInputError, ManifestError, ModelNotFoundError, RegistryError
 
 _CLOCK_KEY = f"{BLOBS_FOLDER}/.clock"
-"""An empty object, which is there while somebody sweeps."""
+"""Empty object that exists during a sweep; its timestamp is the store's current time."""
 
 
 def _blobs_older_than(store: ConditionalStore, before_s: float) -> set[str]:
-    """The keys of contents that were stored before a time."""
+    """Return the keys of contents that were stored before a time."""
     old = {entry.key for entry in store.entries(BLOBS_FOLDER) if entry.modified_s < before_s}
-    return old - {_CLOCK_KEY}  # somebody else's
+    return old - {_CLOCK_KEY}  # of another process's sweep
 
 
 def _referenced_blobs(store: ConditionalStore) -> set[str]:
-    """The keys of all contents that a manifest names."""
+    """Return the keys of all contents that a manifest lists."""
     named: set[str] = set()
     for entry in store.entries():
         if entry.num_bytes and entry.key.endswith(f"/{MANIFEST_FILE}"):
@@ -56,19 +56,19 @@ def _referenced_blobs(store: ConditionalStore) -> set[str]:
 
 
 _MAX_NUMBER_ATTEMPTS = 1000
-"""At numbers of a new version: more others than ever publish one model at the same time."""
+"""Maximum numbers tried for a new version; far more than concurrent publishers of one model."""
 
 
 class RemoteRegistry(Registry):
-    """A registry in an object store, with a cache on disk.
+    """Registry in an object store, with a cache on disk.
 
-    Where the store is out of reach, questions are answered by what is last known, with a warning in the log, and
-    versions that were fetched before are found. Changes, and `change_stamps`, always ask.
+    If the store is unreachable, reads return the last known data, with a warning in the log, and downloaded versions
+    stay available. Changes and `change_stamps` always require the store.
 
     Args:
-        store: where it lies.
-        cache: the folder for what is fetched; None means the process's own choice.
-        clock: seconds, monotonic.
+        store: the object store.
+        cache: folder for downloads; None: the process-wide setting.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RemoteRegistry(Registry):
     @override
     def _publish_folder(self, name: str, folder: Path, manifest: Manifest) -> Version:
         store = require_writable(self._store)
-        # what is there already is stored anew: so it is young, and nobody sweeps it away before the manifest names it
+        # existing contents are stored again to make them young: a sweep must not remove them before the manifest exists
         for sha256, file in {entry.sha256: file for file, entry in manifest.files.items()}.items():
             store.upload(f"{BLOBS_FOLDER}/{sha256}", folder / file)
         raw = (folder / MANIFEST_FILE).read_bytes()
@@ -124,8 +124,8 @@ class RemoteRegistry(Registry):
         key = manifest_key(name, number)
         manifest = store.read(key)
         if manifest is None or not store.put_if_match(key, b"", manifest.tag):
-            raise ModelNotFoundError(f"{version.address} was deleted by somebody else just now")
-        try:  # an alias that came meanwhile is seen here, or whoever set it sees that the version is gone
+            raise ModelNotFoundError(f"{version.address} was just deleted by another process")
+        try:  # an alias set meanwhile is seen here, or `set_alias` sees that the version is gone
             check_unaliased(version, self._stored.aliases(name))
         except InvalidInputError:
             tombstone = store.read(key)
@@ -135,17 +135,17 @@ class RemoteRegistry(Registry):
 
     @override
     def sweep(self, *, older_than_s: float) -> int:
-        """Contents are removed that are old, by the store's own clock, and that no manifest names.
+        """Remove contents that are old, by the store's own clock, and that no manifest lists.
 
-        Whoever publishes stores all contents of a version anew, so those that will be named soon are young; ages are
-        looked at once more when it is known which are named. A manifest that cannot be read stops the sweep.
+        Publishers store all contents of a version anew, so contents that are about to be listed are young. Ages are
+        checked again after the manifests are read. An unreadable manifest stops the sweep.
         """
         store = require_writable(self._store)
         store.put(_CLOCK_KEY, b"")
         ages = {entry.key: entry.modified_s for entry in store.entries(BLOBS_FOLDER)}
         store.delete(_CLOCK_KEY)
         now_s = ages.get(_CLOCK_KEY, math.inf)
-        if not math.isfinite(now_s):  # the store does not tell when: nothing is known to be old
+        if not math.isfinite(now_s):  # without timestamps, nothing is known to be old
             return 0
         before_s = now_s - older_than_s
         doomed = _blobs_older_than(store, before_s)
@@ -159,17 +159,17 @@ class RemoteRegistry(Registry):
 
     @override
     def _stored_models(self, names: Iterable[str] | None) -> dict[str, ModelEntries]:
-        return list_models(self._cached.refresh())  # one request, for however many
+        return list_models(self._cached.refresh())  # one request, for any number of names
 
     def _take_number(self, store: ConditionalStore, name: str, raw: bytes) -> Version:
-        """Store a manifest under the first number that nobody else was faster to take."""
+        """Store a manifest under the first free number."""
         first = 1 + max(self._stored.entries(name).get(name, ModelEntries()).numbers, default=0)
         for number in range(first, first + _MAX_NUMBER_ATTEMPTS):
             if store.put_if_match(manifest_key(name, number), raw, None):
                 return self.version(name, number)
         raise RegistryError(
-            f"{self.location} refused {_MAX_NUMBER_ATTEMPTS} new versions of {name} in a row, {number} the "
-            "last, as if each were there already"
+            f"{self.location} refused {_MAX_NUMBER_ATTEMPTS} new versions of {name} in a row, up to {number}, as if "
+            "each already existed"
         )
 
     def _manifest_bytes(self, version: Version) -> bytes:
@@ -178,7 +178,7 @@ class RemoteRegistry(Registry):
         def read() -> bytes:
             found = self._store.read(key)
             if found is None or not found.content:
-                raise ManifestError(f"{self._path_of(key)} is missing: never finished, or deleted")
+                raise ManifestError(f"{self._path_of(key)} is missing: the version is unfinished or deleted")
             return found.content
 
         return self._cached.ask(read, lambda: self._cache.manifest(version))

@@ -1,6 +1,6 @@
 """Restore of a backup into a registry in a folder, while services use it.
 
-All versions are copied beside the present ones and verified; then renames put them in place.
+All versions are copied next to the existing ones and verified; then renames put them in place.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,21 +39,21 @@ from models.errors import (
 )
 
 ConflictPolicy: TypeAlias = Literal["refuse", "keep", "replace"]
-"""What becomes of what is here, whole, and is not what the backup has under its name."""
+"""Treatment of intact items of the target that differ from the backup."""
 
 RestoreProgress: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+"""Callback with the current activity, the bytes done and the total bytes."""
 
 _MAX_NAMED = 5
 
 
 class RestoreResult(NamedTuple):
-    """Result of a restore, by name.
+    """Names of the items of a restore, by outcome.
 
     Attributes:
-        restored: what was missing or damaged here, or was replaced.
-        kept: what differs and was kept.
-        same: what was here already.
+        restored: items that were missing, damaged or replaced.
+        kept: items that differ and were kept.
+        same: items that were already equal.
     """
 
     restored: list[str]
@@ -62,13 +62,13 @@ class RestoreResult(NamedTuple):
 
 
 class _RestoreItem(NamedTuple):
-    """A version, the aliases of a model, or a file beside the models.
+    """A version, the aliases of a model, or a document.
 
     Attributes:
-        name: for messages.
-        here: what there is; None if it is missing or damaged.
-        wanted: what the backup has.
-        stage: copies it beside, until the stack is left; what it returns puts it in its place.
+        name: name in messages.
+        here: current value; None if it is missing or damaged.
+        wanted: value in the backup.
+        stage: prepares a copy that exists until the stack closes; returns a function that puts it in place.
     """
 
     name: str
@@ -80,25 +80,25 @@ class _RestoreItem(NamedTuple):
 def restore_backup(
     backup: Registry, target: Registry, *, differing: ConflictPolicy, progress: RestoreProgress
 ) -> RestoreResult:
-    """Put versions, aliases, the default, profiles and calibrations of a backup back.
+    """Restore versions, aliases, the default, profiles and calibrations from a backup.
 
-    All versions are copied beside and verified before the first has its name. What is damaged here is replaced.
+    All versions are copied and verified before the first one is put in place. Damaged items are replaced.
 
     Args:
-        backup: where from; numbers that were deleted there are not used again here.
-        target: where to.
-        differing: what becomes of what differs.
-        progress: told how far it is.
+        backup: source; version numbers deleted there are not reused in the target.
+        target: destination.
+        differing: treatment of items that differ.
+        progress: callback for progress.
 
     Raises:
-        InvalidInputError: the target is no folder, or something differs, and that is to be refused; nothing is changed.
-        CheckpointError: something in the backup is damaged; nothing is changed.
-        RegistryError: the backup holds no model or cannot be read, or the target cannot be written to.
+        InvalidInputError: the target is not a folder, or items differ and the policy is to refuse; nothing is changed.
+        CheckpointError: the backup is damaged; nothing is changed.
+        RegistryError: the backup is empty or cannot be read, or the target cannot be written.
     """
     if not isinstance(target, LocalRegistry):
         raise InvalidInputError(
-            f"restore writes to registries in folders, and {target.location} is none: copy the backup there as it is, "
-            "by `aws s3 sync` say, and look with `gramophone models verify`",
+            f"restore writes only to registries in folders, not to {target.location}: copy the backup unchanged, for "
+            "example with `aws s3 sync`, and check it with `gramophone models verify`",
             parameter="registry",
         )
     versions = backup.published()
@@ -115,9 +115,9 @@ def restore_backup(
     changed = [item.name for item in items if item.here not in (None, item.wanted)]
     if changed and differing == "refuse":
         raise InvalidInputError(
-            f"nothing was restored, because this is not as in the backup: {', '.join(changed[:_MAX_NAMED])}"
-            f"{f' and {len(changed) - _MAX_NAMED} more' * (len(changed) > _MAX_NAMED)}; --differing keep leaves it, "
-            "--differing replace takes the backup's",
+            f"nothing was restored, because these differ from the backup: {', '.join(changed[:_MAX_NAMED])}"
+            f"{f' and {len(changed) - _MAX_NAMED} more' * (len(changed) > _MAX_NAMED)}; --differing keep keeps them, "
+            "--differing replace restores the backup's",
             parameter="differing",
         )
     kept = changed if differing == "keep" else []
@@ -158,7 +158,7 @@ def _version_items(
 
 
 def _current_manifest(version: Version, wanted: Manifest) -> object:
-    """The manifest of what is here; None if that cannot be read, or promises the same and does not hold it."""
+    """Return the existing manifest; None if it is unreadable, or equal to `wanted` but its files are damaged."""
     try:
         manifest = read_manifest(version.path)
         if manifest == wanted:
@@ -178,7 +178,7 @@ def _stage_version(
     copied: Callable[[int], None],
     beside: ExitStack,
 ) -> Callable[[], None]:
-    """Copy a version into a temporary folder of its model's, one for all of them; what is returned puts it in place."""
+    """Copy a version to a temporary folder, one per model; return a function that puts it in place."""
     versions, directory = own.path.parent, backup.fetch(version)
     with report_write_errors(versions):
         if versions not in folders:
@@ -214,7 +214,7 @@ def _alias_items(backup: Registry, target: LocalRegistry, name: str) -> Iterator
 
 
 def _default_items(backup: Registry, target: LocalRegistry) -> Iterator[_RestoreItem]:
-    """The default that the backup remembers, or that it had, where nothing is here yet."""
+    """Yield the default that the backup stores, or implied, if the target has no model yet."""
     theirs, ours = backup.models(), target.models()
     here = choose_default(ours, target.default()).name if ours else None
     chosen = choose_default(theirs, backup.default())
@@ -229,14 +229,14 @@ def _document_items(backup: Registry, target: LocalRegistry) -> Iterator[_Restor
         from_ = DocumentStore(backup.location, folder)
         to = DocumentStore(target.location, folder)
         for name in sorted(from_.names()):
-            # the keys of a bucket may have any shape
+            # keys in a bucket can have any form
             is_document = name.endswith(".json") and not name.startswith(".") and "/" not in name
             content = from_.read(name) if is_document else None
             if content is None:
                 continue
             if len(content) > MAX_DOCUMENT_BYTES:
                 raise ManifestError(
-                    f"{from_.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the most that is read"
+                    f"{from_.display_path(name)} has more than {MAX_DOCUMENT_BYTES} bytes, the maximum"
                 )
             put = partial(to.write, name, content)
             yield _RestoreItem(f"{folder}/{name}", to.read(name), content, partial(lambda put, _: put, put))

@@ -25,7 +25,7 @@ _MAX_SMALL_BYTES = 64 << 20
 
 
 class S3Store(FsspecStore, ConditionalStore):
-    """The objects below `s3://bucket/prefix`.
+    """Objects below `s3://bucket/prefix`.
 
     Endpoint, region and keys come from the environment, as botocore and s3fs read it: AWS_ENDPOINT_URL,
     AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE, roles, FSSPEC_S3_….
@@ -36,7 +36,7 @@ class S3Store(FsspecStore, ConditionalStore):
     @override
     def entries(self, folder: str = "") -> list[ObjectEntry]:
         prefix = self._key(f"{folder}/" if folder else "")
-        # '/' comes after '.' and before letters and digits: what begins with a dot is not even looked at
+        # '/' sorts after '.' and before letters and digits, so this skips keys that start with a dot
         after = {} if folder else {"StartAfter": f"{prefix}/"}
 
         async def pages() -> list[ObjectEntry]:
@@ -96,7 +96,7 @@ class S3Store(FsspecStore, ConditionalStore):
     @override
     def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
-        writer = uuid.uuid4().hex  # is written too: a try whose answer was lost is not taken for another's
+        writer = uuid.uuid4().hex  # stored too, to recognise an own write whose reply was lost
         arguments = {"Key": self._key(key), "Body": content, "Metadata": {_WRITER: writer}, **condition}
         with self._translate_errors("write", key):
             for attempt in range(self._timeouts.attempts):
@@ -104,7 +104,7 @@ class S3Store(FsspecStore, ConditionalStore):
                     self._run_sync(self._call, "put_object", **arguments)
                 except self.failures as error:
                     status = _status(error)
-                    if status == _CONFLICT:  # with another write at the same time; neither may have won
+                    if status == _CONFLICT:  # concurrent writes, none of which may have succeeded
                         time.sleep(_PAUSE_S * (attempt + random.random()))
                         continue
                     if self._writer(key) != writer:
@@ -115,7 +115,7 @@ class S3Store(FsspecStore, ConditionalStore):
             return self._writer(key) == writer
 
     def _writer(self, key: str) -> str | None:
-        """Writer of a conditionally stored object."""
+        """Return the writer of a conditionally stored object."""
         try:
             answer = self._run_sync(self._call, "head_object", Key=self._key(key))
         except FileNotFoundError:
@@ -124,10 +124,10 @@ class S3Store(FsspecStore, ConditionalStore):
         return written
 
     async def _call(self, method: str, **arguments: Any) -> Any:
-        return await self._file_system._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001 - its way to S3's own calls
+        return await self._file_system._call_s3(method, Bucket=self._bucket, **arguments)  # noqa: SLF001 - S3's API
 
     def _run_sync(self, ask: Callable[..., Awaitable[R]], *given: Any, **options: Any) -> R:
-        """Have it done on the file system's own event loop, no longer than a call may take."""
+        """Run a coroutine on the file system's event loop, with the timeout of a call."""
         done: R = sync(self._file_system.loop, ask, *given, timeout=self._timeouts.call_s, **options)
         return done
 
@@ -155,11 +155,11 @@ class S3Store(FsspecStore, ConditionalStore):
             use_listings_cache=False,
             skip_instance_cache=True,
         )
-        file_system.retries = 1  # botocore tries again
+        file_system.retries = 1  # botocore already retries
         return file_system
 
 
 def _status(error: Exception) -> int | None:
-    """The HTTP status of S3's answer."""
+    """HTTP status of S3's response."""
     cause = error.__cause__
     return cause.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(cause, ClientError) else None

@@ -26,14 +26,14 @@ _CHUNK_BYTES = 1 << 20
 
 
 class StoreTimeouts(NamedTuple):
-    """Timeouts of a store's calls; after that a call has failed.
+    """Timeouts of a store's calls.
 
     Attributes:
-        connect_s: for a connection.
-        read_s: for the next bytes on a connection.
-        call_s: for a whole call, attempts and pauses between them included, beside its bytes.
-        bytes_per_s: the slowest that bytes may come or go.
-        attempts: at a call that failed in a way that may pass.
+        connect_s: to connect.
+        read_s: to receive the next bytes on a connection.
+        call_s: for an entire call, with attempts and pauses, without the time for its bytes.
+        bytes_per_s: minimum throughput.
+        attempts: maximum attempts of a call that fails with a transient error.
     """
 
     connect_s: float = 5.0
@@ -43,18 +43,18 @@ class StoreTimeouts(NamedTuple):
     attempts: int = 3
 
     def for_bytes(self, num_bytes: int) -> float:
-        """Seconds that a call with so many bytes may take."""
+        """Timeout in seconds of a call that transfers `num_bytes`."""
         return self.call_s + num_bytes / self.bytes_per_s
 
 
 class ObjectEntry(NamedTuple):
-    """An object in a listing.
+    """Object in a listing.
 
     Attributes:
         key: its name below the store's root.
-        num_bytes: its size; −1 where the store does not tell.
-        tag: what `ObjectStore.read` would tell; empty where the listing does not tell it.
-        modified_s: when it was stored, in seconds since 1970; infinite where the store does not tell.
+        num_bytes: its size; −1 if unknown.
+        tag: the tag that `ObjectStore.read` returns; empty if unknown.
+        modified_s: time of the last write, in seconds since 1970; infinite if unknown.
     """
 
     key: str
@@ -64,7 +64,7 @@ class ObjectEntry(NamedTuple):
 
 
 class TaggedContent(NamedTuple):
-    """An object's content, and the tag it had when it was read."""
+    """Content of an object, with its tag at the time of the read."""
 
     content: bytes
     tag: str
@@ -73,7 +73,7 @@ class TaggedContent(NamedTuple):
 class ObjectStore(ABC):
     """Objects by key, below a root. Keys have slashes between their parts, and none at either end.
 
-    All methods raise RegistryError where the store cannot be reached, refuses, or is waited for in vain.
+    All methods raise RegistryError if the store cannot be reached, refuses the call, or times out.
 
     Attributes:
         location: its URL, for messages.
@@ -83,56 +83,56 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def entries(self, folder: str = "") -> list[ObjectEntry]:
-        """The objects in a folder; of the root, at least those whose first part can be the name of a model."""
+        """List the objects in a folder; for the root, at least those whose first part can be a model name."""
 
     @abstractmethod
     def read(self, key: str) -> TaggedContent | None:
-        """A small object; None if there is none."""
+        """Read a small object; None if it does not exist."""
 
     @abstractmethod
     def chunks(self, key: str, num_bytes: int) -> Iterator[bytes]:
-        """The first bytes of an object, piece by piece; fewer than requested if it is shorter.
+        """Yield the first bytes of an object in pieces; fewer than requested if it is shorter.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: the object does not exist.
         """
 
 
 class ConditionalStore(ObjectStore):
-    """A store that can be written to by several at once, none of whom overwrites what another has written."""
+    """Store for concurrent writers, which cannot overwrite each other's changes unknowingly."""
 
     @abstractmethod
     def put(self, key: str, content: bytes) -> None:
-        """Store a small object, whatever was there."""
+        """Store a small object unconditionally."""
 
     def upload(self, key: str, path: Path) -> None:
-        """Store a file's content, whatever was there."""
+        """Store a file's content unconditionally."""
         self.put(key, path.read_bytes())
 
     @abstractmethod
     def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
-        """Store a small object if the one that is there has this tag, or if there is none (compare and swap).
+        """Store a small object if the current one has this tag, or if none exists (compare-and-swap).
 
         Args:
-            key: of the object.
-            content: to be stored.
-            tag: of what is there; None if nothing is to be there. Of several who try at once, one succeeds.
+            key: key of the object.
+            content: new content.
+            tag: tag of the current object; None if it must not exist. Only one of several concurrent calls succeeds.
 
         Returns:
-            Whether this call stored it.
+            True if this call stored it.
         """
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
 
 
 class LockedStore(ConditionalStore):
-    """A store whose conditional writes are atomic because all its writers hold a lock."""
+    """Store whose conditional writes are atomic because all writers hold a lock."""
 
     @abstractmethod
     def _lock(self, key: str) -> AbstractContextManager[object]:
-        """Lock of an object, for this process and all others that write to the store."""
+        """Lock an object against all processes that write to the store."""
 
     @override
     def put_if_match(self, key: str, content: bytes, tag: str | None) -> bool:
@@ -145,10 +145,10 @@ class LockedStore(ConditionalStore):
 
 
 class FolderStore(LockedStore):
-    """Files below a local folder, each replaced by one rename; conditional writes hold the lock of the file's folder.
+    """Files below a local folder, replaced by rename; conditional writes hold the lock of the file's folder.
 
     Args:
-        root: the folder; reading from a missing one is an error, as it may be a volume that is not mounted.
+        root: the folder; reading a missing folder is an error because it may be a volume that is not mounted.
     """
 
     def __init__(self, root: Path) -> None:
@@ -168,7 +168,7 @@ class FolderStore(LockedStore):
                 continue
             except OSError as error:
                 raise RegistryError(f"cannot read {error.filename}: {error.strerror}") from None
-            if place.count("/") == 1:  # of each version it matters only whether its manifest is there
+            if place.count("/") == 1:  # of a version, only the existence of its manifest matters
                 manifests = (f"{key}/{MANIFEST_FILE}" for key, item in items if is_version_number(item.name))
                 found += [key for key in manifests if os.path.exists(f"{self._root}/{key}")]  # noqa: PTH110 - often
                 continue
@@ -221,20 +221,20 @@ class FolderStore(LockedStore):
                 yield
 
     def _check_root(self) -> None:
-        """Tell a registry that is gone from one without such a file: the file may come back with it."""
+        """Raise an error if the root is missing, because the file may exist once the root is back."""
         if not self._root.is_dir():
-            raise RegistryError(f"cannot read the registry {self._root}: it is not there")
+            raise RegistryError(f"cannot read the registry {self._root}: it does not exist")
 
 
 def require_writable(store: ObjectStore) -> ConditionalStore:
-    """The store, for writing.
+    """Return the store if it is writable.
 
     Raises:
-        RegistryError: it can only be read.
+        RegistryError: it is read-only.
     """
     if not isinstance(store, ConditionalStore):
         raise RegistryError(
-            f"the registry {store.location} can only be read: its store has neither create-only writes nor "
+            f"the registry {store.location} is read-only: its store has neither create-only writes nor "
             "compare-and-swap, which keep publishers from overwriting each other; publish to a folder or to s3://"
         )
     return store
@@ -249,8 +249,8 @@ class ModelStamp(NamedTuple):
     """Fingerprint of a model's versions and aliases.
 
     Attributes:
-        versions: the version numbers.
-        alias_tag: changes with the aliases; empty if the model has none.
+        versions: version numbers.
+        alias_tag: value that changes with the aliases; empty if the model has none.
     """
 
     versions: tuple[int, ...]
@@ -259,12 +259,12 @@ class ModelStamp(NamedTuple):
 
 @dataclass
 class ModelEntries:
-    """A model in a listing.
+    """Model in a listing.
 
     Attributes:
-        numbers: of its versions, deleted ones included, in no order.
-        versions: numbers of its versions, ascending; the manifest of a deleted one is empty.
-        alias_tag: tag of its aliases; empty if it has none, None if the listing does not tell it.
+        numbers: numbers of all versions, including deleted ones, in no order.
+        versions: numbers of the existing versions, ascending; the manifest of a deleted version is empty.
+        alias_tag: tag of its aliases; empty if it has none, None if the listing has no tags.
     """
 
     numbers: list[int] = field(default_factory=list)
@@ -273,7 +273,7 @@ class ModelEntries:
 
 
 def list_models(entries: Iterable[ObjectEntry]) -> dict[str, ModelEntries]:
-    """Models by name, those without versions included, by the keys, sizes and tags of objects."""
+    """Collect models by name, including models without versions, from keys, sizes and tags of objects."""
     models: defaultdict[str, ModelEntries] = defaultdict(ModelEntries)
     for entry in entries:
         match entry.key.split("/"):

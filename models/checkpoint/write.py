@@ -1,4 +1,4 @@
-"""Writing of a whole checkpoint into an empty directory, the manifest last."""
+"""Writing of a complete checkpoint into an empty directory, the manifest last."""
 
 import json
 import shutil
@@ -29,10 +29,10 @@ PARTS_FOLDER = "parts"
 
 
 class StorableModel(LanguageModel[S], Protocol[S]):
-    """A language model that can write itself to disk.
+    """Language model that can write itself to disk.
 
     Attributes:
-        num_parameters: numbers learnt from data.
+        num_parameters: number of values learnt from data.
     """
 
     num_parameters: int
@@ -43,15 +43,15 @@ class StorableModel(LanguageModel[S], Protocol[S]):
 
 
 class CheckpointDescription(NamedTuple):
-    """Metadata of a checkpoint, beside the model.
+    """Metadata of a checkpoint.
 
     Attributes:
         created: ISO 8601, UTC.
-        metrics: held-out figures, for metrics.json.
+        metrics: held-out metrics, for metrics.json.
         provenance: recipe, seeds, library versions, …, for provenance.json.
-        golden: encoded held-out texts for the self-test.
+        golden: encoded held-out texts for the golden test.
         card: MODEL_CARD.md and its pictures, by file name.
-        direction: in which order the model reads a text.
+        direction: the order in which the model reads a text.
     """
 
     created: str
@@ -70,23 +70,23 @@ def write_checkpoint(
     *,
     parts: Sequence[Path] = (),
 ) -> None:
-    """Fill an empty directory with a checkpoint, the manifest last.
+    """Write a checkpoint into an empty directory, the manifest last.
 
     Args:
-        directory: where.
-        model: what.
-        tokenizer: the one that the model was trained with.
-        description: what the checkpoint says about itself.
-        parts: whole checkpoints to embed: a mixture's, in the order of its weights, or what a cache is around.
+        directory: the directory.
+        model: the model.
+        tokenizer: the tokenizer that the model was trained with.
+        description: metadata of the checkpoint.
+        parts: complete checkpoints to embed: the models of a mixture, in order of its weights, or of a cache model.
 
     Raises:
-        RegistryError: the weights cannot be written, to a full disk say.
+        RegistryError: the weights cannot be written, for example to a full disk.
     """
     for number, part in enumerate(parts):
         shutil.copytree(part, directory / PARTS_FOLDER / str(number))
     try:
         model.save(directory)
-    except SafetensorError as error:  # what its library makes of the system's errors
+    except SafetensorError as error:  # safetensors wraps errors of the operating system
         raise RegistryError(f"cannot write the weights to {directory}: {error}") from None
     tokenizer.save(directory)
     sequences = golden_sequences(description.golden, len(model.vocabulary))
@@ -96,7 +96,7 @@ def write_checkpoint(
         (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     for name, content in description.card.items():
         (directory / name).write_bytes(content)
-    for path in directory.iterdir():  # safetensors lets nobody but the owner read what it writes
+    for path in directory.iterdir():  # safetensors creates files that only the owner can read
         if path.is_file():
             shutil.copymode(directory / "metrics.json", path)
     manifest = Manifest(
@@ -118,7 +118,7 @@ def write_checkpoint(
 
 
 def normalisation_deviation(model: LanguageModel[Any], sequences: Sequence[Sequence[int]]) -> float:
-    """The largest |Σ_w p(w|h) − 1| over the prefixes h of some sequences."""
+    """Compute the largest |Σ_w p(w|h) − 1| over the prefixes h of the sequences."""
     worst = 0.0
     for sequence in sequences:
         state = model.initial_state(1)

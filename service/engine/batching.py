@@ -152,7 +152,7 @@ class StateView:
         return StateView(self.base, self.rows[rows])
 
     def concatenate(self, states: Sequence[Any]) -> "StateView":
-        """Concatenate these rows and those of other states."""
+        """Concatenate these rows and the rows of other states."""
         return concatenate_states([self, *states])
 
     @property

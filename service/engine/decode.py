@@ -52,7 +52,7 @@ class DecodeState:
         return DecodeState(self.state.select(rows), self.batch.select(rows))
 
     def concatenate(self, states: Sequence["DecodeState"]) -> "DecodeState":
-        """Concatenate these rows and those of each of `states`."""
+        """Concatenate these rows and the rows of `states`."""
         return DecodeState(
             self.state.concatenate([decoding.state for decoding in states]),
             self.batch.concatenate([decoding.batch for decoding in states]),
@@ -174,7 +174,7 @@ class DecodeBatch:
         return DecodeBatch([*self.slots, *slots], decoding)
 
     def dissolve(self) -> None:
-        """Store each slot's progress in the slot, so that it can run alone or in another batch."""
+        """Store each slot's progress in the slot, so it can run alone or in another batch."""
         self._store_left()
         for slot, span in zip(self.slots, self._spans, strict=True):
             slot.rows = StateView(self._decoding, np.arange(span.start, span.stop))

@@ -59,7 +59,7 @@ _TAGS = itertools.count(secrets.randbelow(_MAX_TAGS))
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Loaded model; a request uses one until it ends, even if the address moves to another version.
+    """Loaded model; a request uses the same version until it ends, even if the address moves.
 
     Attributes:
         address: `name@number`.

@@ -1,6 +1,6 @@
 """Loading of one model version: memory check, golden test, precision, caches and warm-up.
 
-The warm-up runs all operations of a model at several batch sizes, so that kernels are compiled and
+The warm-up runs all operations of a model at several batch sizes, so kernels are compiled and
 selected before the first request.
 """
 

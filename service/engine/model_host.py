@@ -347,9 +347,7 @@ class ModelHost:
                 if watched.problem is not None:
                     return watched.problem
                 if after is not None and after.loaded is None and after.failure is not None:
-                    return (
-                        f"{watched.address} is now {after.address}, which could not be loaded: {after.failure}"
-                    )
+                    return f"{watched.address} is now {after.address}, which could not be loaded: {after.failure}"
         return None
 
     def _unloadable(self) -> dict[str, int]:
@@ -372,7 +370,7 @@ class ModelReloader:
     Args:
         host: the model host.
         interval_s: time between polls of the registry; 0 disables polling.
-        peers_started: function that returns True if all other processes on the port have finished their initial loads.
+        peers_started: function that returns True once all other processes on the port have done their initial loads.
     """
 
     def __init__(
@@ -422,7 +420,7 @@ class ModelReloader:
             queued.remove(address)
             self.queued = tuple(queued)
             if not ended.cancelled():
-                ended.exception()  # mark as retrieved, so that asyncio does not warn if no caller awaits
+                ended.exception()  # mark as retrieved, so asyncio does not warn if no caller awaits
 
         future.add_done_callback(dequeue)
         return future
@@ -447,7 +445,7 @@ class ModelReloader:
             await self._log_failure(self.refresh())
 
     async def _log_failure(self, change: asyncio.Future[None]) -> None:
-        """Wait for a change and log its error, so that polling continues."""
+        """Wait for a change and log its error, so polling continues."""
         await asyncio.wait([change])
         error = change.exception()
         if error is not None:
@@ -465,7 +463,7 @@ class ModelReloader:
     async def _reap_all(self) -> None:
         self._reaping = True
         try:
-            while await asyncio.wrap_future(self._thread.submit(self._host.reap)):  # noqa: ASYNC110 - freed memory sends no signal
+            while await asyncio.wrap_future(self._thread.submit(self._host.reap)):  # noqa: ASYNC110 - no signal exists
                 await asyncio.sleep(_REAP_S)
         finally:
             self._reaping = False

@@ -138,7 +138,7 @@ class PrefillProgress:
         self._num_left = sum(len(segment.rows) for segment in self._pending)
 
     def detach(self, state: Any) -> None:
-        """Copy this call's rows of a joint state, so that the rows of other calls can be freed."""
+        """Copy this call's rows of a joint state, so the rows of other calls can be freed."""
         self._pending = [_detached(segment, state) for segment in self._pending]
         self._read = [_detached(segment, state) for segment in self._read]
 
@@ -227,7 +227,7 @@ def slice_width(left: TokenIds, count: int) -> int:
     """Return the number of columns to read in a slice, at least one.
 
     It is the largest within the token budget; if not all texts can be finished, at most twice the median
-    remaining length, so that a long text among short ones does not delay their answers.
+    remaining length, so a long text among short ones does not delay their answers.
 
     Args:
         left: remaining tokens of each text, at least one each [R].

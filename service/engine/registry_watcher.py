@@ -30,7 +30,7 @@ class WatchedAddress:
         version: version of the address in the registry; None if the registry has never resolved it.
         serving: `name@number` of the model that serves the address; None until one is loaded.
         problem: error of the last resolution by the registry; None if it succeeded.
-        failed_target: `name@number` of a version that `ModelHost.load` was called for and that failed to load.
+        failed_target: `name@number` of a version that `ModelHost.load` failed to load.
     """
 
     address: str
@@ -213,7 +213,7 @@ class DefaultModel:
     Attributes:
         address: the served address of the default.
         reason: reason for the choice.
-        is_guess: True if several models are served, and neither the settings nor the registry choose one of them.
+        is_guess: True if several models are served, and neither the settings nor the registry chooses one.
     """
 
     def __init__(self, watcher: RegistryWatcher, configured: str | None) -> None:

@@ -136,7 +136,7 @@ class Admission:
         self._next_deadline_s = min(self._next_deadline_s, job.deadline_s)
 
     def start(self, job: Job) -> None:
-        """Mark a job as started, so that it no longer counts as waiting."""
+        """Mark a job as started, so it no longer counts as waiting."""
         if not job.started:
             job.started = True
             self.num_waiting -= 1

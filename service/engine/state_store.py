@@ -36,7 +36,7 @@ OVERHEAD_BYTES = 1000
 _SECRET_BYTES = 12
 _HANDLE = re.compile(r"(?P<process>[\w-]{1,63})\.(?P<tag>[0-9a-f]{6})\.[\w-]{16}", re.ASCII)
 _MAX_UNLOADED_TAGS = 1000
-"""Maximum number of unloaded versions remembered for error messages."""
+"""Maximum number of unloaded versions recorded for error messages."""
 
 _SWEEP_S = 5.0
 

@@ -56,9 +56,9 @@ def pool_metrics(answering: int, restarts: Sequence[int]) -> Iterator[Metric]:
         restarts: number of restarts of each worker.
     """
     yield GaugeMetricFamily("gramophone_workers", "Worker processes configured", len(restarts))
-    yield GaugeMetricFamily("gramophone_workers_answering", "Worker processes that replied to this scrape", answering)
+    yield GaugeMetricFamily("gramophone_workers_answering", "Worker processes that sent metrics", answering)
     counter = CounterMetricFamily(
-        "gramophone_worker_restarts", "Worker processes restarted after a death", labels=["worker"]
+        "gramophone_worker_restarts", "Restarts of dead worker processes", labels=["worker"]
     )
     for number, count in enumerate(restarts):
         counter.add_metric([str(number)], count)
@@ -106,7 +106,7 @@ class Broadcast:
 
     async def _exposition(self) -> bytes:
         """Return the metrics of all workers that reply in time."""
-        replies = await self._ask_peers(lambda peer: peer.get(METRICS_PATH), "another worker reported no metrics")
+        replies = await self._ask_peers(lambda peer: peer.get(METRICS_PATH), "worker sent no metrics")
         texts = {number: reply.body for number, reply in replies.items()}
         texts[self.pool.number] = self.metrics.exposition()
         pool = MetricsSource(lambda: pool_metrics(len(texts), self.pool.status.restarts))
@@ -138,7 +138,7 @@ class Broadcast:
             await peer.exchange(request, reply.send)
             return reply
 
-        return await self._ask_peers(ask, "another worker missed a model change")
+        return await self._ask_peers(ask, "worker missed a model change")
 
     async def _ask_peers(
         self, ask: Callable[[Peer], Awaitable[PeerResponse]], warning: str
@@ -199,7 +199,7 @@ def _worker_names(numbers: list[int]) -> str:
 
 
 def _with_request_id(scope: Scope) -> Scope:
-    """Add the request's id to the headers, so that all workers log it."""
+    """Add the request's id to the headers, so all workers log it."""
     headers = [(name, value) for name, value in scope["headers"] if name != b"x-request-id"]
     return {**scope, "headers": [*headers, (b"x-request-id", scope["state"]["request_id"].encode())]}
 

@@ -383,7 +383,7 @@ class AffinityRelay:
         except ClientDisconnect:
             return  # the closed connection cancels the work of the other worker
         except ExchangeError as error:
-            _log.warning("another worker did not reply", other=owner, reason=str(error))
+            _log.warning("worker did not reply", other=owner, reason=str(error))
             if not error.reply_begun:  # else the server closes the connection after the incomplete reply
                 lost = NotReadyError(
                     f"worker {owner}, which stores the state, session or user of this request, does not reply; if it "

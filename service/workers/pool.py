@@ -145,7 +145,7 @@ class WorkerPool:
 
     @asynccontextmanager
     async def lock_changes(self) -> AsyncIterator[None]:
-        """Lock out the changes of all other requests to any worker; the lock is released if this process dies.
+        """Exclude changes by all other requests, in all workers; the lock is released if this process dies.
 
         Each request has its own descriptor, so requests of one worker exclude each other, too.
         """

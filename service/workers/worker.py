@@ -1,10 +1,10 @@
 """Worker process: its server, fair acceptance of connections, and synchronisation with its peers.
 
-Clients keep connections open, so a worker that accepts a burst of connections keeps their load. If
-the kernel chose the worker, one of two workers sometimes accepted all eight connections of a burst,
-and six with one socket per worker (`SO_REUSEPORT`), whose queue is lost when the worker dies. All
-workers therefore share one socket, and a worker with more connections than another waits some
-milliseconds for the other to accept the next one.
+Clients keep connections open, so a worker that accepts a burst of connections keeps their load. When
+the kernel chose between two workers, one of them sometimes accepted all of eight connections. With
+one socket per worker (`SO_REUSEPORT`) it was six of eight, and the queue of a dead worker is lost.
+All workers therefore share one socket, and a worker with more connections than another leaves it
+some milliseconds to accept the next connection.
 
 A restarted worker loads the models that its peers serve before it accepts connections.
 """
@@ -46,7 +46,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
         changes = [
             (services.reloader.load, address) for address in peer_models["served"] if address not in served
         ]
-        # addresses that only this worker serves may be new in the registry: unload only those listed
+        # addresses that only this worker serves may be new in the registry: unload listed addresses only
         changes += [
             (services.reloader.unload, address) for address in peer_models["unloaded"] if address in served
         ]
@@ -54,7 +54,7 @@ async def sync_with_peers(services: Services, peers: Mapping[int, Peer]) -> None
             try:
                 await change(address)
             except LanguageModelError as error:
-                _log.warning("model change of another worker failed here", model=address, reason=str(error))
+                _log.warning("could not apply a peer's model change", model=address, reason=str(error))
         return
 
 

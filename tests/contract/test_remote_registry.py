@@ -194,7 +194,7 @@ def test_the_command_line_reads_the_endpoint_from_the_environment(store, registr
     store.close()
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
     assert [row["model"] for row in json.loads(done.stdout)] == ["main@1"]
-    assert "out of reach, answering by what was fetched before: cannot list s3://" in done.stderr
+    assert "unreachable, using cached data: cannot list s3://" in done.stderr
 
 
 def only(store, fault):

@@ -72,8 +72,8 @@ def test_a_store_that_trickles_is_not_waited_for_without_end(server, opened, mon
     ("change", "told"),
     [
         (lambda body: body[:-1] + b"!", "its SHA-256 does not match"),
-        (lambda body: body[:100], "came with 100 bytes, 16384 were published"),
-        (lambda _: b"", "came with 0 bytes"),
+        (lambda body: body[:100], "was received with 100 bytes, but 16384 were published"),
+        (lambda _: b"", "was received with 0 bytes"),
     ],
 )
 def test_what_a_lying_store_sends_is_refused_and_not_kept(server, opened, change, told):

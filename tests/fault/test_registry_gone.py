@@ -121,7 +121,7 @@ def test_a_profile_that_is_gone_with_its_registry_is_not_taken_for_unknown(root)
     profiles = ProfileStore(root)
     profiles.write(profile("p"))
     move_away(root)
-    with pytest.raises(RegistryError, match=r"cannot read the registry .*: it is not there"):
+    with pytest.raises(RegistryError, match=r"cannot read the registry .*: it does not exist"):
         profiles.read("p")
     root.with_name("elsewhere").rename(root)
     assert profiles.read("p") == profile("p")

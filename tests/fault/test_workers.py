@@ -67,9 +67,9 @@ def test_a_killed_worker_is_missed_by_its_own_requests_only(registry, tmp_path):
         loads = [Load(client) for client in clients]
         wait_for(lambda: all(len(load.statuses) > 5 for load in loads))
         os.kill(workers.pid_of(1), signal.SIGKILL)
-        restarted = workers.line(event="worker started again", of=1)
+        restarted = workers.line(event="worker restarted", of=1)
         wait_for(lambda: workers.metric("gramophone_workers_answering") == {"": 2}, seconds=60)
-        wait_for(lambda: len(told(workers, "worker takes connections")) == 3, seconds=60)
+        wait_for(lambda: len(told(workers, "worker accepts connections")) == 3, seconds=60)
         for load in loads:
             load.stop()
         # all that was cut off is what the dead worker was about to answer; nothing was told that it is not ready
@@ -101,7 +101,7 @@ def test_what_a_killed_worker_knew_is_told_to_be_gone(registry, tmp_path):
         answer = clients[1 - keeper].post("/v1/states/next", json={"states": [opened]})
         assert answer.json()["error"]["code"] == "unknown_state"
         kill(workers, keeper)  # one that dies again and again is started less and less often
-        wait_for(lambda: len(told(workers, "worker started again")) == 2)
+        wait_for(lambda: len(told(workers, "worker restarted")) == 2)
         assert [line["again_in_s"] for line in told(workers, "worker died")] == [0.0, 0.5]
 
 
@@ -145,7 +145,7 @@ def test_a_stopped_worker_is_replaced_and_the_other_serves(two):
     client, pid = two.client(0), two.pid_of(1)
     os.kill(pid, signal.SIGSTOP)
     began_s = time.monotonic()
-    while not any(line["event"] == "worker hangs, and is killed" for line in two.lines()):
+    while not any(line["event"] == "hung worker killed" for line in two.lines()):
         assert client.post("/v1/score", json=SCORE).status_code == 200
         assert time.monotonic() - began_s < 60
     wait_for(lambda: is_replaced(two, 1, whose_pid_was=pid), seconds=90)
@@ -181,7 +181,7 @@ def test_nobody_is_killed_where_all_were_held_up(two):
     time.sleep(HANG_S)
     assert two.client(0).post("/v1/score", json=SCORE).status_code == 200
     assert not [
-        line for line in two.lines() if line["event"] in {"worker died", "worker hangs, and is killed"}
+        line for line in two.lines() if line["event"] in {"worker died", "hung worker killed"}
     ]
 
 
@@ -264,7 +264,7 @@ def test_what_a_service_that_was_killed_whole_has_left_is_swept_by_the_next(
             hanging_registry, made(tmp_path / "b"), program=poisoned_program(), **settings
         ) as next_one:
             assert not any(folder.exists() for folder in left)
-            assert next_one.line(event="removed what a service that was killed had left")
+            assert next_one.line(event="removed the folder of a killed service")
         assert alive.client(0).post("/v1/score", json=SCORE).status_code == 200
         assert all(folder.exists() for folder in folders_of(alive))
 

@@ -172,7 +172,7 @@ class Workers:
         again = [
             line["pid"]
             for line in self.lines()
-            if line["event"] == "worker started again" and line["of"] == number
+            if line["event"] == "worker restarted" and line["of"] == number
         ]
         return again[-1] if again else started[number]
 

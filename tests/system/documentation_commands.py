@@ -295,18 +295,8 @@ BEFORE = {
 INDEPENDENT = frozenset({README, RUNBOOK})
 """Documents of blocks that do not follow one another: each runs in a furnished folder of its own."""
 
-FURNISHED = frozenset(
-    ROOT / "docs" / page
-    for page in (
-        "index.md",
-        "guides/train-neural.md",
-        "guides/production.md",
-        "guides/new-versions.md",
-        "guides/several-machines.md",
-        "guides/large-corpora.md",
-    )
-)
-"""Pages that take texts and models for granted; all others begin in an empty folder."""
+FURNISHED = frozenset({ROOT / "docs/index.md"})
+"""Pages that take texts, a Makefile and models for granted; all others begin in an empty folder."""
 
 PRELUDE = r"""
 SMALL='--set train.max_steps=4 --set neural.hidden_size=16 --set neural.embedding_size=16'
@@ -326,7 +316,7 @@ serve_on() {  # for the rest of the page: other blocks run in other processes
   answers $! || { cat .service.log >&2; exit 1; }
 }
 serve_with_key() {  # for the rest of the script; there is a version 4 to move to
-  cp -r registry/lstm/versions/3 registry/lstm/versions/4
+  [[ -e registry/lstm/versions/4 ]] || cp -r registry/lstm/versions/3 registry/lstm/versions/4
   gramophone keys create --name operator --scopes infer,admin > keys 2> key
   KEY=$(sed 's/.*: //' key)
   GRAMOPHONE_API_KEYS_FILE=keys GRAMOPHONE_PORT=$PORT gramophone serve & local service=$!

@@ -65,7 +65,7 @@ def test_profiles_are_no_models(profile_store, tmp_path):
 @pytest.mark.parametrize("action", ["read", "delete"])
 def test_an_unknown_profile_is_told_with_those_there_are(profile_store, action):
     profile_store.write(profile())
-    with pytest.raises(InvalidInputError, match="no profile 'two'; there are: one") as caught:
+    with pytest.raises(InvalidInputError, match="no profile 'two'; profiles: one") as caught:
         getattr(profile_store, action)("two")
     assert caught.value.parameter == "profile"
 
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_told_by_its_path(profile_store, tmp_path, change):
 def test_what_no_reply_could_hold_is_refused(profile_store, wrong):
     path = profile_store.write(profile())
     path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
-    with pytest.raises(FormatError, match=f"is no profile: {next(iter(wrong))}"):
+    with pytest.raises(FormatError, match=f"not a profile: {next(iter(wrong))}"):
         profile_store.read("one")
 
 
@@ -172,7 +172,7 @@ def test_what_is_no_number_is_refused(tmp_path, given, number, field):
     store = CalibrationStore(tmp_path)
     path = store.write(calibration())
     path.write_text(path.read_text().replace(given, number))
-    with pytest.raises(FormatError, match=f"is no calibration: {field} is"):
+    with pytest.raises(FormatError, match=f"not a calibration: {field} is"):
         store.read("small@3")
 
 
@@ -245,7 +245,7 @@ def test_profiles_of_a_remote_registry_are_written_listed_read_and_deleted(store
     profiles.write(profile("one", posterior_scale=3.0))
     assert profiles.read("one").posterior_scale == 3.0
     profiles.delete("one")
-    with pytest.raises(InvalidInputError, match="no profile 'one'; there are: none"):
+    with pytest.raises(InvalidInputError, match="no profile 'one'; profiles: none"):
         profiles.read("one")
 
 

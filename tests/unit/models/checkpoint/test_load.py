@@ -330,5 +330,5 @@ def test_int8_is_published_bit_by_bit(tmp_path):
 
 def test_a_precision_of_another_name_is_refused(tmp_path):
     path = written(tmp_path / "m", families.model("lstm"))
-    with pytest.raises(InvalidInputError, match="precision is 'int4', it can be auto, float32, int8"):
+    with pytest.raises(InvalidInputError, match="precision is 'int4'; it must be one of auto, float32, int8"):
         load_checkpoint(path, precision="int4")

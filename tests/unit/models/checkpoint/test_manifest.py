@@ -69,7 +69,7 @@ def test_a_checkpoint_of_a_newer_version_says_what_to_do(tmp_path, changes):
     (tmp_path / MANIFEST_FILE).write_text(json.dumps(fields | changes))
     with pytest.raises(
         IncompatibleVersionError,
-        match="newer Gramophone: it is of version 99, this one reads up to 2: upgrade",
+        match="newer Gramophone: its version is 99, this one reads up to 2: upgrade",
     ):
         read_manifest(tmp_path)
 
@@ -84,7 +84,7 @@ def test_json_that_is_no_manifest_is_refused(tmp_path, text):
 
 
 def test_a_missing_manifest_means_no_checkpoint(tmp_path):
-    with pytest.raises(ManifestError, match="never finished"):
+    with pytest.raises(ManifestError, match="an unfinished one"):
         read_manifest(tmp_path)
 
 

@@ -71,7 +71,7 @@ def test_what_differs_is_refused_kept_or_replaced_as_is_said(registry, backup):
     shutil.rmtree(registry.version("m", 1).path)
     registry.set_alias("m", "champion", 2)
     with pytest.raises(
-        InvalidInputError, match="nothing was restored, because this is not as in the backup: aliases of m;"
+        InvalidInputError, match="nothing was restored, because these differ from the backup: aliases of m;"
     ):
         restore(backup, registry)
     assert registry.versions("m") == [2]
@@ -112,7 +112,7 @@ def test_numbers_that_were_deleted_in_the_backup_are_not_used_again(registry, ba
 def test_a_backup_that_holds_nothing_and_a_target_in_a_store_are_refused(registry, tmp_path):
     with pytest.raises(RegistryError, match="holds no model"):
         restore(LocalRegistry(tmp_path), registry)
-    with pytest.raises(InvalidInputError, match="writes to registries in folders"):
+    with pytest.raises(InvalidInputError, match="writes only to registries in folders"):
         restore(registry, open_registry("memory://target", cache=tmp_path / "cache"))
 
 

@@ -104,7 +104,7 @@ def test_a_model_that_learns_is_told_of_in_as_much_detail(network):
     ("options", "said"),
     [
         (["--precision", "int8"], "--precision is int8; --dynamic computes gradients"),
-        (["--precision", "int4"], "precision is 'int4', it can be"),
+        (["--precision", "int4"], "precision is 'int4'; it must be one of"),
         (["--sample", "9"], "--sample needs --detail or --against"),
         (["--window", "9"], "--dynamic .* cannot be combined with --context document, --window or --against"),
         (

@@ -116,7 +116,7 @@ def test_quickstart_leaves_a_registry_with_models_alone(typed, trained):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("s3://me:secret@bucket/models", "into the environment"),
+        ("s3://me:secret@bucket/models", "in the environment"),
         ("nosuch://bucket/models", "Protocol not known"),
         ("file://relative", "file:///absolute/path"),
     ],
@@ -131,4 +131,4 @@ def test_an_address_that_cannot_be_is_one_line_and_exit_code_2(typed, address, s
 def test_a_store_that_can_only_be_read_is_refused_before_training(typed, tmp_path):
     options = ("--corpus", tmp_path / "nosuch.txt", "--registry", "http://127.0.0.1:9/models")
     code, _, err = typed("train", "ngram", "--name", "m", *options)
-    assert (code, "can only be read" in err) == (2, True)
+    assert (code, "is read-only" in err) == (2, True)

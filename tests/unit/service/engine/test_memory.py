@@ -70,8 +70,8 @@ def test_a_refusal_names_budget_use_need_and_what_could_go():
     with pytest.raises(MemoryBudgetError) as refusal:
         check_budget("new@1", 2**30, budget=2**30, in_use=2**29, others=rooms)
     assert str(refusal.value) == (
-        "new@1 needs about 1.0 GiB, but of the budget of 1.0 GiB 512.0 MiB are in use; "
-        "what could be unloaded: large@1 (512.0 MiB), small@1 (1.0 MiB)"
+        "new@1 needs about 1.0 GiB; the budget is 1.0 GiB, of which 512.0 MiB are in use; "
+        "models that can be unloaded: large@1 (512.0 MiB), small@1 (1.0 MiB)"
     )
     check_budget("new@1", 2**29, budget=2**30, in_use=2**29, others={})
     check_budget("new@1", 2**60, budget=None, in_use=0, others={})

@@ -280,7 +280,7 @@ def test_a_new_model_with_damaged_aliases_is_told_of_once_and_served_once_they_a
     with capture_logs() as logs:
         for _ in range(3):
             host.refresh()
-    assert [log["model"] for log in logs if log["event"] == "model cannot be followed"] == ["gru"]
+    assert [log["model"] for log in logs if log["event"] == "address cannot be resolved"] == ["gru"]
     assert host.find("gru").state is LoadState.FAILED
     registry.set_alias("gru", "champion", 1)
     host.refresh()
@@ -399,7 +399,7 @@ def test_what_an_address_is_about_to_move_to_cannot_be_unloaded(made, registry, 
     loads.broken = {"lstm@2"}
     registry.set_alias("lstm", "champion", 2)
     host.refresh()
-    with pytest.raises(InvalidInputError, match="lstm@2 is what lstm is to mean"):
+    with pytest.raises(InvalidInputError, match="lstm is about to move to lstm@2"):
         host.unload("lstm@2")
 
 
@@ -445,7 +445,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_could_be_unloaded(made, 
     assert host.find("ngram").state is LoadState.LOADED
     registry.publish("big", lambda folder: write_minimal(folder, content=bytes(50_000)))
     model = host.load("big")
-    assert "big@1 needs about 48.8 KiB, but of the budget of 39.1 KiB" in model.failure
+    assert "big@1 needs about 48.8 KiB; the budget is 39.1 KiB" in model.failure
     assert "could be unloaded: ngram@1 (" in model.failure
     assert heard.heard == ["loaded", "loaded", "refused"]
 

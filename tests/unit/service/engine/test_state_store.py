@@ -89,7 +89,7 @@ def test_one_state_too_many_is_refused_with_the_numbers_and_none_is_kept():
     store = made()
     store.keep("me", [kept()] * 3)
     with pytest.raises(
-        StatesFullError, match="3 states are kept and 2 are to be added; this service keeps 4"
+        StatesFullError, match="3 states are stored and 2 are to be added; the maximum is 4"
     ):
         store.keep("me", [kept()] * 2)
     assert len(store) == 3
@@ -103,7 +103,7 @@ def test_bytes_are_counted_and_given_back():
     store = made(max_bytes=2 * size)
     handles = store.keep("me", [kept()] * 2)
     assert store.num_bytes == 2 * size
-    with pytest.raises(StatesFullError, match=f"take {2 * size} bytes and 1 that take {size} are"):
+    with pytest.raises(StatesFullError, match=f"take {2 * size} bytes and the 1 to be added take {size};"):
         store.keep("me", [kept()])
     assert store.free("me", [*handles, handles[0], "here.x.y"]) == 2
     assert (len(store), store.num_bytes) == (0, 0)

@@ -102,8 +102,8 @@ def test_without_keys_a_store_is_empty():
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "holds no key"),
-        ("# none\n", "holds no key"),
+        ("", "contains no key"),
+        ("# none\n", "contains no key"),
         (f"{APP.key.line}\nnonsense\n", "line 2: a key has 3 fields"),
         (f"{APP.key.line}\n{APP.key.line}\n", "two keys are named app"),
     ],
@@ -167,4 +167,4 @@ def test_a_signal_tells_that_the_file_is_still_gone(file, clock):
     store.force_reload()
     with capture_logs() as told:
         store.find(b"x")
-    assert [line["event"] for line in told] == ["API keys left as they were"]
+    assert [line["event"] for line in told] == ["API keys not reloaded"]

@@ -94,7 +94,7 @@ def test_asking_for_a_user_keeps_them_from_being_forgotten(users):
     users.get("", "ann")
     users.learn("", "cid", [WordSequence("", ["c"])])
     assert [bool(len(users.get("", user))) for user in ("ann", "bob", "cid")] == [True, False, True]
-    with pytest.raises(UnknownUserError, match="2 are kept"):
+    with pytest.raises(UnknownUserError, match="the maximum is 2 users"):
         users.find("", "bob")
 
 

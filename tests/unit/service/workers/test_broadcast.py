@@ -33,7 +33,7 @@ def test_where_some_failed_it_is_told_which():
     error = json.loads(answer.body)["error"]
     assert (answer.status, error["code"]) == (503, "engine_error")
     assert (
-        error["message"] == "worker 2 of 3 failed and workers 0, 1 did not, so ask once more: no room for a@1"
+        error["message"] == "worker 2 of 3 failed and workers 0, 1 succeeded; repeat the request: no room for a@1"
     )
     assert dict(answer.headers)[b"content-length"] == str(len(answer.body)).encode()
 

@@ -124,7 +124,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
             finally:
                 await asyncio.sleep(0.05)
 
-    with pytest.raises(ExchangeError, match="no answer in"):
+    with pytest.raises(ExchangeError, match="no reply in"):
         asyncio.run(main())
 
 

@@ -237,5 +237,5 @@ def test_a_folder_with_too_long_a_path_is_told_of_and_left_clean(monkeypatch, tm
 
 
 def test_a_name_must_leave_room_for_the_number():
-    with pytest.raises(InvalidInputError, match="has 60 characters; with several workers 59 are the most"):
+    with pytest.raises(InvalidInputError, match="has 60 characters; with several workers the maximum is 59"):
         Supervisor(2, name=60 * "x", patience_s=1)
